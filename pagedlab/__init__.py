@@ -1,0 +1,39 @@
+"""pagedlab: PagedAttention, built up block by block. The code behind the notebooks.
+
+Importing this package pulls in neither torch nor transformers; `LLM` and its friends do, on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
+
+if TYPE_CHECKING:
+    from pagedlab.engine import LLM, Completion
+    from pagedlab.kv_cache import KVCache
+    from pagedlab.sampling import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = [
+    "LLM",
+    "BlockCopy",
+    "BlockEvent",
+    "BlockPool",
+    "BlockTable",
+    "Completion",
+    "InvariantError",
+    "KVCache",
+    "OutOfBlocks",
+    "SamplingParams",
+    "blocks_for",
+]
+
+_LAZY = {"LLM": "engine", "Completion": "engine", "KVCache": "kv_cache", "SamplingParams": "sampling"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"pagedlab.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'pagedlab' has no attribute {name!r}")

@@ -1,0 +1,328 @@
+"""The block pool and the block table: who owns which block, and when one is copied. No tensors here.
+
+A pool hands out fixed-size blocks by number and counts the references to each. A table maps the logical
+blocks of one sequence (tokens 0-15, 16-31, ...) to whatever physical blocks the pool had free. Forking a
+sequence copies that list of numbers, not the blocks; the one block that two sequences would both write is
+copied when somebody writes it (copy-on-write).
+
+    before                     after a.fork() -> b           after b.append(1)
+    a: [7, 1]   counts 1 1     a: [7, 1]   counts 2 2        a: [7, 1]   7 counts 2, 1 counts 1
+                               b: [7, 1]                     b: [7, 3]   3 counts 1, copied from 1
+
+The design follows "Efficient Memory Management for Large Language Model Serving with PagedAttention"
+(Kwon et al., 2023, sections 4.2 to 4.4). Moving the tensors is the caller's part: see kv_cache.py.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+
+class OutOfBlocks(RuntimeError):
+    """The pool has fewer free blocks than the operation needs. Nothing was changed."""
+
+
+class InvariantError(AssertionError):
+    """The books do not balance; the message names the blocks."""
+
+
+class BlockCopy(NamedTuple):
+    """Copy the whole block `source` onto `destination`, in every layer, before anything is written."""
+
+    source: int
+    destination: int
+
+
+class BlockEvent(NamedTuple):
+    """One change of a pool. `refcount` is the block's count after it; `source` is set for a copy only."""
+
+    kind: str  # "allocate", "share", "release", "copy", "keep", "revive", "evict"
+    block_id: int
+    refcount: int
+    source: int | None = None
+
+
+class Pool(Protocol):
+    """The verbs a `BlockTable` needs. Any class that has them drives the widgets and the engine."""
+
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def num_free(self) -> int: ...
+    def allocate(self) -> int: ...
+    def share(self, block_id: int) -> int: ...
+    def release(self, block_id: int) -> None: ...
+    def refcount(self, block_id: int) -> int: ...
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that `num_tokens` tokens fill, the last one perhaps in part: the quotient rounded up."""
+    return -(-num_tokens // block_size)
+
+
+def _count(value: int, name: str, minimum: int) -> int:
+    """Return `value` as an int, or raise a `ValueError` that names the argument."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    return number
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_size` tokens, each with a reference count. Every verb is O(1).
+
+    A block is used (count > 0), or free (count 0). Of the free ones, some may be cached: their contents are
+    kept until the block is needed for something else, oldest first, so that `share` can bring them back.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        self._num_blocks = _count(num_blocks, "num_blocks", 1)
+        self._block_size = _count(block_size, "block_size", 1)
+        self._refcounts = [0] * self._num_blocks
+        # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
+        self._free = list(range(self._num_blocks - 1, -1, -1))
+        self._kept: set[int] = set()  # blocks whose contents outlive their last reference
+        self._cached: OrderedDict[int, None] = OrderedDict()  # the kept ones at count 0, oldest first
+        self._callbacks: list[Callable[[BlockEvent], None]] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"BlockPool({self.num_blocks} blocks of {self.block_size}: "
+            f"{self.num_used} used, {self.num_free} free, {self.num_cached} of them cached)"
+        )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in all."""
+        return self._num_blocks
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return self._block_size
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can hand out, cached ones included."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks with a reference count above zero."""
+        return self._num_blocks - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Free blocks whose contents are kept."""
+        return len(self._cached)
+
+    def allocate(self) -> int:
+        """Return the id of a free block, now with reference count 1. Raise `OutOfBlocks` when none is free."""
+        if self._free:
+            block_id = self._free.pop()
+        elif self._cached:
+            block_id, _ = self._cached.popitem(last=False)
+            self._kept.discard(block_id)
+            self.emit("evict", block_id)
+        else:
+            raise OutOfBlocks(
+                f"no block is free: all {self._num_blocks} are in use; free a sequence, or make the pool larger"
+            )
+        self._refcounts[block_id] = 1
+        self.emit("allocate", block_id)
+        return block_id
+
+    def share(self, block_id: int) -> int:
+        """Add a reference to a used or cached block and return its id. `ValueError` if it is neither."""
+        block_id = self._known(block_id)
+        if self._refcounts[block_id] == 0 and block_id not in self._cached:
+            raise ValueError(f"block {block_id} is free, so there is nothing to share; allocate() hands out blocks")
+        revived = self._refcounts[block_id] == 0
+        if revived:
+            del self._cached[block_id]
+        self._refcounts[block_id] += 1
+        self.emit("revive" if revived else "share", block_id)
+        return block_id
+
+    def release(self, block_id: int) -> None:
+        """Take a reference away; at zero the block is free again. `ValueError` if it is free already."""
+        block_id = self._known(block_id)
+        if self._refcounts[block_id] == 0:
+            raise ValueError(f"block {block_id} is free already: it was released more often than it was shared")
+        self._refcounts[block_id] -= 1
+        if self._refcounts[block_id] == 0:
+            if block_id in self._kept:
+                self._cached[block_id] = None
+            else:
+                self._free.append(block_id)
+        self.emit("release", block_id)
+
+    def keep(self, block_id: int) -> None:
+        """Mark a used block: when its last reference goes, its contents stay until the block is needed."""
+        block_id = self._known(block_id)
+        if self._refcounts[block_id] == 0:
+            raise ValueError(f"block {block_id} is free: only a block in use has contents to keep")
+        self._kept.add(block_id)
+        self.emit("keep", block_id)
+
+    def refcount(self, block_id: int) -> int:
+        """References to the block: 0 when it is free."""
+        return self._refcounts[self._known(block_id)]
+
+    def check(self, tables: Iterable[BlockTable] | None = None) -> None:
+        """Raise `InvariantError`, naming the blocks, unless the books balance.
+
+        Every block is exactly one of used, cached and free. Given all the tables over this pool, each
+        block's count is also the number of tables that map it.
+        """
+        free, cached = set(self._free), set(self._cached)
+        used = {b for b, count in enumerate(self._refcounts) if count > 0}
+        for problem, blocks in (
+            ("have a negative count", {b for b, count in enumerate(self._refcounts) if count < 0}),
+            ("are on the free list twice", {b for b in free if self._free.count(b) > 1} if len(free) != len(self._free) else set()),
+            ("are both free and in use", used & (free | cached)),
+            ("are both free and cached", free & cached),
+            ("are cached but not marked to be kept", cached - self._kept),
+            ("are lost: neither in use nor free", set(range(self._num_blocks)) - used - free - cached),
+        ):
+            if blocks:
+                raise InvariantError(f"blocks {sorted(blocks)} {problem}")
+        if tables is not None:
+            mapped = [0] * self._num_blocks
+            for table in tables:
+                for block_id in table.block_ids:
+                    mapped[block_id] += 1
+            wrong = {b: (self._refcounts[b], mapped[b]) for b in range(self._num_blocks) if self._refcounts[b] != mapped[b]}
+            if wrong:
+                said = ", ".join(f"block {b} counts {count} but {n} tables map it" for b, (count, n) in wrong.items())
+                raise InvariantError(said)
+
+    def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
+        """Call `callback` with every `BlockEvent` from now on; the function returned stops it."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def emit(self, kind: str, block_id: int, source: int | None = None) -> None:
+        """Tell the subscribers. Tables call it for "copy", which is theirs to decide."""
+        if self._callbacks:
+            event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
+            for callback in tuple(self._callbacks):
+                callback(event)
+
+    def _known(self, block_id: int) -> int:
+        # Without this, Python would take -1 for the last block.
+        try:
+            number = operator.index(block_id)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self._num_blocks:
+            raise ValueError(f"there is no block {block_id!r}: ids go from 0 to {self._num_blocks - 1}")
+        return number
+
+
+class BlockTable:
+    """The blocks of one sequence in logical order: tokens [i * B, (i + 1) * B) lie in `block_ids[i]`.
+
+    Invariants: `len(block_ids)` is `num_tokens` over the block size, rounded up; the table holds one
+    reference to each block it lists; no other table's tokens are ever written through it.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.block_ids: list[int] = []
+        self.num_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"BlockTable({self.num_tokens} tokens in blocks {self.block_ids})"
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        """Make room for `n` more tokens and return the copies to do before their KV is written.
+
+        All or nothing: `OutOfBlocks` leaves table and pool as they were. The copies are empty or hold the
+        one pair of a copy-on-write: only a last block that is partly filled and shared is ever copied.
+        """
+        n = _count(n, "n", 0)
+        if n == 0:
+            return []
+        size = self.pool.block_size
+        # Tokens are only ever added behind the last one, so full blocks are never written again.
+        last_is_partial = self.num_tokens % size != 0
+        must_copy = last_is_partial and self.pool.refcount(self.block_ids[-1]) > 1
+        needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
+        if needed > self.pool.num_free:
+            raise OutOfBlocks(
+                f"{n} more tokens need {needed} blocks and {self.pool.num_free} of {self.pool.num_blocks} are free; "
+                "free a sequence, or make the pool larger"
+            )
+        fresh = self._take(needed, self.pool.allocate)
+        copies = []
+        if must_copy:
+            copies.append(self._copy_last(fresh.pop(0)))
+        self.block_ids.extend(fresh)
+        self.num_tokens += n
+        return copies
+
+    def fork(self) -> BlockTable:
+        """Return a second table over the same blocks, each now with one reference more. Nothing is copied."""
+        child = type(self)(self.pool)
+        blocks = iter(self.block_ids)
+        child.block_ids = self._take(len(self.block_ids), lambda: self.pool.share(next(blocks)))
+        child.num_tokens = self.num_tokens
+        return child
+
+    def truncate(self, num_tokens: int) -> None:
+        """Forget the tokens from `num_tokens` on and release the blocks that held only those."""
+        num_tokens = _count(num_tokens, "num_tokens", 0)
+        if num_tokens > self.num_tokens:
+            raise ValueError(f"cannot truncate to {num_tokens} tokens: the table holds {self.num_tokens}")
+        keep = blocks_for(num_tokens, self.pool.block_size)
+        self.num_tokens = num_tokens
+        while len(self.block_ids) > keep:  # last block first: a block never outlives the ones before it
+            self.pool.release(self.block_ids.pop())
+
+    def free(self) -> None:
+        """Release every block. The table is then empty and can be used again; freeing it twice is harmless."""
+        self.truncate(0)
+
+    def slot(self, position: int) -> int:
+        """Physical slot of the token at `position`: block_ids[position // B] * B + position % B."""
+        if not 0 <= position < self.num_tokens:
+            raise IndexError(f"there is no token {position}: the table holds {self.num_tokens}")
+        size = self.pool.block_size
+        return self.block_ids[position // size] * size + position % size
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        """Physical slots of the tokens at positions start, ..., stop - 1."""
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens")
+        size, blocks = self.pool.block_size, self.block_ids
+        return [blocks[position // size] * size + position % size for position in range(start, stop)]
+
+    def _take(self, count: int, verb: Callable[[], int]) -> list[int]:
+        """Call `verb` `count` times; if one fails, release what the others returned and raise."""
+        taken: list[int] = []
+        try:
+            for _ in range(count):
+                taken.append(verb())
+        except BaseException:
+            for block_id in reversed(taken):
+                self.pool.release(block_id)
+            raise
+        return taken
+
+    def _copy_last(self, destination: int) -> BlockCopy:
+        source = self.block_ids[-1]
+        self.block_ids[-1] = destination
+        emit = getattr(self.pool, "emit", None)  # a reader's pool need not have events
+        if emit is not None:
+            emit("copy", destination, source)
+        self.pool.release(source)
+        return BlockCopy(source, destination)
