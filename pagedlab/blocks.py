@@ -187,7 +187,10 @@ class BlockPool:
         used = {b for b, count in enumerate(self._refcounts) if count > 0}
         for problem, blocks in (
             ("have a negative count", {b for b, count in enumerate(self._refcounts) if count < 0}),
-            ("are on the free list twice", {b for b in free if self._free.count(b) > 1} if len(free) != len(self._free) else set()),
+            (
+                "are on the free list twice",
+                {b for b in free if self._free.count(b) > 1} if len(free) != len(self._free) else set(),
+            ),
             ("are both free and in use", used & (free | cached)),
             ("are both free and cached", free & cached),
             ("are cached but not marked to be kept", cached - self._kept),
@@ -200,7 +203,9 @@ class BlockPool:
             for table in tables:
                 for block_id in table.block_ids:
                     mapped[block_id] += 1
-            wrong = {b: (self._refcounts[b], mapped[b]) for b in range(self._num_blocks) if self._refcounts[b] != mapped[b]}
+            wrong = {
+                b: (self._refcounts[b], mapped[b]) for b in range(self._num_blocks) if self._refcounts[b] != mapped[b]
+            }
             if wrong:
                 said = ", ".join(f"block {b} counts {count} but {n} tables map it" for b, (count, n) in wrong.items())
                 raise InvariantError(said)

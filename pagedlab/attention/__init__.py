@@ -1,0 +1,84 @@
+"""Attention over blocks. One signature, several ways to compute it; this module picks the way.
+
+q [T, Hq, D] holds the queries of all sequences one after the other: those of sequence b are rows
+query_starts[b] to query_starts[b + 1], and they are its last tokens, so row i of n queries sees the keys at
+positions 0 to seq_lens[b] - n + i. Caches are [num_blocks, block_size, Hkv, D]; block_tables int32 [B, M],
+of which a row's entries behind the last block in use are never read; seq_lens int32 [B], the tokens whose KV
+is in the cache, these queries' own included; query_starts int32 [B + 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pagedlab.attention.paged import torch_attention
+from pagedlab.attention.reference import concat_attention, online_attention, over_sequences, safe_attention
+
+PagedAttention = Callable[..., torch.Tensor]
+
+BACKENDS: dict[str, PagedAttention] = {
+    "concat": over_sequences(concat_attention),
+    "safe": over_sequences(safe_attention),
+    "online": over_sequences(online_attention),
+    "torch": torch_attention,
+}
+
+
+def get_backend(backend: str | PagedAttention) -> PagedAttention:
+    """Return the attention function of that name, or a callable as it is. "auto" is the fastest one here."""
+    if callable(backend):
+        return backend
+    if backend == "auto":
+        return BACKENDS["torch"]
+    if backend not in BACKENDS:
+        known = ", ".join(repr(name) for name in ("auto", *BACKENDS))
+        raise ValueError(f"there is no attention backend {backend!r}: choose one of {known}, or pass a function")
+    return BACKENDS[backend]
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+    scale: float | None = None,
+    *,
+    backend: str | PagedAttention = "auto",
+) -> torch.Tensor:
+    """Causal attention of a ragged batch, [T, Hq, D]. `scale` is 1 / sqrt(D) unless given.
+
+    Rows that see no key are zeros. `ValueError` if the shapes do not fit together.
+    """
+    if q.ndim != 3 or k_cache.ndim != 4 or k_cache.shape != v_cache.shape or q.shape[2] != k_cache.shape[3]:
+        raise ValueError(
+            "q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] with the same D, "
+            f"got {list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
+        )
+    if q.shape[1] % k_cache.shape[2]:
+        raise ValueError(f"{q.shape[1]} query heads cannot share {k_cache.shape[2]} KV heads evenly")
+    if not len(block_tables) == len(seq_lens) == len(query_starts) - 1:
+        raise ValueError(
+            f"a batch of B sequences has B tables, B lengths and B + 1 query starts, "
+            f"got {len(block_tables)}, {len(seq_lens)} and {len(query_starts)}"
+        )
+    attend = get_backend(backend)
+    return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
+
+
+def paged_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float | None = None,
+    *,
+    backend: str | PagedAttention = "auto",
+) -> torch.Tensor:
+    """Attention of one new token a sequence, q [B, Hq, D]: the case that dominates text generation."""
+    starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
+    return paged_attention(q, k_cache, v_cache, block_tables, seq_lens, starts, scale, backend=backend)

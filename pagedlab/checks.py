@@ -1,0 +1,349 @@
+"""The exercises' checks: `check.NAME(answer)` says whether an answer is right, and if not, on what it fails.
+
+    from pagedlab.checks import check
+    check.block_pool(MyBlockPool)
+
+The result shows itself as the last line of a cell. Its status is one of three. "not attempted": the stub is
+untouched, that is, the answer is `...`, or a function or method in it has `...` as its body or raises
+`NotImplementedError`. "failed": the smallest counterexample that the check found, with what was expected
+beside what came out. "passed": what the answer now proves. Nothing that an answer does, endless loops
+included, ends in a traceback from in here.
+
+Writing a check. A check is a function in a module `pagedlab/checks_<topic>.py`; its name is the exercise's:
+
+    @exercise
+    def waste(answer: Callable[[int, int], int]) -> CheckResult:
+        "Slots of the last block that n tokens leave empty."
+        return compare(answer, lambda n, block_size: -n % block_size, [(1, 4), (4, 4), (5, 4)]) or passed("...")
+
+`exercise` registers it and answers for untouched stubs before it is called. `check` imports these modules when
+it meets a name that it does not know, so there is no list to keep. For classes, `search` runs sequences of
+operations, short ones first, on the answer beside a reference, and shrinks what fails: see checks_blocks.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import dis
+import html
+import inspect
+import math
+import pkgutil
+import random
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from importlib import import_module
+from typing import Any, Literal, Protocol
+
+MAX_LINES = 20_000  # lines of Python that an answer may execute in one trial; a right one needs some hundred
+
+_COLORS = {"passed": "#009E73", "failed": "#D55E00", "not attempted": "#8A8A8A"}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check found. `operations` are the lines of Python that lead to the difference, none when it passed."""
+
+    status: Literal["passed", "failed", "not attempted"]
+    message: str
+    setup: str = ""
+    operations: tuple[str, ...] = ()
+    expected: str = ""
+    got: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.status} · {self.name}", self.message]
+        if self.setup:
+            lines.append(f"     {self.setup}")
+        lines += [f"{number:3}  {line}" for number, line in enumerate(self.operations, 1)]
+        if self.expected or self.got:
+            lines += [f"expected   {self.expected}", f"yours      {self.got}"]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, _, body = str(self).partition("\n")
+        color = _COLORS[self.status]
+        return (
+            f'<pre style="border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap">'
+            f'<b style="color:{color}">{html.escape(head)}</b>\n{html.escape(body)}</pre>'
+        )
+
+
+def passed(message: str) -> CheckResult:
+    """The answer is right; `message` says what that proves."""
+    return CheckResult("passed", message)
+
+
+def failed(
+    message: str, *, setup: str = "", operations: Iterable[str] = (), expected: object = "", got: object = ""
+) -> CheckResult:
+    """The answer is wrong; `operations` are the few steps that show it, `expected` and `got` where they end."""
+    return CheckResult("failed", message, setup, tuple(operations), str(expected), str(got))
+
+
+class Wrong(Exception):  # noqa: N818
+    """An answer differs from the reference: raised by a `Trial`, turned into a failed `CheckResult`."""
+
+    def __init__(self, message: str, expected: object = "", got: object = "") -> None:
+        super().__init__(message)
+        self.expected, self.got = expected, got
+
+
+class StillRunning(BaseException):
+    """An answer executed more than `MAX_LINES` lines. Not an `Exception`, so that `except Exception` lets it by."""
+
+    def __str__(self) -> str:
+        return f"it is still running after {MAX_LINES:,} lines: look for a loop that does not end"
+
+
+# Registration -------------------------------------------------------------------------------------------------
+
+_CHECKS: dict[str, Callable[[Any], CheckResult]] = {}
+
+
+def exercise(function: Callable[[Any], CheckResult]) -> Callable[[Any], CheckResult]:
+    """Register a check under its function's name; see the module's docstring."""
+    name = function.__name__
+
+    @wraps(function)
+    def run(answer: Any) -> CheckResult:
+        missing = to_write(answer)
+        if missing:
+            result = CheckResult("not attempted", f"Still to write: {', '.join(missing)}.")
+        else:
+            try:
+                result = function(answer)
+            except NotImplementedError:
+                result = CheckResult("not attempted", "Your code still raises NotImplementedError.")
+            except (Exception, StillRunning) as error:  # the answer has a shape that the check did not foresee
+                result = failed("Your answer stops the check.", expected="no error", got=explain(error))
+        return replace(result, name=name)
+
+    _CHECKS[name] = run
+    return run
+
+
+class Checks:
+    """Every registered check as an attribute. Modules `pagedlab.checks_*` are imported when one is asked for."""
+
+    def __getattr__(self, name: str) -> Callable[[Any], CheckResult]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in _CHECKS:
+            _import_checks()
+        if name not in _CHECKS:
+            raise AttributeError(f"there is no check {name!r}; there are {', '.join(sorted(_CHECKS))}")
+        return _CHECKS[name]
+
+    def __dir__(self) -> list[str]:
+        _import_checks()
+        return sorted(_CHECKS)
+
+
+check = Checks()
+
+
+@cache
+def _import_checks() -> None:
+    package = import_module("pagedlab")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("checks_"):
+            import_module(f"pagedlab.{module.name}")
+
+
+# Stubs --------------------------------------------------------------------------------------------------------
+
+_STUB_OPCODES = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "POP_TOP", "COPY_FREE_VARS"}
+
+
+def to_write(answer: Any) -> list[str]:
+    """Names of the parts of an answer that are still stubs: `...`, or functions and methods with that body."""
+    if answer is ... or answer is None:
+        return ["the answer"]
+    if isinstance(answer, dict):
+        return [str(key) for key, value in answer.items() if to_write(value)]
+    if isinstance(answer, (list, tuple)):
+        return ["the answer"] if any(value is ... for value in answer) else []
+    if inspect.isclass(answer):
+        members = {name: getattr(value, "fget", value) for name, value in vars(answer).items()}
+        methods = {name: value for name, value in members.items() if inspect.isfunction(value)}
+        if not methods and answer.__base__ is object:
+            return [answer.__name__]
+        return [name for name, value in methods.items() if _is_stub(value)]
+    return [answer.__name__] if inspect.isfunction(answer) and _is_stub(answer) else []
+
+
+def _is_stub(function: Any) -> bool:
+    code = list(dis.get_instructions(function))
+    return all(step.opname in _STUB_OPCODES for step in code) and all(
+        step.argval is None for step in code if step.opname in ("LOAD_CONST", "RETURN_CONST")
+    )
+
+
+# Running what a reader wrote ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Raise `StillRunning` in whatever runs inside once it has executed `MAX_LINES` lines; ours do not count."""
+    lines, ours = 0, __file__.removesuffix(".py")  # checks_blocks.py and its like begin so too
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += 1
+        if lines > MAX_LINES:
+            raise StillRunning
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, argument: None if frame.f_code.co_filename.startswith(ours) else count)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def explain(error: BaseException) -> str:
+    """An error of the reader's code in one line: what it says, and the line that it comes from."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
+    own = [frame for frame in frames if not frame.filename.startswith(__file__.removesuffix("checks.py"))]
+    return f"{said} ({own[-1].name}: {own[-1].line})" if own else said
+
+
+def compare(
+    answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]
+) -> CheckResult | None:
+    """Call `answer` and `reference` on each case; the first that differs as a failed result, or None.
+
+    Put small cases first: the first one found is the counterexample that the reader sees. Floats are equal when
+    they are within one part in 10^9.
+    """
+    name = getattr(answer, "__name__", "answer")
+    for case in cases:
+        line = f"{name}({', '.join(map(repr, case))})"
+        expected = reference(*copy.deepcopy(case))
+        try:
+            with bounded():
+                got = answer(*copy.deepcopy(case))
+        except NotImplementedError:
+            raise
+        except (Exception, StillRunning) as error:
+            return failed("Your code raises an error.", operations=[line], expected=expected, got=explain(error))
+        if not same(expected, got):
+            return failed("The smallest case that differs:", operations=[line], expected=expected, got=repr(got))
+    return None
+
+
+def same(expected: Any, got: Any) -> bool:
+    """Equality, within one part in 10^9 for floats."""
+    if isinstance(expected, float) and isinstance(got, (int, float)):
+        return math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(expected == got)
+
+
+# Searching for the smallest counterexample --------------------------------------------------------------------
+
+
+class Trial(Protocol):
+    """An answer beside a reference, both fresh; `do` carries one operation out on both and compares them."""
+
+    setup: str
+
+    def choices(self) -> Sequence[str]:
+        """Operations, as lines of Python, that may come next."""
+
+    def do(self, operation: str) -> None:
+        """Carry the operation out; raise `Wrong` when the two differ."""
+
+
+@cache
+def _compiled(line: str) -> Any:
+    return compile(f"_ = {line}", "<operation>", "exec")
+
+
+def attempt(line: str, names: dict[str, Any]) -> tuple[Any, Exception | None]:
+    """Execute a line of Python among `names`: its value, or the exception that it raised."""
+    try:
+        exec(_compiled(line), names)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return None, error
+    return names["_"], None
+
+
+def run(
+    start: Callable[[], Trial], pick: Callable[[int, Sequence[str]], str | None]
+) -> tuple[CheckResult | None, Sequence[str]]:
+    """Run one fresh trial: its first difference, if any, and what may come next.
+
+    `pick(step, choices)` names each operation, None ends the run. One that is not among the choices (it needs a
+    table that was left out, say) ends it too, with no difference and nothing next.
+    """
+    trial = None
+    done: list[str] = []
+    try:
+        with bounded():
+            trial = start()
+            while (operation := pick(len(done), choices := trial.choices())) is not None:
+                if operation not in choices:
+                    return None, ()
+                done.append(operation)
+                trial.do(operation)
+            return None, choices
+    except NotImplementedError:
+        raise
+    except Wrong as wrong:
+        message, expected, got = str(wrong), wrong.expected, wrong.got
+    except (Exception, StillRunning) as error:
+        message, expected, got = "Your code raises an error.", "no error", explain(error)
+    setup = trial.setup if trial else ""
+    return failed(message, setup=setup, operations=done, expected=expected, got=got), ()
+
+
+def replay(start: Callable[[], Trial], operations: Sequence[str]) -> tuple[CheckResult | None, Sequence[str]]:
+    """`run` with the operations given."""
+    return run(start, lambda step, _: operations[step] if step < len(operations) else None)
+
+
+def search(
+    starts: Sequence[Callable[[], Trial]], *, sequences: int = 400, walks: int = 48, length: int = 24
+) -> CheckResult | None:
+    """The smallest counterexample that turns up, or None.
+
+    Tries up to `sequences` short sequences on the first start, shortest first, so that what fails there is
+    minimal; then random `walks` of up to `length` operations over all starts, what fails shrunk by leaving
+    operations out. Deterministic: the same answer gets the same counterexample.
+    """
+    queue: deque[tuple[str, ...]] = deque([()])
+    for _ in range(sequences):
+        prefix = queue.popleft()
+        failure, choices = replay(starts[0], prefix)
+        if failure:
+            return failure
+        queue.extend((*prefix, choice) for choice in choices)
+    chance = random.Random(0)
+    for walk in range(walks):
+        start = starts[walk % len(starts)]
+        failure, _ = run(start, lambda step, choices: chance.choice(choices) if step < length else None)
+        if failure:
+            return _shrink(start, failure)
+    return None
+
+
+def _shrink(start: Callable[[], Trial], failure: CheckResult) -> CheckResult:
+    operations = failure.operations
+    for i in reversed(range(len(operations))):
+        shorter, _ = replay(start, operations[:i] + operations[i + 1 :])
+        if shorter:
+            return _shrink(start, shorter)
+    return failure

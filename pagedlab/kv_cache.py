@@ -1,0 +1,82 @@
+"""The tensors behind the blocks: one pair of [num_blocks, block_size, num_kv_heads, head_dim] a layer.
+
+A token's slot is its block times the block size plus its offset, so a layer's cache seen as
+[num_blocks * block_size, num_kv_heads, head_dim] is indexed by slots directly. Which block belongs to whom
+is not known here: see blocks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from pagedlab.blocks import BlockCopy
+
+
+class HostBlocks(NamedTuple):
+    """Blocks parked in host memory, each tensor [num_layers, n, block_size, num_kv_heads, head_dim]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class KVCache:
+    """Keys and values of every block in every layer. Fresh slots hold whatever the memory held."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
+        if min(shape) < 1:
+            raise ValueError(f"every size of a KV cache must be at least 1, got {shape}")
+        self.block_size = block_size
+        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.values = torch.empty(shape, dtype=dtype, device=device)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block's keys and values in all layers."""
+        num_layers, _, *block = self.keys.shape
+        return 2 * num_layers * torch.Size(block).numel() * self.keys.element_size()
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+        """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer."""
+        self.keys[layer].flatten(0, 1)[slots] = k
+        self.values[layer].flatten(0, 1)[slots] = v
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy whole blocks in every layer, with the same result as doing `copies` one after the other."""
+        origin: dict[int, int] = {}  # where each destination's contents come from, seen before the first copy
+        for source, destination in copies:
+            origin[destination] = origin.get(source, source)
+        if not origin:
+            return
+        device = self.keys.device
+        destinations = torch.tensor(list(origin), device=device)
+        sources = torch.tensor(list(origin.values()), device=device)
+        # Indexing gathers all sources before the first write: a block may be a source and a destination.
+        self.keys[:, destinations] = self.keys[:, sources]
+        self.values[:, destinations] = self.values[:, sources]
+
+    def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
+        """Return a copy of these blocks in host memory, pinned where there is a GPU to copy back to."""
+        index = torch.tensor(block_ids, dtype=torch.int64, device=self.keys.device)
+        parked = HostBlocks(self.keys[:, index].cpu(), self.values[:, index].cpu())
+        return HostBlocks(*(t.pin_memory() for t in parked)) if self.keys.is_cuda else parked
+
+    def swap_in(self, parked: HostBlocks, block_ids: Sequence[int]) -> None:
+        """Write parked blocks back, in order, into `block_ids`, which need not be where they came from."""
+        if parked.keys.shape[1] != len(block_ids):
+            raise ValueError(f"{parked.keys.shape[1]} blocks were parked, {len(block_ids)} ids given to put them in")
+        index = torch.tensor(block_ids, dtype=torch.int64, device=self.keys.device)
+        self.keys[:, index] = parked.keys.to(self.keys.device, non_blocking=True)
+        self.values[:, index] = parked.values.to(self.values.device, non_blocking=True)

@@ -1,0 +1,299 @@
+"""How much memory a KV cache takes, and four allocators that hand it out: the arithmetic and the bookkeeping.
+
+No tensors here: memory is a row of token slots, each large enough for one token's keys and values in every
+layer. An allocator decides which slots a request gets, and when. What each wastes is counted in simulation.py.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pagedlab.blocks import BlockPool, BlockTable, blocks_for
+
+GIB = 2**30
+ALLOCATORS = ("max", "pow2", "oracle", "paged")
+
+# Arithmetic ---------------------------------------------------------------------------------------------------
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
+    """Bytes of keys and values that one token leaves behind: 2 x layers x KV heads x head_dim x bytes a number."""
+    return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What a model's config says about the size of its KV cache."""
+
+    name: str
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    max_length: int  # tokens, prompt and output together, that the model was made for
+    dtype_bytes: int = 2  # fp16 and bf16
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of one token, all layers."""
+        return kv_bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, self.dtype_bytes)
+
+    def slots_in(self, num_bytes: float) -> int:
+        """Tokens whose KV fits into `num_bytes`."""
+        return int(num_bytes // self.bytes_per_token)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str | Path) -> KVShape:
+        """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a `config.json`."""
+        given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+        config = {**given, **(given.get("text_config") or {})}  # models that also see keep the decoder's part there
+        if config.get("kv_lora_rank"):
+            raise ValueError("this model stores a compressed KV (kv_lora_rank is set), so the formula does not hold")
+        try:
+            heads = config["num_attention_heads"]
+            head_dim = config.get("head_dim") or config["hidden_size"] // heads
+            layers, max_length = config["num_hidden_layers"], config["max_position_embeddings"]
+        except KeyError as missing:
+            raise ValueError(f"the config has no {missing}: give the config.json of a decoder") from None
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16").removeprefix("torch.")
+        sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
+        if dtype not in sizes:
+            raise ValueError(f"the config's dtype is {dtype!r}; known are {', '.join(sizes)}")
+        name = config.get("_name_or_path") or config.get("model_type") or "model"
+        kv_heads = config.get("num_key_value_heads") or heads
+        return cls(name, layers, kv_heads, head_dim, max_length, sizes[dtype])
+
+
+MODELS = {
+    shape.name: shape
+    for shape in (
+        KVShape("OPT-13B", 40, 40, 128, 2048),
+        KVShape("LLaMA-2-7B", 32, 32, 128, 4096),
+        KVShape("LLaMA-3-8B", 32, 8, 128, 8192),
+        KVShape("Qwen2.5-0.5B", 24, 2, 64, 32768),
+        KVShape("Qwen3-0.6B", 28, 8, 128, 40960),
+    )
+}
+
+
+def padding_waste(lengths: Sequence[int]) -> tuple[float, float]:
+    """Waste of padding a batch to its longest sequence: share of the token slots, and of the n x n attention scores."""
+    longest = max(lengths)
+    slots = sum(lengths) / (len(lengths) * longest)
+    scores = sum(n * n for n in lengths) / (len(lengths) * longest**2)
+    return 1 - slots, 1 - scores
+
+
+# Address spaces -----------------------------------------------------------------------------------------------
+
+
+class OutOfMemory(RuntimeError):  # noqa: N818
+    """No place for the region that was asked for. Nothing was changed."""
+
+
+class Region(NamedTuple):
+    """Neighbouring slots [start, start + size)."""
+
+    start: int
+    size: int
+
+
+class FirstFit:
+    """`num_slots` slots in a row; a region goes into the lowest hole that is large enough."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.holes = [Region(0, num_slots)]  # by address; two holes never touch
+
+    @property
+    def num_free(self) -> int:
+        """Free slots, wherever they are."""
+        return sum(hole.size for hole in self.holes)
+
+    def allocate(self, size: int) -> Region:
+        """Take `size` neighbouring slots, or raise `OutOfMemory`."""
+        for i, hole in enumerate(self.holes):
+            if hole.size >= size:
+                rest = Region(hole.start + size, hole.size - size)
+                self.holes[i : i + 1] = [rest] if rest.size else []
+                return Region(hole.start, size)
+        raise self._no_hole(size)
+
+    def release(self, region: Region) -> None:
+        """Give a region back; it joins the holes beside it."""
+        start, size = region
+        i = bisect_left(self.holes, region)
+        if i < len(self.holes) and self.holes[i].start == start + size:
+            size += self.holes.pop(i).size
+        if i > 0 and sum(self.holes[i - 1]) == start:
+            i -= 1
+            start, size = self.holes[i].start, self.holes.pop(i).size + size
+        self.holes.insert(i, Region(start, size))
+
+    def _no_hole(self, size: int) -> OutOfMemory:
+        largest = max((hole.size for hole in self.holes), default=0)
+        free = f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has {largest:,}"
+        return OutOfMemory(f"no hole of {size:,} slots: {free}")
+
+
+class Buddy(FirstFit):
+    """Every region is a power of two, rounded up, and lies at a multiple of its size.
+
+    A hole is halved until it fits; a region given back joins its other half, its buddy, when that is free too
+    (Knuth, The Art of Computer Programming, volume 1, section 2.5).
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        super().__init__(num_slots)
+        self.holes = []
+        start = 0
+        while start < num_slots:  # a length that is no power of two is a row of ever smaller ones
+            size = 1 << ((num_slots - start).bit_length() - 1)
+            self.holes.append(Region(start, size))
+            start += size
+
+    def allocate(self, size: int) -> Region:
+        """Take a region of `size` slots rounded up to a power of two, or raise `OutOfMemory`."""
+        want = _next_power_of_two(size)
+        hole = min((h for h in self.holes if h.size >= want), key=lambda h: (h.size, h.start), default=None)
+        if hole is None:
+            raise self._no_hole(want)
+        self.holes.remove(hole)
+        start, half = hole.start, hole.size // 2
+        while half >= want:
+            insort(self.holes, Region(start + half, half))
+            half //= 2
+        return Region(start, want)
+
+    def release(self, region: Region) -> None:
+        """Give a region back and join it with its buddy as long as that is free."""
+        start, size = region
+        while (buddy := Region(start ^ size, size)) in self.holes:
+            self.holes.remove(buddy)
+            start, size = min(start, buddy.start), size * 2
+        insort(self.holes, Region(start, size))
+
+
+def _next_power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+# Allocators ---------------------------------------------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """Token counts. No real system knows `output` in advance; two of the allocators are told."""
+
+    prompt: int
+    output: int
+
+
+class Contiguous:
+    """One region a request: taken whole at admission, kept to the end. `key` names the request."""
+
+    def __init__(self, space: FirstFit, reserve: Callable[[Request], int]) -> None:
+        self.space, self.num_slots, self.needs = space, space.num_slots, reserve
+        self._held: dict[int, tuple[Region, int]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Free slots, wherever they are."""
+        return self.space.num_free
+
+    def can_ever_fit(self, request: Request) -> bool:
+        """Whether the request fits when it is alone."""
+        empty = type(self.space)(self.num_slots)
+        return sum(request) <= self.needs(request) and any(h.size >= self.needs(request) for h in empty.holes)
+
+    def admit(self, key: int, request: Request) -> None:
+        """Make room for the request, its prompt at least, or raise `OutOfMemory`."""
+        asked = self.needs(request)
+        self._held[key] = self.space.allocate(asked), asked
+
+    def append(self, key: int) -> None:
+        """Room for one more token was made at admission."""
+
+    def release(self, key: int) -> None:
+        """Take everything back from the request."""
+        self.space.release(self._held.pop(key)[0])
+
+    def held(self, key: int) -> tuple[int, int]:
+        """Slots that the request asked for, and slots that it was given."""
+        region, asked = self._held[key]
+        return asked, region.size
+
+    def regions(self, key: int) -> list[Region]:
+        """Where the request's slots are, in the order of its tokens."""
+        return [self._held[key][0]]
+
+
+class Paged:
+    """Blocks from a `BlockPool`, one more whenever the last is full. The same verbs as `Contiguous`."""
+
+    def __init__(self, num_slots: int, block_size: int) -> None:
+        self.pool, self.num_slots = BlockPool(num_slots // block_size, block_size), num_slots
+        self._tables: dict[int, BlockTable] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Free slots, those behind the last whole block included."""
+        return self.num_slots - self.pool.num_used * self.pool.block_size
+
+    def needs(self, request: Request) -> int:
+        """Slots that admission takes."""
+        return blocks_for(request.prompt, self.pool.block_size) * self.pool.block_size
+
+    def can_ever_fit(self, request: Request) -> bool:
+        """Whether the request fits when it is alone."""
+        return blocks_for(sum(request), self.pool.block_size) <= self.pool.num_blocks
+
+    def admit(self, key: int, request: Request) -> None:
+        """Take blocks for the prompt, or raise `OutOfBlocks`."""
+        table = BlockTable(self.pool)
+        table.append(request.prompt)
+        self._tables[key] = table
+
+    def append(self, key: int) -> None:
+        """Make room for one more token, or raise `OutOfBlocks`."""
+        self._tables[key].append(1)
+
+    def release(self, key: int) -> None:
+        """Take every block back from the request."""
+        self._tables.pop(key).free()
+
+    def held(self, key: int) -> tuple[int, int]:
+        """Slots of the request's blocks, twice: nothing is rounded beyond the block."""
+        slots = len(self._tables[key].block_ids) * self.pool.block_size
+        return slots, slots
+
+    def regions(self, key: int) -> list[Region]:
+        """The request's blocks, in the order of its tokens."""
+        size = self.pool.block_size
+        return [Region(block_id * size, size) for block_id in self._tables[key].block_ids]
+
+
+def make_allocator(
+    name: str, num_slots: int, *, max_length: int = 2048, block_size: int = 16, placement: str = "buddy"
+) -> Contiguous | Paged:
+    """One of the four allocators that the vLLM paper compares (section 6.1, figure 2), over `num_slots` slots.
+
+    "max" reserves `max_length` slots a request; "pow2" is told the output to the next power of two (25 tokens
+    reserve 32), "oracle" to the token; "paged" takes blocks as they are needed. `placement` says where the
+    contiguous ones put a region: "buddy", as the paper assumes, or "first-fit".
+    """
+    reserve: dict[str, Callable[[Request], int]] = {
+        "max": lambda request: max_length,
+        "pow2": lambda request: request.prompt + _next_power_of_two(request.output),
+        "oracle": lambda request: request.prompt + request.output,
+    }
+    spaces = {"buddy": Buddy, "first-fit": FirstFit}
+    if name not in ALLOCATORS or placement not in spaces:
+        raise ValueError(
+            f"there is no allocator {name!r} with placement {placement!r}; "
+            f"allocators are {', '.join(ALLOCATORS)}, placements {', '.join(spaces)}"
+        )
+    return Paged(num_slots, block_size) if name == "paged" else Contiguous(spaces[placement](num_slots), reserve[name])

@@ -1,0 +1,131 @@
+"""What to generate, and how the next token is drawn from the logits: on their device, a row a request.
+
+A draw depends on the request's seed and the position of the token alone, not on its neighbours in the batch
+or on what was drawn before. So a request gives the same text alone, in a crowd, or computed a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to continue one prompt. Raises `ValueError` at once if a value makes no sense.
+
+    max_tokens: new tokens at most. temperature: 0 takes the likeliest token, above it draws. top_k: draw from
+    the k likeliest only, 0 for all. top_p: draw from the likeliest tokens that together reach this
+    probability. n: how many texts to draw; they share the prompt's blocks, and text i draws with seed + i.
+    beam_width: not built yet, so 0. stop: strings that end the text, not part of it. ignore_eos: go on to max_tokens whatever the
+    model says. seed: makes draws repeatable; None takes one from the engine's own seed.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    n: int = 1
+    beam_width: int = 0
+    stop: tuple[str, ...] | str = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        for problem, wrong in (
+            (
+                f"max_tokens must be a whole number of at least 1, got {self.max_tokens!r}",
+                not _whole(self.max_tokens, 1),
+            ),
+            (
+                f"temperature must be 0 (the likeliest token) or above, got {self.temperature!r}",
+                not 0 <= self.temperature < float("inf"),
+            ),
+            (f"top_k must be 0 (all tokens) or a whole number above, got {self.top_k!r}", not _whole(self.top_k, 0)),
+            (f"top_p must be above 0 and at most 1, got {self.top_p!r}", not 0 < self.top_p <= 1),
+            (f"n must be a whole number of at least 1, got {self.n!r}", not _whole(self.n, 1)),
+            (
+                f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1",
+                self.temperature == 0 and self.n > 1,
+            ),
+            (f"beam_width must be 0: beam search is not built yet, got {self.beam_width!r}", self.beam_width != 0),
+            (
+                f"seed must be a whole number from 0 or None, got {self.seed!r}",
+                self.seed is not None and not _whole(self.seed, 0),
+            ),
+            (
+                f"stop must be strings with at least one character, got {stop!r}",
+                not all(isinstance(s, str) and s for s in stop),
+            ),
+        ):
+            if wrong:
+                raise ValueError(problem)
+
+
+def _whole(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """A number in [0, 1) for each pair, float64: splitmix64 (Steele, Lea, Flood, 2014) of seed and position.
+
+    seeds, positions: int64 [R]. Integer arithmetic wraps at 64 bits on every device, so the draw is the same.
+    """
+
+    def shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+        return (x >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts the sign in; the hash needs zeros
+
+    def signed(constant: int) -> int:
+        return constant - (1 << 64)
+
+    def mix(x: torch.Tensor) -> torch.Tensor:
+        x = x + signed(0x9E3779B97F4A7C15)
+        x = (x ^ shift(x, 30)) * signed(0xBF58476D1CE4E5B9)
+        x = (x ^ shift(x, 27)) * signed(0x94D049BB133111EB)
+        return x ^ shift(x, 31)
+
+    return shift(mix(mix(seeds) + positions), 11).double() * 2.0**-53
+
+
+def sample(
+    logits: torch.Tensor, params: Sequence[SamplingParams], seeds: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pick a token a row: logits [R, V] -> (token ids int64 [R], their log-probabilities fp32 [R]).
+
+    `positions` is where each new token will stand. The log-probability is the model's own: of the plain
+    softmax, before temperature, top_k and top_p.
+    """
+    logits = logits.float()
+    tokens = logits.argmax(dim=1)
+    drawn = [i for i, p in enumerate(params) if p.temperature > 0]
+    if drawn:
+        rows = torch.tensor(drawn, device=logits.device)
+        chosen = [params[i] for i in drawn]
+        tokens[rows] = _draw(logits[rows], chosen, uniform(seeds[rows], positions[rows]))
+    return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
+
+
+def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], u: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative distribution of each row at u: temperature first, then top_k, then top_p."""
+    vocabulary = logits.shape[1]
+
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
+
+    scaled, order = (logits.double() / column([p.temperature for p in params])).sort(
+        dim=1, descending=True, stable=True
+    )
+    rank = torch.arange(vocabulary, device=logits.device)
+    top_k = column([p.top_k or vocabulary for p in params])
+    probs = torch.softmax(scaled.masked_fill(rank >= top_k, float("-inf")), dim=1)
+    before = probs.cumsum(dim=1) - probs  # probability of the tokens likelier than this one
+    # Rank 0 always stays, so that no top_p, however small, leaves nothing to draw from.
+    probs = probs.masked_fill((before >= column([p.top_p for p in params])) & (rank > 0), 0)
+    cumulative = probs.cumsum(dim=1)
+    # u < 1, so the target lies below the total and the pick has a probability above zero.
+    pick = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
+    return order.gather(1, pick.clamp(max=vocabulary - 1)).squeeze(1)
