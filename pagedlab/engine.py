@@ -12,7 +12,6 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,93 +21,13 @@ from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.model import Batch, Model, load_model
+from pagedlab.outputs import Completion, Output, Stats
 from pagedlab.sampling import SamplingParams, sample
 from pagedlab.scheduler import Chunk, Request, Scheduler, Sequence
 
 Prompt = str | list[int] | list[dict[str, str]]
 CPU_KV_BYTES = 1 << 30  # KV cache on a CPU unless num_blocks says otherwise; untouched blocks cost nothing
 GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
-
-
-@dataclass
-class Output:
-    """One text. It grows while its request runs; `finish_reason` is then None, and later says why it ended.
-
-    "stop": the model ended it, or a stop string did. "length": max_tokens or the model's context is used up.
-    "abort": somebody called `abort`. cumulative_logprob: sum of the tokens' log-probabilities (natural log).
-    """
-
-    _sequence: Sequence
-    _detokenizer: Detokenizer | None
-    _decode: Callable[[list[int]], str]
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The new tokens, the end-of-text token included if the model wrote one."""
-        return self._sequence.output_ids
-
-    @property
-    def text(self) -> str:
-        """The new text, without special tokens, cut before the stop string that ended it."""
-        return self._detokenizer.text if self._detokenizer else self._decode(self.token_ids)
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self._sequence.finish_reason
-
-    @property
-    def cumulative_logprob(self) -> float:
-        return self._sequence.cumulative_logprob
-
-    def __repr__(self) -> str:
-        return f"Output({self.text!r}, {len(self.token_ids)} tokens, finish_reason={self.finish_reason!r})"
-
-
-@dataclass
-class Completion:
-    """What came of one prompt: `params.n` outputs. `finished` once every one of them is."""
-
-    request_id: int
-    prompt_token_ids: list[int]
-    outputs: list[Output]
-
-    @property
-    def finished(self) -> bool:
-        return all(output.finish_reason is not None for output in self.outputs)
-
-
-@dataclass
-class Stats:
-    """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again."""
-
-    num_blocks: int
-    bytes_per_block: int
-    blocks_used: int = 0
-    blocks_peak: int = 0
-    steps: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    seconds: float = 0.0
-
-    @property
-    def bytes_used(self) -> int:
-        return self.blocks_used * self.bytes_per_block
-
-    @property
-    def bytes_peak(self) -> int:
-        return self.blocks_peak * self.bytes_per_block
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Output tokens over the seconds spent in steps, prompts included."""
-        return self.output_tokens / self.seconds if self.seconds else 0.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.output_tokens} tokens in {self.seconds:.2f} s ({self.tokens_per_second:.1f} tokens/s, "
-            f"{self.steps} steps) after {self.prompt_tokens} prompt tokens; peak {self.blocks_peak} of "
-            f"{self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), now {self.blocks_used} in use"
-        )
 
 
 class LLM:
@@ -387,7 +306,8 @@ class LLM:
             )
         if len(ids) >= self.model.max_length:
             raise ValueError(
-                f"the prompt has {len(ids)} tokens and {self.model.name} takes {self.model.max_length}, new ones included: shorten it"
+                f"the prompt has {len(ids)} tokens and {self.model.name} takes {self.model.max_length}, "
+                "new ones included: shorten it"
             )
         return ids
 
@@ -411,4 +331,4 @@ def _is_one_prompt(prompts: Any) -> bool:
     """A text, a list of ids and a list of messages are one prompt; a list of any of these is several."""
     if isinstance(prompts, str):
         return True
-    return len(prompts) > 0 and (isinstance(prompts[0], dict) or isinstance(prompts[0], (int, np.integer)))
+    return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))

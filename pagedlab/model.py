@@ -198,7 +198,8 @@ def load_model(
             logging.enable_progress_bar()
     if any(kind != "full_attention" for kind in getattr(module.config, "layer_types", None) or ()):
         raise ValueError(f"{source!r} has layers with a sliding window; pagedlab runs models that attend to everything")
-    model = Model(module.to(target).eval(), tokenizer, _short_name(source), reason)
+    module.to(target).eval()  # type: ignore[arg-type]
+    model = Model(module, tokenizer, _short_name(source), reason)
     if verbose:
         print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model

@@ -19,8 +19,8 @@ class SamplingParams:
     max_tokens: new tokens at most. temperature: 0 takes the likeliest token, above it draws. top_k: draw from
     the k likeliest only, 0 for all. top_p: draw from the likeliest tokens that together reach this
     probability. n: how many texts to draw; they share the prompt's blocks, and text i draws with seed + i.
-    beam_width: not built yet, so 0. stop: strings that end the text, not part of it. ignore_eos: go on to max_tokens whatever the
-    model says. seed: makes draws repeatable; None takes one from the engine's own seed.
+    beam_width: not built yet, so 0. stop: strings that end the text, not part of it. ignore_eos: go on to
+    max_tokens whatever the model says. seed: makes draws repeatable; None takes one from the engine's own.
     """
 
     max_tokens: int = 64

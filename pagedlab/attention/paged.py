@@ -8,6 +8,7 @@ Padding repeats a sequence's own last token, so that a slot nobody has written i
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +35,7 @@ def torch_attention(
     """`paged_attention` for any device torch runs on; the lengths are read on the host."""
     out = torch.zeros_like(q)
     starts = query_starts.tolist()
-    query_lens = [stop - start for start, stop in zip(starts, starts[1:], strict=False)]
+    query_lens = [stop - start for start, stop in pairwise(starts)]
     for group in _size_groups(query_lens, seq_lens.tolist()):
         index = torch.tensor(group, device=q.device)
         max_n = max(query_lens[b] for b in group)

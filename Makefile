@@ -1,0 +1,36 @@
+# make lab         set up .venv and open JupyterLab on the series
+# make test        set up .venv, run all tests and all notebooks
+# make notebooks   execute every notebook in place and normalise it, to be committed
+# make lint        ruff and mypy; make format mends what can be mended
+
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread a process: tests and notebooks run side by side, and OpenMP threads that compete are far slower.
+RUN := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONHASHSEED=0 $(BIN)/python
+NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+WORKERS ?= 2
+
+.PHONY: lab test notebooks lint format setup
+
+lab: setup
+	$(BIN)/jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
+
+test: lint
+	$(RUN) -m pytest -n $(WORKERS) tests
+	$(RUN) -m pytest -n $(WORKERS) --nbmake --nbmake-timeout=300 notebooks
+
+notebooks: setup
+	$(RUN) -m jupyter nbconvert --to notebook --execute --inplace $(NOTEBOOKS)
+	$(RUN) tools/normalise_notebooks.py $(NOTEBOOKS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup:
+	@$(PYTHON) tools/setup_env.py

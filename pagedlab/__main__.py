@@ -1,0 +1,60 @@
+"""python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they used."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from pagedlab.attention import BACKENDS
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pagedlab", description="Continue prompts from a paged KV cache.")
+    parser.add_argument("prompts", nargs="+", metavar="prompt")
+    parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
+    parser.add_argument("--attention", default="auto", metavar="BACKEND", help=", ".join(("auto", *BACKENDS)))
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--num-blocks", type=int)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--chat", action="store_true", help="send each prompt as a user's chat message")
+    parser.add_argument("--baseline", action="store_true", help="greedy texts from transformers' own cache, too")
+    options = parser.parse_args(arguments)
+    from pagedlab.baseline import generate_baseline
+    from pagedlab.engine import LLM
+    from pagedlab.sampling import SamplingParams
+
+    try:
+        params = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
+        llm = LLM(
+            options.model,
+            dtype=options.dtype,
+            block_size=options.block_size,
+            num_blocks=options.num_blocks,
+            attention_backend=options.attention,
+        )
+        prompts = [[{"role": "user", "content": p}] for p in options.prompts] if options.chat else options.prompts
+        completions = llm.generate(list(prompts), params)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for prompt, completion in zip(options.prompts, completions, strict=True):
+        print(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
+    print(f"\npaged: {llm.stats}")
+    if options.baseline:
+        ids = [completion.prompt_token_ids for completion in completions]
+        baseline = generate_baseline(llm.model, ids, options.max_tokens)
+        same = sum(c.outputs[0].token_ids == t for c, t in zip(completions, baseline.token_ids, strict=True))
+        tokens = sum(map(len, baseline.token_ids))
+        print(
+            f"Hugging Face, one by one: {tokens} tokens in {baseline.seconds:.2f} s "
+            f"({tokens / baseline.seconds:.1f} tokens/s), largest cache {baseline.cache_bytes / 2**20:.1f} MiB; "
+            f"{same} of {len(ids)} texts have the same tokens"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Make .venv with everything the series needs. Standard library only; a second run takes no time.
+
+Torch is the part that needs care:
+- No NVIDIA GPU: its CPU build, from PyTorch's own index, in place of the default build with its gigabytes of CUDA.
+- A GPU, and a torch in this Python that can use it: kept as it is; .venv sees it and pip leaves it alone.
+- A GPU, and no such torch: the newest default build that pyproject.toml admits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "pagedlab-setup"
+EXTRAS = "notebooks,gguf,tests"
+CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
+
+
+def answers(*command: str) -> bool:
+    """Whether the command exists and ends well."""
+    try:
+        return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def pip(*arguments: str) -> None:
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    if subprocess.run(command, check=False).returncode != 0:
+        sys.exit(f"pip could not install {arguments[-1]}; see its message above, then run make again")
+
+
+def main() -> None:
+    if sys.version_info < (3, 10):
+        sys.exit(f"pagedlab needs Python 3.10 or newer, and this is {sys.version.split()[0]}: make PYTHON=python3.12")
+    has_gpu = answers("nvidia-smi", "-L")
+    torch_sees_gpu = has_gpu and answers(sys.executable, "-c", "import torch; assert torch.cuda.is_available()")
+    recipe = hashlib.sha256(f"{sys.version} {ROOT} {has_gpu} {torch_sees_gpu} {EXTRAS}".encode())
+    for name in ("pyproject.toml", "constraints.txt", "tools/setup_env.py"):
+        recipe.update((ROOT / name).read_bytes())
+    if STAMP.exists() and STAMP.read_text() == recipe.hexdigest():
+        return
+    print(f"setting up {VENV.name} (a few minutes, once)", flush=True)
+    try:
+        venv.create(VENV, with_pip=True, system_site_packages=torch_sees_gpu, clear=VENV.exists())
+    except subprocess.CalledProcessError:
+        sys.exit("python's venv module has no pip to put into .venv; on Debian and Ubuntu: apt install python3-venv")
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    if sys.version_info < (3, 11):  # some of what CI tested has left Python 3.10 behind; the ranges have not
+        pins = [pin for pin in pins if pin.startswith("torch==")]
+    if has_gpu:  # the pinned torch is the one CI tested on a CPU; a GPU's own must not be replaced by it
+        pins = [pin for pin in pins if not pin.startswith(("torch==", "triton=="))]
+    constraints = VENV / "constraints.txt"
+    constraints.write_text("\n".join(pins) + "\n")
+    if not has_gpu:
+        pin = next(pin for pin in pins if pin.startswith("torch=="))
+        # Without a network that reaches the index, pip still takes a CPU build that lies on disk.
+        pip("--retries=1", "--extra-index-url", CPU_INDEX, pin)
+    pip("--constraint", str(constraints), "--editable", f"{ROOT}[{EXTRAS}]")
+    STAMP.write_text(recipe.hexdigest())
+
+
+if __name__ == "__main__":
+    main()
