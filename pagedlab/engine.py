@@ -11,23 +11,47 @@ from __future__ import annotations
 import itertools
 import operator
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from pagedlab.attention import PagedAttention, get_backend
+from pagedlab.batch import build_batch
+from pagedlab.beam import BeamSearch, Step
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.model import Batch, Model, load_model
+from pagedlab.model import Model, load_model
 from pagedlab.outputs import Completion, Output, Stats
 from pagedlab.sampling import SamplingParams, sample
-from pagedlab.scheduler import Chunk, Request, Scheduler, Sequence
+from pagedlab.scheduler import Chunk, Request, Schedule, Scheduler, Sequence
 
 Prompt = str | list[int] | list[dict[str, str]]
 CPU_KV_BYTES = 1 << 30  # KV cache on a CPU unless num_blocks says otherwise; untouched blocks cost nothing
 GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
+
+
+@dataclass
+class _Job:
+    """A request that is not finished, with what was asked of it and what is handed out."""
+
+    request: Request
+    params: SamplingParams
+    completion: Completion
+    beams: BeamSearch | None
+
+
+class _Draw(NamedTuple):
+    """The next token of a text: of `sequence`, or if nth > 0 of the nth text to be forked from it now."""
+
+    request: Request
+    sequence: Sequence
+    nth: int
+    token: int
+    logprob: float
 
 
 class LLM:
@@ -74,7 +98,7 @@ class LLM:
         self.seed = seed
         self._new_table = block_table
         self._ids = itertools.count()
-        self._live: dict[int, tuple[Request, Completion, SamplingParams]] = {}
+        self._jobs: dict[int, _Job] = {}
         self._callbacks: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ whole texts
@@ -96,7 +120,7 @@ class LLM:
         try:
             for i, (prompt, p) in enumerate(zip(batch, params, strict=True)):
                 try:
-                    added.append(self._live[self.add(prompt, p)][1])
+                    added.append(self._jobs[self.add(prompt, p)].completion)
                 except ValueError as error:
                     raise ValueError(f"prompt {i}: {error}" if len(batch) > 1 else str(error)) from None
             while not all(completion.finished for completion in added):
@@ -108,10 +132,12 @@ class LLM:
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Iterator[str]:
         """Yield the text of one prompt piece by piece. Leaving the loop early aborts the request."""
         params = sampling or SamplingParams()
-        if params.n > 1:
-            raise ValueError(f"stream yields one text, so n must be 1, got {params.n}; use add and step for several")
+        if params.num_texts > 1:
+            raise ValueError(
+                f"stream yields one text and {params.num_texts} are asked for: use generate, or add and step"
+            )
         request_id = self.add(prompt, params, stream=True)
-        return self._pieces(self._live[request_id][1])
+        return self._pieces(self._jobs[request_id].completion)
 
     def _pieces(self, completion: Completion) -> Iterator[str]:
         (output,) = completion.outputs
@@ -131,51 +157,60 @@ class LLM:
         """Queue a prompt and return its request id. `ValueError`, with nothing queued, if it cannot be served."""
         params = sampling or SamplingParams()
         ids = self._checked(self.model.encode(prompt))
-        room = self.model.max_length - len(ids)
+        max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         request_id = next(self._ids)
-        first_seed = params.seed if params.seed is not None else self.seed * 1_000_003 + request_id
-        first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, first_seed, len(ids))
-        request = Request(request_id, [first], params.n, min(params.max_tokens, room))
-        if not self._live:
+        seed = params.seed if params.seed is not None else self.seed * 1_000_003 + request_id
+        first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
+        request = Request(request_id, [first], params.num_texts, max_tokens)
+        if not self._jobs:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
         self.scheduler.add(request)
-        output = self._output(first, params, stream)
-        self._live[request_id] = (request, Completion(request_id, ids[:], [output]), params)
+        beams = None
+        if params.beam_width:
+            eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
+            beams = BeamSearch(params.beam_width, max_tokens, eos, params.length_penalty, params.early_stopping)
+        completion = Completion(request_id, ids[:], [self._output(first, params, stream)])
+        self._jobs[request_id] = _Job(request, params, completion, beams)
         return request_id
 
     def step(self) -> list[Completion]:
-        """Run one forward pass and return the completions it touched; `finished` tells which are done."""
+        """Run one forward pass and return the completions it touched; `finished` tells which are done.
+
+        If anything in it fails, the step has not happened: no token is added, and the tables are as before.
+        """
         began = time.perf_counter()
         plan = self.scheduler.schedule()
         if not plan.chunks:
             return []
-        self.cache.copy_blocks(plan.copies)
         self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-        sampled = self._fork_samples(plan.chunks)
-        logits = self.model.forward(self._batch(plan.chunks, sampled), self.cache, self._attend)
-        tokens, logprobs = self._sample(logits, sampled)
-        for (_, request, sequence), token, logprob in zip(sampled, tokens, logprobs, strict=True):
-            self._extend(request, sequence, token, logprob)
-        touched = {chunk.request.request_id: self._live[chunk.request.request_id][1] for chunk in plan.chunks}
-        for request_id, completion in touched.items():
+        try:
+            self.cache.copy_blocks(plan.copies)
+            logits = self.model.forward(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
+            drawn, beams = self._choose(logits, [chunk for chunk in plan.chunks if chunk.is_last])
+        except BaseException:
+            self.scheduler.undo(plan)
+            raise
+        # All forks first: a text that ends with its first token frees the blocks its siblings start from.
+        texts = [self._fork(d.request, d.sequence) if d.nth else d.sequence for d in drawn]
+        for draw, sequence in zip(drawn, texts, strict=True):
+            self._extend(draw.request, sequence, draw.token, draw.logprob)
+        for request, steps in beams:
+            self._replace_beams(request, steps)
+        touched = list(dict.fromkeys(chunk.request.request_id for chunk in plan.chunks))
+        completions = [self._jobs[request_id].completion for request_id in touched]
+        for completion in completions:
             if completion.finished:
-                self.scheduler.remove(self._live.pop(request_id)[0])
-        self.stats.steps += 1
-        self.stats.prompt_tokens += sum(
-            min(c.stop, c.sequence.num_prompt_tokens) - min(c.start, c.sequence.num_prompt_tokens) for c in plan.chunks
-        )
-        self.stats.output_tokens += len(tokens)
-        self.stats.blocks_used = self._used()
-        self.stats.seconds += time.perf_counter() - began
+                self.scheduler.remove(self._jobs.pop(completion.request_id).request)
+        self._count(plan, len(drawn) + sum(len(request.sequences) for request, _ in beams), time.perf_counter() - began)
         for callback in tuple(self._callbacks):
             callback()
-        return list(touched.values())
+        return completions
 
     def abort(self, request_id: int) -> None:
         """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored."""
-        if request_id not in self._live:
+        if request_id not in self._jobs:
             return
-        request = self._live.pop(request_id)[0]
+        request = self._jobs.pop(request_id).request
         for sequence in request.unfinished:
             sequence.finish_reason = "abort"
         self.scheduler.remove(request)
@@ -198,90 +233,83 @@ class LLM:
 
     # ------------------------------------------------------------------ inside a step
 
-    def _fork_samples(self, chunks: list[Chunk]) -> list[tuple[int, Request, Sequence]]:
-        """Who gets a token from this pass: (row of the batch, request, sequence).
+    def _choose(
+        self, logits: torch.Tensor, speaking: list[Chunk]
+    ) -> tuple[list[_Draw], list[tuple[Request, list[Step]]]]:
+        """Next tokens from the logits [R, V] of the R texts that were computed to their end.
 
-        A prompt that is complete with this pass and asks for n texts becomes n sequences here: forks of its
-        table, all of which take their first token from the same row.
+        A prompt that asks for n texts gives n draws from its one row; of a beam search, how its beams go on.
         """
-        sampled = []
-        row = 0
-        for request, sequence, start, stop in chunks:
-            row += stop - start
-            if stop < len(sequence.token_ids):
-                continue
-            writers = [sequence]
-            if len(request.sequences) < request.num_samples:
-                writers += self._forks(request, sequence)
-            sampled += [(row - 1, request, writer) for writer in writers]
-        return sampled
-
-    def _forks(self, request: Request, first: Sequence) -> list[Sequence]:
-        _, completion, params = self._live[request.request_id]
-        forks = []
-        for i in range(1, request.num_samples):
-            fork = Sequence(
-                f"{first.name}.{i}", first.table.fork(), first.token_ids[:], first.seed + i, first.num_prompt_tokens
-            )
-            request.sequences.append(fork)
-            completion.outputs.append(self._output(fork, params, stream=False))
-            forks.append(fork)
-        return forks
-
-    def _batch(self, chunks: list[Chunk], sampled: list[tuple[int, Request, Sequence]]) -> Batch:
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        tables = np.zeros((len(chunks), max(len(c.sequence.table.block_ids) for c in chunks)), np.int32)
-        for b, (_, sequence, start, stop) in enumerate(chunks):
-            token_ids += sequence.token_ids[start:stop]
-            positions += range(start, stop)
-            slots += sequence.table.slots(start, stop)
-            tables[b, : len(sequence.table.block_ids)] = sequence.table.block_ids
-        query_starts = list(itertools.accumulate((c.stop - c.start for c in chunks), initial=0))
-        device = self.model.device
-
-        def integers(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
-
-        return Batch(
-            token_ids=integers(token_ids),
-            positions=integers(positions),
-            slots=integers(slots),
-            block_tables=torch.from_numpy(tables).to(device, non_blocking=True),
-            seq_lens=integers([c.stop for c in chunks], torch.int32),
-            query_starts=integers(query_starts, torch.int32),
-            last_rows=integers([row for row, _, _ in sampled]),
+        wanted: list[tuple[int, Request, Sequence, int]] = []  # row of logits, and nth as in _Draw
+        beam_rows: dict[Request, list[int]] = defaultdict(list)
+        for row, (request, sequence, _, _) in enumerate(speaking):
+            if self._jobs[request.request_id].beams:
+                beam_rows[request].append(row)
+            else:
+                wanted += [(row, request, sequence, nth) for nth in range(1 + request.texts_to_fork)]
+        steps = []
+        for request, own_rows in beam_rows.items():
+            search = self._jobs[request.request_id].beams
+            assert search is not None
+            steps.append((request, search.advance(torch.log_softmax(logits[own_rows].float(), dim=1))))
+        if not wanted:
+            return [], steps
+        rows, seeds, positions = (
+            torch.tensor(values, device=logits.device)
+            for values in zip(*((row, s.seed + nth, len(s.token_ids)) for row, _, s, nth in wanted), strict=True)
         )
+        params = [self._jobs[request.request_id].params for _, request, _, _ in wanted]
+        tokens, logprobs = sample(logits[rows], params, seeds, positions)
+        picks = zip(wanted, tokens.tolist(), logprobs.tolist(), strict=True)
+        return [_Draw(request, s, nth, token, logprob) for (_, request, s, nth), token, logprob in picks], steps
 
-    def _sample(
-        self, logits: torch.Tensor, sampled: list[tuple[int, Request, Sequence]]
-    ) -> tuple[list[int], list[float]]:
-        params = [self._live[request.request_id][2] for _, request, _ in sampled]
-        seeds = torch.tensor([s.seed for _, _, s in sampled], device=logits.device)
-        positions = torch.tensor([len(s.token_ids) for _, _, s in sampled], device=logits.device)
-        tokens, logprobs = sample(logits, params, seeds, positions)
-        return tokens.tolist(), logprobs.tolist()
+    def _fork(self, request: Request, first: Sequence) -> Sequence:
+        """One more text that continues the same prompt, over the same blocks."""
+        job, nth = self._jobs[request.request_id], len(request.sequences)
+        fork = Sequence(
+            f"{first.name}.{nth}", first.table.fork(), first.token_ids[:], first.seed + nth, first.num_prompt_tokens
+        )
+        request.sequences.append(fork)
+        job.completion.outputs.append(self._output(fork, job.params, stream=False))
+        return fork
 
     def _extend(self, request: Request, sequence: Sequence, token: int, logprob: float) -> None:
         """Add the new token to its text, and end the text if that was its last."""
-        _, completion, params = self._live[request.request_id]
-        output = completion.outputs[request.sequences.index(sequence)]
+        job = self._jobs[request.request_id]
+        detokenizer = job.completion.outputs[request.sequences.index(sequence)]._detokenizer
         sequence.token_ids.append(token)
         sequence.cumulative_logprob += logprob
-        detokenizer = output._detokenizer
-        ended = token in self.model.eos_token_ids and not params.ignore_eos
+        ended = token in self.model.eos_token_ids and not job.params.ignore_eos
         if detokenizer and not ended:
             detokenizer.push(token)
             ended = detokenizer.stopped
         if ended:
             sequence.finish_reason = "stop"
-        elif len(sequence.token_ids) - sequence.num_prompt_tokens >= request.max_tokens:
+        elif len(sequence.output_ids) >= request.max_tokens:
             sequence.finish_reason = "length"
         if sequence.finish_reason:
             if detokenizer:
                 detokenizer.finish(self.decode(sequence.output_ids))
             sequence.table.free()
+
+    def _replace_beams(self, request: Request, steps: list[Step]) -> None:
+        """Fork the tables of the beams that go on, then free all the old ones: no KV moves, only counts change."""
+        job, parents = self._jobs[request.request_id], request.sequences
+        assert job.beams is not None
+        prompt = job.completion.prompt_token_ids
+        sequences = []
+        for i, beam in enumerate(job.beams.running if steps else job.beams.ended):
+            table = parents[steps[i].parent].table.fork() if steps else self._new_table(self.pool)
+            sequence = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
+            sequence.cumulative_logprob = beam.logprob
+            if not steps:
+                sequence.score = beam.score
+                sequence.finish_reason = "stop" if beam.token_ids[-1] in job.beams.eos_token_ids else "length"
+            sequences.append(sequence)
+        for parent in parents:
+            parent.table.free()
+        request.sequences = sequences
+        job.completion.outputs[:] = [self._output(sequence, job.params, stream=False) for sequence in sequences]
 
     # ------------------------------------------------------------------ small things
 
@@ -310,6 +338,15 @@ class LLM:
                 "new ones included: shorten it"
             )
         return ids
+
+    def _count(self, plan: Schedule, new_tokens: int, seconds: float) -> None:
+        stats = self.stats
+        stats.steps += 1
+        for _, sequence, start, stop in plan.chunks:
+            stats.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
+        stats.output_tokens += new_tokens
+        stats.blocks_used = self._used()
+        stats.seconds += seconds
 
     def _used(self) -> int:
         return self.pool.num_blocks - self.pool.num_free

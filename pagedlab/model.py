@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -24,23 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TINY_MODEL = Path(__file__).resolve().parent.parent / "data" / "tiny-qwen2"
 HUB_SECONDS = 3.0  # how long a hub may take to answer before the shipped model is taken instead
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One forward pass over T tokens of B sequences, as flat tensors on the model's device.
-
-    token_ids, positions, slots: int64 [T]. block_tables int32 [B, M], seq_lens int32 [B], query_starts int32
-    [B + 1] as in pagedlab.attention. last_rows int64 [R]: the rows whose logits are wanted.
-    """
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    block_tables: torch.Tensor
-    seq_lens: torch.Tensor
-    query_starts: torch.Tensor
-    last_rows: torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ class Output:
 
     "stop": the model ended it, or a stop string did. "length": max_tokens or the model's context is used up.
     "abort": somebody called `abort`. cumulative_logprob: sum of the tokens' log-probabilities (natural log).
+    score: of a beam that has ended, its log-probability over its length to the power of length_penalty.
     """
 
     _sequence: Sequence
@@ -39,13 +40,17 @@ class Output:
     def cumulative_logprob(self) -> float:
         return self._sequence.cumulative_logprob
 
+    @property
+    def score(self) -> float | None:
+        return self._sequence.score
+
     def __repr__(self) -> str:
         return f"Output({self.text!r}, {len(self.token_ids)} tokens, finish_reason={self.finish_reason!r})"
 
 
 @dataclass
 class Completion:
-    """What came of one prompt: `params.n` outputs. `finished` once every one of them is."""
+    """What came of one prompt: `n` outputs, or the beams with the best first. `finished` once every one of them is."""
 
     request_id: int
     prompt_token_ids: list[int]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -19,7 +20,8 @@ class SamplingParams:
     max_tokens: new tokens at most. temperature: 0 takes the likeliest token, above it draws. top_k: draw from
     the k likeliest only, 0 for all. top_p: draw from the likeliest tokens that together reach this
     probability. n: how many texts to draw; they share the prompt's blocks, and text i draws with seed + i.
-    beam_width: not built yet, so 0. stop: strings that end the text, not part of it. ignore_eos: go on to
+    beam_width: above 0, search for that many likeliest texts instead; length_penalty and early_stopping are
+    its rules, see `pagedlab.beam`. stop: strings that end the text, not part of it. ignore_eos: go on to
     max_tokens whatever the model says. seed: makes draws repeatable; None takes one from the engine's own.
     """
 
@@ -32,6 +34,13 @@ class SamplingParams:
     stop: tuple[str, ...] | str = ()
     ignore_eos: bool = False
     seed: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    @property
+    def num_texts(self) -> int:
+        """Texts that one prompt gets: n samples, or the width of its beam."""
+        return self.beam_width or self.n
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -52,7 +61,15 @@ class SamplingParams:
                 f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1",
                 self.temperature == 0 and self.n > 1,
             ),
-            (f"beam_width must be 0: beam search is not built yet, got {self.beam_width!r}", self.beam_width != 0),
+            (f"beam_width must be 0 or a whole number above, got {self.beam_width!r}", not _whole(self.beam_width, 0)),
+            (
+                "beam search looks for the likeliest texts: it takes n=1, temperature=0 and no stop strings",
+                self.beam_width != 0 and (self.n != 1 or self.temperature != 0 or bool(stop)),
+            ),
+            (
+                f"early_stopping must be True, False or 'never', got {self.early_stopping!r}",
+                self.early_stopping not in (True, False, "never"),
+            ),
             (
                 f"seed must be a whole number from 0 or None, got {self.seed!r}",
                 self.seed is not None and not _whole(self.seed, 0),

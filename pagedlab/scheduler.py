@@ -25,6 +25,7 @@ class Sequence:
     num_prompt_tokens: int
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
+    score: float | None = None  # of a beam that has ended
 
     @property
     def num_uncomputed(self) -> int:
@@ -38,11 +39,11 @@ class Sequence:
 
 @dataclass(eq=False)
 class Request:
-    """One prompt and the texts that continue it. They are one sequence until the prompt is computed."""
+    """One prompt and the `num_texts` texts that continue it. They are one sequence until the prompt is computed."""
 
     request_id: int
     sequences: list[Sequence]
-    num_samples: int
+    num_texts: int
     max_tokens: int
 
     def blocks_at_most(self, block_size: int) -> int:
@@ -52,7 +53,12 @@ class Request:
         """
         prompt = self.sequences[0].num_prompt_tokens
         shared = prompt // block_size
-        return shared + self.num_samples * (blocks_for(prompt + self.max_tokens - 1, block_size) - shared)
+        return shared + self.num_texts * (blocks_for(prompt + self.max_tokens - 1, block_size) - shared)
+
+    @property
+    def texts_to_fork(self) -> int:
+        """Texts that are still to be forked from the first one, once its prompt is computed."""
+        return self.num_texts - len(self.sequences)
 
     @property
     def unfinished(self) -> list[Sequence]:
@@ -66,6 +72,11 @@ class Chunk(NamedTuple):
     sequence: Sequence
     start: int
     stop: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the text is computed to its end with this chunk, so that its next token can be chosen."""
+        return self.stop == len(self.sequence.token_ids)
 
 
 @dataclass
@@ -96,11 +107,13 @@ class Scheduler:
             prompt = request.sequences[0].num_prompt_tokens
             raise ValueError(
                 f"the request needs {need} blocks of {size} tokens ({prompt} prompt tokens, up to {request.max_tokens} "
-                f"new ones, {request.num_samples} texts) and the pool has {have}: lower max_tokens or raise num_blocks"
+                f"new ones, {request.num_texts} texts) and the pool has {have}: lower max_tokens or raise num_blocks"
             )
-        if request.num_samples > self.max_sequences:
+        limit = min(self.max_sequences, self.max_batch_tokens)
+        if request.num_texts > limit:
             raise ValueError(
-                f"n={request.num_samples} texts at once, but the engine runs {self.max_sequences}: raise max_sequences"
+                f"{request.num_texts} texts of one prompt run side by side and the engine takes {limit}: "
+                "raise max_sequences and max_batch_tokens"
             )
         self.waiting.append(request)
 
@@ -108,23 +121,34 @@ class Scheduler:
         """Choose the next step's tokens and give them slots. Empty only when nothing is left to do."""
         self._admit()
         plan, budget = Schedule(), self.max_batch_tokens
-        for request in self.running:
-            for sequence in request.unfinished:
-                start = sequence.table.num_tokens
-                n = min(sequence.num_uncomputed, budget)
-                if n > 0:
-                    plan.copies += sequence.table.append(n)
-                    plan.chunks.append(Chunk(request, sequence, start, start + n))
-                    budget -= n
+        try:
+            for request in self.running:
+                texts = request.unfinished
+                if len(texts) > budget:
+                    continue  # the texts of one request go on together or not at all
+                for sequence in texts:
+                    start = sequence.table.num_tokens
+                    stop = start + min(sequence.num_uncomputed, budget)
+                    plan.chunks.append(Chunk(request, sequence, start, stop))
+                    plan.copies += sequence.table.append(stop - start)
+                    budget -= stop - start
+        except BaseException:
+            self.undo(plan)
+            raise
         return plan
+
+    def undo(self, plan: Schedule) -> None:
+        """Take back the slots of a step that failed: no table may claim KV that was never computed."""
+        for chunk in plan.chunks:
+            chunk.sequence.table.truncate(chunk.start)
 
     def _admit(self) -> None:
         promised = sum(r.blocks_at_most(self.pool.block_size) for r in self.running)
-        texts = sum(r.num_samples for r in self.running)
+        texts = sum(r.num_texts for r in self.running)
         while self.waiting:
             request = self.waiting[0]
             promised += request.blocks_at_most(self.pool.block_size)
-            texts += request.num_samples
+            texts += request.num_texts
             if promised > self.pool.num_blocks or texts > self.max_sequences:
                 break  # later ones that would fit wait too, or a large request might wait for ever
             self.running.append(self.waiting.popleft())

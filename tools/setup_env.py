@@ -38,7 +38,7 @@ def pip(*arguments: str) -> None:
 
 
 def main() -> None:
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - this file meets older Pythons
         sys.exit(f"pagedlab needs Python 3.10 or newer, and this is {sys.version.split()[0]}: make PYTHON=python3.12")
     has_gpu = answers("nvidia-smi", "-L")
     torch_sees_gpu = has_gpu and answers(sys.executable, "-c", "import torch; assert torch.cuda.is_available()")

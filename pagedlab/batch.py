@@ -1,0 +1,60 @@
+"""One step's work as flat tensors: a batch is a list of tokens with a few small arrays beside it, not a rectangle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from pagedlab.scheduler import Chunk
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward pass over T tokens of B sequences, as tensors on the model's device.
+
+    token_ids, positions, slots: int64 [T]. block_tables int32 [B, M], seq_lens int32 [B], query_starts int32
+    [B + 1] as in pagedlab.attention. last_rows int64 [R]: the rows whose logits are wanted.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+    query_starts: torch.Tensor
+    last_rows: torch.Tensor
+
+
+def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
+    """Lay the chunks' tokens end to end. Wanted are the logits of each text's last token, if it is among them."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    last_rows: list[int] = []
+    tables = np.zeros((len(chunks), max(len(chunk.sequence.table.block_ids) for chunk in chunks)), np.int32)
+    for b, chunk in enumerate(chunks):
+        sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
+        token_ids += sequence.token_ids[start:stop]
+        positions += range(start, stop)
+        slots += sequence.table.slots(start, stop)
+        tables[b, : len(sequence.table.block_ids)] = sequence.table.block_ids
+        if chunk.is_last:
+            last_rows.append(len(token_ids) - 1)
+    query_starts = list(accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0))
+
+    def integers(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
+
+    return Batch(
+        token_ids=integers(token_ids),
+        positions=integers(positions),
+        slots=integers(slots),
+        block_tables=torch.from_numpy(tables).to(device, non_blocking=True),
+        seq_lens=integers([chunk.stop for chunk in chunks], torch.int32),
+        query_starts=integers(query_starts, torch.int32),
+        last_rows=integers(last_rows),
+    )

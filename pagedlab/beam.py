@@ -1,0 +1,80 @@
+"""Beam search: keep the `width` likeliest texts, step by step. Numbers only; the engine forks and frees tables.
+
+The rules are those of transformers' `generate(num_beams=width)`, so that texts and scores are equal. A text
+that ends is scored by its summed log-probability over its length to the power of `length_penalty`; the best
+`width` ended texts are kept; a text may end only while it is among the `width` best candidates of its step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+
+EarlyStopping = bool | Literal["never"]
+
+
+class Beam(NamedTuple):
+    """A text so far: its new tokens, the sum of their log-probabilities, its score once it has ended."""
+
+    token_ids: tuple[int, ...]
+    logprob: float
+    score: float = float("-inf")
+
+
+class Step(NamedTuple):
+    """Beam i of the next step is beam `parent` of this one, with `token` behind it."""
+
+    parent: int
+    token: int
+
+
+@dataclass
+class BeamSearch:
+    """The beams of one request. early_stopping: True ends as soon as `width` texts have ended; False once the
+    best running beam, scored at its present length, cannot beat the worst of them; "never" scores it at the
+    length that suits it best.
+    """
+
+    width: int
+    max_tokens: int
+    eos_token_ids: frozenset[int]
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    running: list[Beam] = field(default_factory=lambda: [Beam((), 0.0)])
+    ended: list[Beam] = field(default_factory=list)
+
+    def advance(self, logprobs: torch.Tensor) -> list[Step]:
+        """Take the log-probabilities of the running beams' next tokens, fp32 [beams, V]; return who goes on.
+
+        An empty list means that the search is over, and `ended` holds the texts, best first.
+        """
+        # Enough candidates that `width` remain even if all others are end-of-text tokens.
+        keep = max(2, 1 + len(self.eos_token_ids)) * self.width
+        sums = torch.tensor([[beam.logprob] for beam in self.running], device=logprobs.device)
+        best, flat = (logprobs + sums).flatten().topk(min(keep, logprobs.numel()))
+        length = len(self.running[0].token_ids) + 1
+        steps: list[Step] = []
+        survivors: list[Beam] = []
+        for rank, (logprob, index) in enumerate(zip(best.tolist(), flat.tolist(), strict=True)):
+            step = Step(*divmod(index, logprobs.shape[1]))
+            beam = Beam((*self.running[step.parent].token_ids, step.token), logprob)
+            if length == self.max_tokens or step.token in self.eos_token_ids:
+                if rank < self.width:
+                    self.ended.append(beam._replace(score=logprob / length**self.length_penalty))
+            elif len(steps) < self.width:
+                steps.append(step)
+                survivors.append(beam)
+        self.ended = sorted(self.ended, key=lambda beam: -beam.score)[: self.width]  # stable: the older wins a tie
+        self.running = survivors
+        return steps if survivors and not self._is_over(length) else []
+
+    def _is_over(self, length: int) -> bool:
+        if len(self.ended) < self.width:
+            return False
+        if self.early_stopping is True:
+            return True
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            length = self.max_tokens
+        return self.running[0].logprob / length**self.length_penalty <= self.ended[-1].score
