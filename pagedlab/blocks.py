@@ -18,7 +18,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class OutOfBlocks(RuntimeError):
@@ -39,7 +39,7 @@ class BlockCopy(NamedTuple):
 class BlockEvent(NamedTuple):
     """One change of a pool. `refcount` is the block's count after it; `source` is set for a copy only."""
 
-    kind: str  # "allocate", "share", "release", "copy", "keep", "revive", "evict"
+    kind: str  # "allocate", "share", "release", "copy"; of a cache: "keep", "revive", "hit", "evict", "forget"
     block_id: int
     refcount: int
     source: int | None = None
@@ -90,7 +90,8 @@ class BlockPool:
         # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
         self._free = list(range(self._num_blocks - 1, -1, -1))
         self._kept: set[int] = set()  # blocks whose contents outlive their last reference
-        self._cached: OrderedDict[int, None] = OrderedDict()  # the kept ones at count 0, oldest first
+        self._cached: OrderedDict[int, Any] = OrderedDict()  # the kept ones at count 0, oldest first
+        self._lost: Callable[[int, bool], None] | None = None
         self._callbacks: list[Callable[[BlockEvent], None]] = []
 
     def __repr__(self) -> str:
@@ -130,8 +131,7 @@ class BlockPool:
             block_id = self._free.pop()
         elif self._cached:
             block_id, _ = self._cached.popitem(last=False)
-            self._kept.discard(block_id)
-            self.emit("evict", block_id)
+            self._lose(block_id, "evict")
         else:
             raise OutOfBlocks(
                 f"no block is free: all {self._num_blocks} are in use; free a sequence, or make the pool larger"
@@ -172,6 +172,31 @@ class BlockPool:
             raise ValueError(f"block {block_id} is free: only a block in use has contents to keep")
         self._kept.add(block_id)
         self.emit("keep", block_id)
+
+    def attach(self, lost: Callable[[int, bool], None], cached: OrderedDict[int, Any] | None = None) -> None:
+        """Let a cache speak for the kept blocks. `ValueError` if one does already.
+
+        `lost(block_id, evicted)` is called when a kept block is kept no longer, before anybody writes to it.
+        `cached`, empty now, holds the kept blocks at count 0; its `popitem(last=False)` says which goes first.
+        """
+        if self._lost is not None or self._kept:
+            raise ValueError("the pool's kept blocks have an owner already: give every cache a pool of its own")
+        self._lost = lost
+        self._cached = OrderedDict() if cached is None else cached
+
+    def forget(self, block_id: int) -> None:
+        """Keep the block no longer; a cached one is plainly free at once. Nothing happens to one that is not kept."""
+        block_id = self._known(block_id)
+        if block_id in self._kept:
+            if self._refcounts[block_id] == 0:
+                del self._cached[block_id]
+                self._free.append(block_id)
+            self._lose(block_id, "forget")
+
+    def will_write(self, block_id: int) -> None:
+        """A table is about to write into this block, which it alone holds: a cache must not vouch for it any longer."""
+        if self._lost is not None and block_id in self._kept:
+            self.forget(block_id)
 
     def refcount(self, block_id: int) -> int:
         """References to the block: 0 when it is free."""
@@ -222,6 +247,12 @@ class BlockPool:
             for callback in tuple(self._callbacks):
                 callback(event)
 
+    def _lose(self, block_id: int, kind: str) -> None:
+        self._kept.discard(block_id)
+        self.emit(kind, block_id)
+        if self._lost is not None:
+            self._lost(block_id, kind == "evict")
+
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
         try:
@@ -271,6 +302,11 @@ class BlockTable:
         copies = []
         if must_copy:
             copies.append(self._copy_last(fresh.pop(0)))
+        elif last_is_partial:
+            # It may have been full before a truncation, and cached as such. A reader's pool need not have caches.
+            will_write = getattr(self.pool, "will_write", None)
+            if will_write is not None:
+                will_write(self.block_ids[-1])
         self.block_ids.extend(fresh)
         self.num_tokens += n
         return copies

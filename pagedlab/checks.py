@@ -19,6 +19,10 @@ Writing a check. A check is a function in a module `pagedlab/checks_<topic>.py`;
 `exercise` registers it and answers for untouched stubs before it is called. `check` imports these modules when
 it meets a name that it does not know, so there is no list to keep. For classes, `search` runs sequences of
 operations, short ones first, on the answer beside a reference, and shrinks what fails: see checks_blocks.py.
+
+In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of the cells above
+it needs imports only. Folded below it are three hints and `<details><summary>Solution</summary>` with one
+```python fence, which takes the stub's place. tests/wrong_<topic>.py lists wrong answers, three for each check.
 """
 
 from __future__ import annotations
@@ -38,9 +42,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from importlib import import_module
+from types import CodeType
 from typing import Any, Literal, Protocol
 
-MAX_LINES = 20_000  # lines of Python that an answer may execute in one trial; a right one needs some hundred
+MAX_STEPS = 1_000_000  # bytecode instructions in loops that an answer may execute in one trial; half a second
 
 _COLORS = {"passed": "#009E73", "failed": "#D55E00", "not attempted": "#8A8A8A"}
 
@@ -89,7 +94,7 @@ def failed(
     return CheckResult("failed", message, setup, tuple(operations), str(expected), str(got))
 
 
-class Wrong(Exception):  # noqa: N818
+class Wrong(Exception):
     """An answer differs from the reference: raised by a `Trial`, turned into a failed `CheckResult`."""
 
     def __init__(self, message: str, expected: object = "", got: object = "") -> None:
@@ -98,10 +103,10 @@ class Wrong(Exception):  # noqa: N818
 
 
 class StillRunning(BaseException):
-    """An answer executed more than `MAX_LINES` lines. Not an `Exception`, so that `except Exception` lets it by."""
+    """An answer executed more than `MAX_STEPS` steps. Not an `Exception`, so that `except Exception` lets it by."""
 
     def __str__(self) -> str:
-        return f"it is still running after {MAX_LINES:,} lines: look for a loop that does not end"
+        return f"it is still running after {MAX_STEPS:,} steps: look for a loop that does not end"
 
 
 # Registration -------------------------------------------------------------------------------------------------
@@ -174,10 +179,9 @@ def to_write(answer: Any) -> list[str]:
         return ["the answer"] if any(value is ... for value in answer) else []
     if inspect.isclass(answer):
         members = {name: getattr(value, "fget", value) for name, value in vars(answer).items()}
-        methods = {name: value for name, value in members.items() if inspect.isfunction(value)}
-        if not methods and answer.__base__ is object:
+        if answer.__base__ is object and not any(map(callable, members.values())):
             return [answer.__name__]
-        return [name for name, value in methods.items() if _is_stub(value)]
+        return [name for name, value in members.items() if inspect.isfunction(value) and _is_stub(value)]
     return [answer.__name__] if inspect.isfunction(answer) and _is_stub(answer) else []
 
 
@@ -193,27 +197,41 @@ def _is_stub(function: Any) -> bool:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Raise `StillRunning` in whatever runs inside once it has executed `MAX_LINES` lines; ours do not count."""
-    lines, ours = 0, __file__.removesuffix(".py")  # checks_blocks.py and its like begin so too
+    """Raise `StillRunning` in whatever runs inside after `MAX_STEPS` instructions in loops; ours do not count."""
+    steps, ours = 0, __file__.removesuffix(".py")  # checks_blocks.py and its like begin so too
 
     def count(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        lines += 1
-        if lines > MAX_LINES:
+        nonlocal steps
+        steps += 1
+        if steps > MAX_STEPS:
             raise StillRunning
         return count
 
+    def enter(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.startswith(ours) or not _loops(frame.f_code):
+            return None  # endless recursion is stopped by Python
+        # Instructions and not lines: "while True: pass" is one line, which Python reports once.
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return count
+
     before = sys.gettrace()
-    sys.settrace(lambda frame, event, argument: None if frame.f_code.co_filename.startswith(ours) else count)
+    sys.settrace(enter)
     try:
         yield
     finally:
         sys.settrace(before)
 
 
+@cache
+def _loops(code: CodeType) -> bool:
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return any(step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code))
+
+
 def explain(error: BaseException) -> str:
     """An error of the reader's code in one line: what it says, and the line that it comes from."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    kind = "" if isinstance(error, StillRunning) else type(error).__name__
+    said = ": ".join(filter(None, (kind, str(error))))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
     own = [frame for frame in frames if not frame.filename.startswith(__file__.removesuffix("checks.py"))]
     return f"{said} ({own[-1].name}: {own[-1].line})" if own else said

@@ -132,24 +132,23 @@ class TableTrial:
     def _compare(self, when: str) -> None:
         pool, wanted = self.mine["pool"], self._wanted()
         have = {name: list(self.mine[name].block_ids) for name in self.tables}
-        references = Counter(b for ids in wanted.values() for b in ids)
-        counts = Counter({b: pool.refcount(b) for b in range(pool.num_blocks)})
+        references = Counter[Any](b for ids in wanted.values() for b in ids)
+        counts = Counter[Any]({b: pool.refcount(b) for b in range(pool.num_blocks)})
         lengths = [(self.right[name].num_tokens, self.mine[name].num_tokens) for name in self.tables]
         pairs = [(n, i, *pair) for n in wanted for i, pair in enumerate(zip_longest(wanted[n], have[n]))]
         if differing := [(name, index) for name, index, expected, got in pairs if expected != got]:
             what = "logical block {1} of {0} is the first that differs".format(*differing[0])
-        elif off := [b for b in range(pool.num_blocks) if counts[b] != references[b]]:
+        elif off := [b for b in sorted(counts | references, key=str) if counts[b] != references[b]]:
             what = f"block {off[0]} counts {counts[off[0]]}, but {references[off[0]]} tables map it"
         elif any(right != mine for right, mine in lengths):
             what = "num_tokens differs"
         else:
             return self._compare_slots(have)
-        show_lengths = what == "num_tokens differs"
-        raise Wrong(
-            f"{when}: {what}.",
-            self._state(wanted, references, [right for right, _ in lengths] if show_lengths else None),
-            self._state(have, counts, [mine for _, mine in lengths] if show_lengths else None),
-        )
+        right, mine = zip(*lengths, strict=True) if what == "num_tokens differs" else ((), ())
+        pairs_of_text = zip(_state(wanted, right), _state(have, mine), strict=True)
+        columns = [[text.ljust(max(map(len, pair))) for text in pair] for pair in pairs_of_text]
+        expected, got = map("  ".join, zip(*columns, strict=True))
+        raise Wrong(f"{when}: {what}.", expected + _counts(references), got + _counts(counts))
 
     def _wanted(self) -> dict[str, list[int | str]]:
         """The reference's tables in the answer's block ids; "new" where the answer has yet to take a free block."""
@@ -161,13 +160,6 @@ class TableTrial:
                     self.renamed[right] = mine
         return {name: [self.renamed.get(b, "new") for b in self.right[name].block_ids] for name in self.tables}
 
-    def _state(self, tables: dict[str, Any], counts: dict[Any, int], lengths: list[int] | None) -> str:
-        said = [f"{name} [{', '.join(map(str, ids))}]" for name, ids in tables.items()]
-        if lengths:
-            said = [f"{text} {length} tokens" for text, length in zip(said, lengths, strict=True)]
-        said += ["  counts", *(f"{b}:{counts[b]}" for b in sorted(counts, key=str) if counts[b])]
-        return "  ".join(said)
-
     def _compare_slots(self, tables: dict[str, list[int]]) -> None:
         if "slot" in self.verbs:
             for name, ids in tables.items():
@@ -175,6 +167,15 @@ class TableTrial:
                     expected, got = slot_of(ids, p, self.size), self.mine[name].slot(p)
                     if got != expected:
                         raise Wrong(f"{name}.slot({p}) differs; {name} maps blocks {ids}.", expected, repr(got))
+
+
+def _state(tables: dict[str, Any], lengths: Sequence[int]) -> list[str]:
+    said = [f"{name} [{', '.join(map(str, ids))}]" for name, ids in tables.items()]
+    return [f"{text} {length} tokens" for text, length in zip(said, lengths, strict=True)] if lengths else said
+
+
+def _counts(counts: Counter[Any]) -> str:
+    return "    counts " + ", ".join(f"{b}:{counts[b]}" for b in sorted(counts, key=str) if counts[b])
 
 
 def _search_tables(table_class: type, verbs: Sequence[str]) -> CheckResult | None:

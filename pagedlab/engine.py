@@ -12,7 +12,8 @@ import itertools
 import operator
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.model import Model, load_model
 from pagedlab.outputs import Completion, Output, Stats
+from pagedlab.prefix import PrefixCache
 from pagedlab.sampling import SamplingParams, sample
 from pagedlab.scheduler import Chunk, Request, Schedule, Scheduler, Sequence
 
@@ -59,9 +61,10 @@ class LLM:
 
     model: a hub id, folder, .gguf file, or a `Model` already loaded; None for the default chain of
     `pagedlab.model.choose_model`. num_blocks: None for what fits. max_batch_tokens: tokens a forward pass.
-    max_sequences: texts at once. attention_backend: a name, or a function with `paged_attention`'s
-    parameters. block_pool and block_table: classes with `BlockPool`'s and `BlockTable`'s verbs, your own
-    included. seed: where requests without a seed take theirs from.
+    max_sequences: texts at once. prefix_caching: keep the blocks of ended texts while there is room, and skip
+    what a new prompt shares with them (off for a pool without the verbs for it). attention_backend: a name, or
+    a function with `paged_attention`'s parameters. block_pool and block_table: classes with `BlockPool`'s and
+    `BlockTable`'s verbs, your own included. seed: where requests without a seed take theirs from.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class LLM:
         num_blocks: int | None = None,
         max_batch_tokens: int = 4096,
         max_sequences: int = 256,
+        prefix_caching: bool = True,
         attention_backend: str | PagedAttention = "auto",
         block_pool: type[Any] = BlockPool,
         block_table: type[BlockTable] = BlockTable,
@@ -87,40 +91,46 @@ class LLM:
         if num_blocks is None:
             num_blocks = self._blocks_that_fit(cache.bytes_per_block, block_size, max_sequences)
         self.pool: Pool = block_pool(num_blocks, block_size)
-        missing = [
-            verb for verb in ("allocate", "share", "release", "refcount", "num_free") if not hasattr(self.pool, verb)
-        ]
+        verbs = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
+        missing = [verb for verb in verbs if not hasattr(self.pool, verb)]
         if missing:
             raise ValueError(f"{block_pool.__name__} cannot serve as a block pool: it lacks {', '.join(missing)}")
         self.cache = self.model.kv_cache(num_blocks, block_size)
-        self.scheduler = Scheduler(self.pool, max_batch_tokens, max_sequences)
+        can_cache = prefix_caching and hasattr(self.pool, "attach")
+        self.prefix_cache = PrefixCache(self.pool, block_table=block_table) if can_cache else None
+        self.scheduler = Scheduler(self.pool, max_batch_tokens, max_sequences, self.prefix_cache)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self.seed = seed
         self._new_table = block_table
         self._ids = itertools.count()
         self._jobs: dict[int, _Job] = {}
+        self._hits_before = 0
         self._callbacks: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ whole texts
 
     def generate(
-        self, prompts: Prompt | list[Prompt], sampling: SamplingParams | list[SamplingParams] | None = None
+        self,
+        prompts: Prompt | list[Prompt],
+        sampling: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        salt: str | None = None,
     ) -> list[Completion]:
         """Continue every prompt, all in one ragged batch, and return one completion each, in order.
 
         A prompt is a text, a list of token ids, or a list of chat messages ({"role": ..., "content": ...}).
-        `sampling` is for all of them, or a list with one each. `ValueError` names the first bad prompt, and
-        then none has been started.
+        `sampling` is for all of them, or a list with one each. Only prompts with the same salt share cached
+        blocks. `ValueError` names the first bad prompt, and then none has been started.
         """
         batch: list[Any] = [prompts] if _is_one_prompt(prompts) else list(prompts)
-        params = sampling if isinstance(sampling, list) else [sampling or SamplingParams()] * len(batch)
+        params = list(sampling) if isinstance(sampling, (list, tuple)) else [sampling or SamplingParams()] * len(batch)
         if len(params) != len(batch):
             raise ValueError(f"{len(batch)} prompts and {len(params)} SamplingParams: give one for all, or one each")
         added: list[Completion] = []
         try:
             for i, (prompt, p) in enumerate(zip(batch, params, strict=True)):
                 try:
-                    added.append(self._jobs[self.add(prompt, p)].completion)
+                    added.append(self._jobs[self.add(prompt, p, salt=salt)].completion)
                 except ValueError as error:
                     raise ValueError(f"prompt {i}: {error}" if len(batch) > 1 else str(error)) from None
             while not all(completion.finished for completion in added):
@@ -136,35 +146,50 @@ class LLM:
             raise ValueError(
                 f"stream yields one text and {params.num_texts} are asked for: use generate, or add and step"
             )
-        request_id = self.add(prompt, params, stream=True)
-        return self._pieces(self._jobs[request_id].completion)
+        pieces = self._pieces(self._jobs[self.add(prompt, params, stream=True)].completion)
+        next(pieces)  # into its try block: a stream that nobody reads still aborts its request when it is dropped
+        return pieces
 
     def _pieces(self, completion: Completion) -> Iterator[str]:
         (output,) = completion.outputs
         detokenizer = output._detokenizer
         assert detokenizer is not None
         try:
+            yield ""
             while not completion.finished:
                 self.step()
                 if piece := detokenizer.take(completion.finished):
                     yield piece
+            if piece := detokenizer.take(finished=True):  # written in somebody else's steps
+                yield piece
         finally:
             self._abort_all([completion])
 
     # ------------------------------------------------------------------ step by step
 
-    def add(self, prompt: Prompt, sampling: SamplingParams | None = None, *, stream: bool = False) -> int:
+    def add(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        stream: bool = False,
+        salt: str | None = None,
+    ) -> int:
         """Queue a prompt and return its request id. `ValueError`, with nothing queued, if it cannot be served."""
         params = sampling or SamplingParams()
-        ids = self._checked(self.model.encode(prompt))
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling must be SamplingParams, got {params!r}")
+        ids = self._checked(prompt)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         request_id = next(self._ids)
-        seed = params.seed if params.seed is not None else self.seed * 1_000_003 + request_id
+        # Text i of a request draws with seed + i: other requests must start further off than that.
+        seed = params.seed if params.seed is not None else (self.seed << 40) + (request_id << 20)
         first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
-        request = Request(request_id, [first], params.num_texts, max_tokens)
+        request = Request(request_id, [first], params.num_texts, max_tokens, salt)
+        self.scheduler.add(request)
         if not self._jobs:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
-        self.scheduler.add(request)
+            self._hits_before = self.prefix_cache.stats.hit_tokens if self.prefix_cache else 0
         beams = None
         if params.beam_width:
             eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
@@ -176,7 +201,8 @@ class LLM:
     def step(self) -> list[Completion]:
         """Run one forward pass and return the completions it touched; `finished` tells which are done.
 
-        If anything in it fails, the step has not happened: no token is added, and the tables are as before.
+        If the model or the choice of tokens fails, the step has not happened: no token is added, and the tables
+        are as before. If it fails while texts take their tokens, the requests in it are aborted.
         """
         began = time.perf_counter()
         plan = self.scheduler.schedule()
@@ -190,14 +216,19 @@ class LLM:
         except BaseException:
             self.scheduler.undo(plan)
             raise
-        # All forks first: a text that ends with its first token frees the blocks its siblings start from.
-        texts = [self._fork(d.request, d.sequence) if d.nth else d.sequence for d in drawn]
-        for draw, sequence in zip(drawn, texts, strict=True):
-            self._extend(draw.request, sequence, draw.token, draw.logprob)
-        for request, steps in beams:
-            self._replace_beams(request, steps)
         touched = list(dict.fromkeys(chunk.request.request_id for chunk in plan.chunks))
         completions = [self._jobs[request_id].completion for request_id in touched]
+        try:
+            self._remember(plan)
+            # All forks first: a text that ends with its first token frees the blocks its siblings start from.
+            texts = [self._fork(d.request, d.sequence) if d.nth else d.sequence for d in drawn]
+            for draw, sequence in zip(drawn, texts, strict=True):
+                self._extend(draw.request, sequence, draw.token, draw.logprob)
+            for request, steps in beams:
+                self._replace_beams(request, steps)
+        except BaseException:
+            self._abort_all(completions)
+            raise
         for completion in completions:
             if completion.finished:
                 self.scheduler.remove(self._jobs.pop(completion.request_id).request)
@@ -247,21 +278,33 @@ class LLM:
                 beam_rows[request].append(row)
             else:
                 wanted += [(row, request, sequence, nth) for nth in range(1 + request.texts_to_fork)]
+        drawn: list[_Draw] = []
+        if wanted:
+            rows, seeds, positions = (
+                torch.tensor(values, device=logits.device)
+                for values in zip(
+                    *((row, (s.seed + nth) % 2**63, len(s.token_ids)) for row, _, s, nth in wanted), strict=True
+                )
+            )
+            params = [self._jobs[request.request_id].params for _, request, _, _ in wanted]
+            tokens, logprobs = sample(logits[rows], params, seeds, positions)
+            picks = zip(wanted, tokens.tolist(), logprobs.tolist(), strict=True)
+            drawn = [_Draw(request, s, nth, token, logprob) for (_, request, s, nth), token, logprob in picks]
         steps = []
-        for request, own_rows in beam_rows.items():
+        for request, own_rows in beam_rows.items():  # last, since a search that has advanced cannot be undone
             search = self._jobs[request.request_id].beams
             assert search is not None
             steps.append((request, search.advance(torch.log_softmax(logits[own_rows].float(), dim=1))))
-        if not wanted:
-            return [], steps
-        rows, seeds, positions = (
-            torch.tensor(values, device=logits.device)
-            for values in zip(*((row, s.seed + nth, len(s.token_ids)) for row, _, s, nth in wanted), strict=True)
-        )
-        params = [self._jobs[request.request_id].params for _, request, _, _ in wanted]
-        tokens, logprobs = sample(logits[rows], params, seeds, positions)
-        picks = zip(wanted, tokens.tolist(), logprobs.tolist(), strict=True)
-        return [_Draw(request, s, nth, token, logprob) for (_, request, s, nth), token, logprob in picks], steps
+        return drawn, steps
+
+    def _remember(self, plan: Schedule) -> None:
+        """Register the blocks that this step filled, now that their KV is computed."""
+        if self.prefix_cache is None:
+            return
+        size = self.pool.block_size
+        for request, sequence, start, stop in plan.chunks:
+            if stop // size > start // size:
+                self.prefix_cache.insert(sequence.table, sequence.token_ids[:stop], salt=request.salt)
 
     def _fork(self, request: Request, first: Sequence) -> Sequence:
         """One more text that continues the same prompt, over the same blocks."""
@@ -297,7 +340,7 @@ class LLM:
         job, parents = self._jobs[request.request_id], request.sequences
         assert job.beams is not None
         prompt = job.completion.prompt_token_ids
-        sequences = []
+        sequences: list[Sequence] = []
         for i, beam in enumerate(job.beams.running if steps else job.beams.ended):
             table = parents[steps[i].parent].table.fork() if steps else self._new_table(self.pool)
             sequence = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
@@ -306,6 +349,7 @@ class LLM:
                 sequence.score = beam.score
                 sequence.finish_reason = "stop" if beam.token_ids[-1] in job.beams.eos_token_ids else "length"
             sequences.append(sequence)
+            request.sequences = parents + sequences  # at once, so that an abort would free it
         for parent in parents:
             parent.table.free()
         request.sequences = sequences
@@ -318,12 +362,13 @@ class LLM:
         detokenizer = Detokenizer(self.model.tokenizer, tuple(params.stop)) if needs_text else None
         return Output(sequence, detokenizer, self.decode)
 
-    def _checked(self, ids: Iterable[int]) -> list[int]:
+    def _checked(self, prompt: Prompt) -> list[int]:
         try:
-            ids = [operator.index(i) for i in ids]
+            ids = [operator.index(i) for i in self.model.encode(prompt)]
         except TypeError:
             raise ValueError(
-                "a prompt is a text, a list of whole numbers (token ids), or a list of chat messages"
+                "a prompt is a text, a list of whole numbers (token ids), or a list of chat messages "
+                f"({{'role': ..., 'content': ...}}), got {str(prompt)[:60]!r}"
             ) from None
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
@@ -344,6 +389,8 @@ class LLM:
         stats.steps += 1
         for _, sequence, start, stop in plan.chunks:
             stats.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
+        if self.prefix_cache is not None:
+            stats.cached_tokens = self.prefix_cache.stats.hit_tokens - self._hits_before
         stats.output_tokens += new_tokens
         stats.blocks_used = self._used()
         stats.seconds += seconds
@@ -352,8 +399,9 @@ class LLM:
         return self.pool.num_blocks - self.pool.num_free
 
     def _abort_all(self, completions: list[Completion]) -> None:
-        for completion in completions:
-            self.abort(completion.request_id)
+        with ExitStack() as stack:  # all of them, even if a pool that is broken raises at the first
+            for completion in completions:
+                stack.callback(self.abort, completion.request_id)
 
     def _blocks_that_fit(self, bytes_per_block: int, block_size: int, max_sequences: int) -> int:
         useful = max_sequences * blocks_for(self.model.max_length, block_size)
@@ -366,6 +414,6 @@ class LLM:
 
 def _is_one_prompt(prompts: Any) -> bool:
     """A text, a list of ids and a list of messages are one prompt; a list of any of these is several."""
-    if isinstance(prompts, str):
+    if not isinstance(prompts, (list, tuple, np.ndarray)):
         return True
     return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))

@@ -91,7 +91,7 @@ def padding_waste(lengths: Sequence[int]) -> tuple[float, float]:
 # Address spaces -----------------------------------------------------------------------------------------------
 
 
-class OutOfMemory(RuntimeError):  # noqa: N818
+class OutOfMemory(RuntimeError):
     """No place for the region that was asked for. Nothing was changed."""
 
 

@@ -119,12 +119,12 @@ class Model:
         """Token ids of a text, of chat messages (through the model's chat template), or ids as they are."""
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
-        if prompt and isinstance(prompt[0], dict):
+        if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
             if not self.tokenizer.chat_template:
                 raise ValueError(f"{self.name} has no chat template: pass the prompt as a text instead of messages")
             text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        return list(prompt)  # type: ignore[arg-type]
+        return prompt  # type: ignore[return-value]
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of these tokens, without special ones."""
@@ -172,17 +172,24 @@ def load_model(
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(**where)
-        module = AutoModelForCausalLM.from_pretrained(
-            **where, dtype=kind, attn_implementation="pagedlab", use_safetensors=None if "gguf_file" in where else True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            **where,
+            dtype=kind,
+            attn_implementation="pagedlab",
+            use_safetensors=None if "gguf_file" in where else True,
+            output_loading_info=True,
         )
-    except (OSError, ImportError) as error:
+    except Exception as error:  # transformers, safetensors, tokenizers and gguf each raise kinds of their own
         raise ValueError(f"cannot load {source!r}: {_first_sentence(error)}") from error
     finally:
         if bars:
             logging.enable_progress_bar()
-    if any(kind != "full_attention" for kind in getattr(module.config, "layer_types", None) or ()):
-        raise ValueError(f"{source!r} has layers with a sliding window; pagedlab runs models that attend to everything")
-    module.to(target).eval()  # type: ignore[arg-type]
+    module, report = loaded
+    if report["missing_keys"]:  # transformers would run it, with random numbers in their place
+        names = sorted(report["missing_keys"])
+        raise ValueError(f"{source!r} lacks {len(names)} of the model's weights, the first is {names[0]}")
+    _refuse_other_attention(module.config, source)
+    module.to(target).eval()
     model = Model(module, tokenizer, _short_name(source), reason)
     if verbose:
         print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
@@ -201,6 +208,8 @@ def _locate(source: str) -> dict[str, Any]:
             raise ValueError(f"{source!r} holds no config.json: name a folder saved by save_pretrained")
         if not any(path.glob("*.safetensors")):
             raise ValueError(f"{source!r} holds no weights: a *.safetensors file must lie beside config.json")
+        if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+            raise ValueError(f"{source!r} holds no tokenizer: tokenizer.json must lie beside config.json")
         return {"pretrained_model_name_or_path": str(path)}
     if source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise ValueError(
@@ -235,6 +244,19 @@ def _hub_problem(hub_id: str) -> str | None:
     except Exception as error:  # whatever keeps it from answering, the reader is better served without it
         return f"the hub did not answer ({type(error).__name__})"
     return None
+
+
+def _refuse_other_attention(config: Any, source: str) -> None:
+    """Raise `ValueError` for a model whose attention is not the plain causal one that `paged_hook` computes."""
+    if getattr(config, "num_key_value_heads", None) is None:
+        raise ValueError(f"{source!r} is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama")
+    layers = getattr(config, "layer_types", None) or ["sliding" if getattr(config, "sliding_window", None) else "full"]
+    if any(not kind.startswith("full") for kind in layers):
+        raise ValueError(f"{source!r} has layers with a sliding window; pagedlab runs models that attend to everything")
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, dict) and "role" in message and "content" in message
 
 
 def _device(device: str) -> torch.device:

@@ -63,7 +63,10 @@ class Completion:
 
 @dataclass
 class Stats:
-    """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again."""
+    """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again.
+
+    prompt_tokens are those computed; cached_tokens were found in the prefix cache and skipped.
+    """
 
     num_blocks: int
     bytes_per_block: int
@@ -71,6 +74,7 @@ class Stats:
     blocks_peak: int = 0
     steps: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
 
@@ -90,6 +94,7 @@ class Stats:
     def __str__(self) -> str:
         return (
             f"{self.output_tokens} tokens in {self.seconds:.2f} s ({self.tokens_per_second:.1f} tokens/s, "
-            f"{self.steps} steps) after {self.prompt_tokens} prompt tokens; peak {self.blocks_peak} of "
-            f"{self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), now {self.blocks_used} in use"
+            f"{self.steps} steps) after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
+            f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), "
+            f"now {self.blocks_used} in use"
         )

@@ -6,8 +6,9 @@ or on what was drawn before. So a request gives the same text alone, in a crowd,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal
 
 import torch
@@ -43,7 +44,8 @@ class SamplingParams:
         return self.beam_width or self.n
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        one_stop = isinstance(self.stop, str) or not isinstance(self.stop, Iterable)
+        stop = (self.stop,) if one_stop else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         for problem, wrong in (
             (
@@ -52,10 +54,13 @@ class SamplingParams:
             ),
             (
                 f"temperature must be 0 (the likeliest token) or above, got {self.temperature!r}",
-                not 0 <= self.temperature < float("inf"),
+                not (isinstance(self.temperature, Real) and 0 <= self.temperature < float("inf")),
             ),
             (f"top_k must be 0 (all tokens) or a whole number above, got {self.top_k!r}", not _whole(self.top_k, 0)),
-            (f"top_p must be above 0 and at most 1, got {self.top_p!r}", not 0 < self.top_p <= 1),
+            (
+                f"top_p must be above 0 and at most 1, got {self.top_p!r}",
+                not (isinstance(self.top_p, Real) and 0 < self.top_p <= 1),
+            ),
             (f"n must be a whole number of at least 1, got {self.n!r}", not _whole(self.n, 1)),
             (
                 f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1",
@@ -65,6 +70,10 @@ class SamplingParams:
             (
                 "beam search looks for the likeliest texts: it takes n=1, temperature=0 and no stop strings",
                 self.beam_width != 0 and (self.n != 1 or self.temperature != 0 or bool(stop)),
+            ),
+            (
+                f"length_penalty must be a finite number, got {self.length_penalty!r}",
+                not (isinstance(self.length_penalty, Real) and abs(self.length_penalty) < float("inf")),
             ),
             (
                 f"early_stopping must be True, False or 'never', got {self.early_stopping!r}",
@@ -84,7 +93,7 @@ class SamplingParams:
 
 
 def _whole(value: object, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= minimum
 
 
 def uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -133,9 +142,9 @@ def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], u: torch.Tenso
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
 
-    scaled, order = (logits.double() / column([p.temperature for p in params])).sort(
-        dim=1, descending=True, stable=True
-    )
+    logits, order = logits.double().sort(dim=1, descending=True, stable=True)
+    # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
+    scaled = (logits - logits[:, :1]) / column([p.temperature for p in params])
     rank = torch.arange(vocabulary, device=logits.device)
     top_k = column([p.top_k or vocabulary for p in params])
     probs = torch.softmax(scaled.masked_fill(rank >= top_k, float("-inf")), dim=1)

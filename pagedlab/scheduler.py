@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pagedlab.blocks import BlockCopy, BlockTable, Pool, blocks_for
+from pagedlab.prefix import PrefixCache
 
 
 @dataclass(eq=False)
@@ -45,6 +46,7 @@ class Request:
     sequences: list[Sequence]
     num_texts: int
     max_tokens: int
+    salt: str | None = None  # only requests with the same salt share cached blocks
 
     def blocks_at_most(self, block_size: int) -> int:
         """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.
@@ -90,15 +92,19 @@ class Schedule:
 class Scheduler:
     """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step."""
 
-    def __init__(self, pool: Pool, max_batch_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self, pool: Pool, max_batch_tokens: int, max_sequences: int, prefix_cache: PrefixCache | None = None
+    ) -> None:
         for name, value in (("max_batch_tokens", max_batch_tokens), ("max_sequences", max_sequences)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.pool = pool
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = max_sequences
+        self.prefix_cache = prefix_cache
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self._owed: list[BlockCopy] = []  # copies of a step that failed: the tables have their new blocks already
 
     def add(self, request: Request) -> None:
         """Queue a request. `ValueError` if it could not run even alone."""
@@ -120,7 +126,8 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Choose the next step's tokens and give them slots. Empty only when nothing is left to do."""
         self._admit()
-        plan, budget = Schedule(), self.max_batch_tokens
+        plan, budget = Schedule(copies=self._owed), self.max_batch_tokens
+        self._owed = []
         try:
             for request in self.running:
                 texts = request.unfinished
@@ -138,7 +145,11 @@ class Scheduler:
         return plan
 
     def undo(self, plan: Schedule) -> None:
-        """Take back the slots of a step that failed: no table may claim KV that was never computed."""
+        """Take back the slots of a step that failed: no table may claim KV that was never computed.
+
+        Its copies stay due. Doing one twice is harmless: nothing is written in between but what is computed again.
+        """
+        self._owed = plan.copies
         for chunk in plan.chunks:
             chunk.sequence.table.truncate(chunk.start)
 
@@ -152,12 +163,16 @@ class Scheduler:
             if promised > self.pool.num_blocks or texts > self.max_sequences:
                 break  # later ones that would fit wait too, or a large request might wait for ever
             self.running.append(self.waiting.popleft())
+            if self.prefix_cache is not None:
+                (first,) = request.sequences
+                # One token at least is left to compute, or there would be no logits to go on from.
+                first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
 
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""
-        for sequence in request.sequences:
-            sequence.table.free()
         if request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
+        for sequence in request.sequences:
+            sequence.table.free()

@@ -1,0 +1,110 @@
+"""The one figure style, and the pictures that more than one notebook draws.
+
+The ground is transparent and text and axes are mid-grey, so a figure stored in a notebook is legible on a light
+page and on a dark one. Colour is never the only sign: every kind of slot has a hatch too. Matplotlib is imported
+when a figure is drawn, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pagedlab.colors import NEUTRAL, SEQUENCE_COLORS, sequence_color
+from pagedlab.simulation import KINDS, Place, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), NEUTRAL),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    "axes.titlesize": "medium",
+    "figure.constrained_layout.use": True,
+    "hatch.linewidth": 1.0,
+}
+# Colour and hatch by kind of slot; what is used is solid, so the eye finds it first.
+KIND_LOOKS = dict(
+    zip(KINDS, (("#0072B2", ""), ("#E69F00", "///"), ("#CC79A7", "xxx"), (NEUTRAL, "..."), (NEUTRAL, "")), strict=True)
+)
+
+
+def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure, Any]:
+    """`plt.subplots` in the style of the series; sizes in inches."""
+    import matplotlib.pyplot as plt
+    from cycler import cycler
+
+    plt.rcParams.update(STYLE | {"axes.prop_cycle": cycler(color=SEQUENCE_COLORS)})
+    return plt.subplots(figsize=(width, height), **subplots)
+
+
+def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written beside its name."""
+    names = list(rows)
+    left = [0.0] * len(names)
+    for kind in KINDS:
+        widths = [100 * rows[name].get(kind, 0.0) for name in names]
+        color, hatch = KIND_LOOKS[kind]
+        empty = {"facecolor": "none", "edgecolor": color, "hatch": hatch}
+        look: dict[str, Any] = {"facecolor": color} if kind == "used" else empty
+        if any(widths):
+            edges = [1.0 if width else 0.0 for width in widths]
+            ax.barh(names, widths, left=left, height=0.6, label=kind, linewidth=edges, **look)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    ax.set_yticks(range(len(names)), [f"{name}  {100 * rows[name]['used']:.1f} %" for name in names])
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
+    ax.legend(ncols=len(KINDS), loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def draw_strip(ax: Axes, row: float, places: Sequence[Place]) -> None:
+    """A row of memory at one moment: tokens solid, slots that are reserved and empty hatched, holes left blank."""
+    for place in places:
+        color, first = sequence_color(place.request), 0
+        for start, size in place.regions:
+            used = min(max(place.tokens - first, 0), size)
+            ax.broken_barh([(start, used)], (row - 0.35, 0.7), facecolor=color)
+            box = [(start, size)]
+            ax.broken_barh(
+                box, (row - 0.35, 0.7), facecolor="none", edgecolor=color, hatch="////" if used < size else ""
+            )
+            first += size
+
+
+def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
+    """All of memory (upwards) over time: a colour a request, tokens solid, reserved striped, never used striped grey.
+
+    Holes are blank. Needs a run with `places=True`; `height` is in pixels.
+    """
+    import numpy as np
+    from matplotlib.colors import to_rgba
+
+    repeat = max(1, round(700 / len(run.samples)))  # pixels a sample
+    picture = np.zeros((height, len(run.samples) * repeat, 4))
+    slot = np.arange(height) * run.num_slots / height
+    striped = np.add.outer(np.arange(height), np.arange(picture.shape[1])) % 6 < 2
+    palette = np.array([to_rgba(color) for color in SEQUENCE_COLORS])
+    for i, sample in enumerate(run.samples):
+        regions = []  # start, size, token of the first slot; request, its tokens now and at its end
+        for place in sample.places:
+            first = 0
+            for start, size in place.regions:
+                regions.append((start, size, first, place.request, place.tokens, place.total))
+                first += size
+        if not regions:
+            continue
+        start, size, first, request, tokens, total = np.array(sorted(regions)).T
+        at = np.maximum(np.searchsorted(start, slot, side="right") - 1, 0)
+        offset = slot - start[at]
+        inside, token = (offset >= 0) & (offset < size[at]), first[at] + offset
+        color = palette[request[at] % len(palette)]
+        color[token >= total[at]] = to_rgba(NEUTRAL)
+        columns = slice(i * repeat, (i + 1) * repeat)
+        shown = inside[:, None] & ((token < tokens[at])[:, None] | striped[:, columns])
+        picture[:, columns] = np.where(shown[..., None], color[:, None], 0)
+    steps = [sample.step for sample in run.samples]
+    extent = (steps[0], steps[-1] + 1, 0, run.num_slots)
+    ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")  # sharp, and small
+    ax.set(xlabel="time (steps)", ylabel="address (token slots)")

@@ -1,0 +1,252 @@
+"""The block grid: a pool that is driven by clicks, and drawn as it says it is.
+
+    page   --{op: "append", sequence: "s0", n: 5}-->   BlockPoolWidget   -->   Session   -->   pool and tables
+    page   <------------- `state`, whole --------------   snapshot        <--   reading   <---------'
+
+One message in, one trait out: `state` is replaced as a whole after every operation, and the page changes what
+differs. block_grid.js and block_grid.css draw; nothing about blocks is decided there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from pagedlab.blocks import BlockPool, BlockTable, Pool
+from pagedlab.checks import explain
+from pagedlab.colors import HATCHES, sequence_color, sequence_hatch
+from pagedlab.memory import MODELS
+from pagedlab.widgets.challenge import CHALLENGES, Challenge
+from pagedlab.widgets.presets import PRESETS
+from pagedlab.widgets.reading import Reading
+from pagedlab.widgets.session import Session
+from pagedlab.widgets.static import Picture
+from pagedlab.widgets.words import Operation
+
+_HERE = Path(__file__).parent
+LOG_WINDOW = 60  # entries of the log that travel with a state
+
+
+class BlockGrid(anywidget.AnyWidget):
+    """What the interactive and the live grid have in common: the page's code, `state`, and a picture."""
+
+    _esm = _HERE / "block_grid.js"
+    _css = _HERE / "block_grid.css"
+    setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models, whether it is live
+    state = traitlets.Dict().tag(sync=True)  # what the page shows; see `snapshot`
+
+    def __init__(self, **setup: Any) -> None:
+        models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
+        super().__init__(setup={"models": models, **setup})
+
+    def picture(self) -> Picture:
+        """The present state as a PNG and as text, for places where no widget runs."""
+        return Picture(self.state)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.picture().headline()}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        picture = self.picture()
+        data |= {"image/png": picture.png(), "text/plain": picture.text()}
+        return data, {**metadata, "image/png": picture.size()}
+
+
+def snapshot(reading: Reading, colors: dict[str, int]) -> dict[str, Any]:
+    """The part of `state` that both grids share: counts, tables with their colours, counters. JSON types only."""
+    return {
+        "block_size": reading.block_size,
+        "counts": reading.counts,
+        "tables": [
+            {
+                "name": name,
+                "color": sequence_color(colors[name]),
+                "pattern": HATCHES.index(sequence_hatch(colors[name])),
+                "tokens": table.tokens,
+                "blocks": table.blocks,
+            }
+            for name, table in reading.tables.items()
+        ],
+        "used": reading.used,
+        "free": reading.free,
+        "shared": reading.shared,
+        "copying": reading.copying,
+        "problems": reading.problems,
+    }
+
+
+class BlockPoolWidget(BlockGrid):
+    """A block pool to click on.
+
+    pool       an instance with BlockPool's verbs, fresh, or a class called as `pool(num_blocks, block_size)`
+    table      a class called as `table(pool)`, with append, fork, free, block_ids and num_tokens
+    preset     the name of an example to begin with, see `presets.PRESETS`
+    challenge  a goal: a name from `challenge.CHALLENGES`, or a `Challenge`; it brings the size of its pool
+
+    What pool or table raise or do wrong is shown in the widget. Undo, redo and the scrubber replay the log on
+    the same pool object, started over. `ValueError` if an argument makes no sense or the pool is in use.
+    """
+
+    def __init__(
+        self,
+        pool: Pool | type[Pool] | None = None,
+        *,
+        table: Callable[[Pool], Any] = BlockTable,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        preset: str | None = None,
+        challenge: str | Challenge | None = None,
+    ) -> None:
+        self.challenge = _named(challenge, CHALLENGES, "challenge") if isinstance(challenge, str) else challenge
+        start: Iterable[Operation] = ()
+        if self.challenge:
+            num_blocks, block_size = self.challenge.num_blocks, self.challenge.block_size
+            start = self.challenge.start
+        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size, tuple(start))
+        if self.challenge and (self.session.num_blocks, self.session.block_size) != (num_blocks, block_size):
+            raise ValueError(f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your pool")
+        self._serial = 0
+        self._solved = 0  # steps of the solution shown
+        super().__init__(live=False, presets=[] if self.challenge else list(PRESETS))
+        self.on_msg(self._receive)
+        self.preset(preset) if preset else self._show()
+
+    @property
+    def pool(self) -> Any:
+        """The pool that is driven."""
+        return self.session.pool
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables that exist now, by the name of their sequence."""
+        return self.session.tables
+
+    def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
+        """Do what a click does and return the name of the sequence that it made or changed.
+
+        new       a sequence of `n` tokens (default 0), named `sequence` (default: the next free s0, s1, ...)
+        append    `n` tokens (default 1) to `sequence`; "write" is an append of one: the sequence writes its
+                  next token, in its last block if there is room, and that block is copied first if it is shared
+        fork      a second sequence over the same blocks
+        truncate  keep the first `n` tokens of `sequence`
+        free      give back all blocks of `sequence`
+
+        An error of the pool's or the table's is shown, not raised. `ValueError` for an unknown verb or sequence.
+        """
+        if verb == "write":
+            verb, n = "append", 1
+        default = 1 if verb == "append" else 0
+        entry = self.session.do(verb, sequence, default if n is None else n)  # type: ignore[arg-type]
+        self._solved = 0
+        self._show(entry.operation.child or entry.operation.sequence)
+        return entry.operation.child or entry.operation.sequence
+
+    def undo(self) -> None:
+        """Go back one step."""
+        self.seek(self.session.cursor - 1)
+
+    def redo(self) -> None:
+        """Go forward one step that was undone."""
+        self.seek(self.session.cursor + 1)
+
+    def seek(self, step: int) -> None:
+        """Show the state after `step` operations."""
+        self.session.seek(step)
+        self._show()
+
+    def reset(self) -> None:
+        """Start over with a fresh pool and an empty log."""
+        self.session.reset()
+        self._solved = 0
+        self._show()
+
+    def preset(self, name: str) -> None:
+        """Start over and play an example. It ends at the first operation that fails."""
+        operations = _named(name, PRESETS, "example")(self.session.num_blocks, self.session.block_size)
+        self.session.reset()
+        for operation in operations:
+            if self.session.do(*operation).error:
+                break
+        self._show()
+
+    def solve(self) -> None:
+        """Show one more step of the challenge's solution. The first starts over."""
+        if self.challenge is None:
+            raise ValueError('there is no challenge: make the widget with challenge="one_copy" or another name')
+        if not self._solved or self._solved == len(self.challenge.solution):
+            self.session.reset()
+            self._solved = 0
+        entry = self.session.do(*self.challenge.solution[self._solved])
+        self._solved += 1
+        self._show(entry.operation.child or entry.operation.sequence)
+
+    # ------------------------------------------------------------------ page and Python
+
+    def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any = None) -> None:
+        try:
+            match message:
+                case {"op": "undo" | "redo" | "reset" | "solve" as verb}:
+                    getattr(self, verb)()
+                case {"op": "seek", "step": int(step)}:
+                    self.seek(step)
+                case {"op": "preset", "name": str(name)}:
+                    self.preset(name)
+                case {"op": str(verb)}:
+                    self.do(verb, message.get("sequence"), message.get("n"))
+                case _:
+                    raise ValueError(f"not an operation: {message!r}")
+        except Exception as error:  # a click never goes without an answer
+            self._show(note=explain(error))
+
+    def _show(self, focus: str | None = None, note: str | None = None) -> None:
+        session = self.session
+        last = session.last
+        origins = session.origins()
+        first = max(0, min(session.cursor - LOG_WINDOW // 2, len(session.log) - LOG_WINDOW))
+        window = session.log[first : first + LOG_WINDOW]
+        self._serial += 1
+        self.state = {
+            **snapshot(session.reading, session.colors),
+            "serial": self._serial,
+            "focus": focus,
+            "note": note,
+            "step": session.cursor,
+            "steps": len(session.log),
+            "floor": session.floor,
+            "copied": session.copied,
+            "copies": [list(copy) for copy in last.copies] if last else [],
+            "error": last.error if last else None,
+            "problems": [*(last.problems if last else ()), *session.reading.problems],
+            "calls": list(last.calls) if last else [],
+            "born": {str(block_id): step for block_id, step in origins.items()},
+            "origins": {str(step): str(session.log[step - 1].operation) for step in set(origins.values())},
+            "log_first": first,
+            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in window],
+            "challenge": self._goal(),
+        }
+
+    def _goal(self) -> dict[str, Any] | None:
+        if self.challenge is None:
+            return None
+        missing = self.challenge.missing(self.session)
+        return {
+            "goal": self.challenge.goal,
+            "missing": missing,
+            "hint": self.challenge.hint,
+            "why": "" if missing else self.challenge.why,
+            "solved": [self._solved, len(self.challenge.solution)],
+        }
+
+
+def _named(name: str, known: dict[str, Any], what: str) -> Any:
+    if name not in known:
+        raise ValueError(f"there is no {what} {name!r}; there are {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,91 @@
+"""A guess before a result: `guess` asks for a number, `reveal` later sets it beside the truth.
+
+The notebook runs without an answer. What is stored in it is plain HTML and text; the input box is live only.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.display import display
+
+
+def parse(text: str) -> float | None:
+    """The number in what a reader typed ("1,024", "12 %", "about 4.5"), or None."""
+    for word in text.replace(",", "").replace("%", " ").replace("~", " ").split():
+        try:
+            number = float(word)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return number
+    return None
+
+
+class Guess:
+    """A question with an input box. Made and shown by `guess`."""
+
+    def __init__(self, question: str, unit: str = "") -> None:
+        self.question, self.unit = question, unit
+        self._text = widgets.Text(placeholder="your guess", description="", layout=widgets.Layout(width="10em"))
+        self._text.add_class("pagedlab-guess")
+        self._box = widgets.HBox(
+            [widgets.HTML(f"<b>Guess:</b> {html.escape(question)}"), self._text, widgets.Label(unit)]
+        )
+
+    @property
+    def value(self) -> float | None:
+        """The reader's number, None as long as there is none."""
+        return parse(self._text.value)
+
+    def reveal(self, truth: float) -> Revealed:
+        """Guess and truth side by side, shown as the last line of a cell. Run the cell again after a new guess."""
+        return Revealed(self.question, self.value, float(truth), self.unit)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle = dict(self._box._repr_mimebundle_(**kwargs) or {})
+        bundle["text/plain"] = (
+            f"Guess: {self.question} (an input box when the notebook runs; {self.unit or 'a number'})"
+        )
+        bundle["text/html"] = f"<p><b>Guess:</b> {html.escape(self.question)}</p>"
+        return bundle
+
+
+class Revealed:
+    """The truth as a bar, the guess, if there was one, as a bar above it."""
+
+    def __init__(self, question: str, guessed: float | None, truth: float, unit: str) -> None:
+        self.question, self.guessed, self.truth, self.unit = question, guessed, truth, unit
+
+    def _rows(self) -> list[tuple[str, float, str]]:
+        rows = [("it is", self.truth, "#0072B2")]
+        return rows if self.guessed is None else [("you said", self.guessed, "#8A8A8A"), *rows]
+
+    def _say(self, number: float) -> str:
+        return f"{f'{number:,.0f}' if abs(number) >= 1000 else f'{number:.4g}'} {self.unit}".strip()
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name} {self._say(number)}" for name, number, _ in self._rows())
+        return f"{self.question} {said}" + ("" if self.guessed is not None else " (you made no guess)")
+
+    def _repr_html_(self) -> str:
+        largest = max(abs(number) for _, number, _ in self._rows()) or 1
+        bar = "display:inline-block;height:.8em;background:{};width:{:.2f}em"
+        bars = "".join(
+            f'<tr><td style="text-align:right">{name}</td><td style="text-align:left;width:24em">'
+            f'<span style="{bar.format(color, 12 * abs(number) / largest)}"></span> '
+            f"<b>{html.escape(self._say(number))}</b></td></tr>"
+            for name, number, color in self._rows()
+        )
+        missed = "" if self.guessed is not None else " <i>(no guess made)</i>"
+        return f"<div>{html.escape(self.question)}{missed}<table>{bars}</table></div>"
+
+
+def guess(question: str, unit: str = "") -> Guess:
+    """Ask for a number and show the input box; keep what is returned for `reveal`."""
+    asked = Guess(question, unit)
+    display(asked)
+    return asked

@@ -1,0 +1,85 @@
+"""What several test files share: a fresh and printed seed, the tiny model, a real Qwen where there is one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+# Before torch is imported: tests run side by side, and OpenMP threads that compete for a core are far slower than one.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# No test asks the hub; those about the hub put a server of their own in its place.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pagedlab.model import Model
+
+torch.set_num_threads(1)
+# A slow machine is no bug, and how fast pagedlab is belongs to benchmarks/.
+settings.register_profile("pagedlab", deadline=None)
+settings.load_profile("pagedlab")
+
+Generate = Callable[["Model", list[int], int], list[int]]
+
+
+@pytest.fixture
+def seed() -> int:
+    """A new number for every test and run, shown when the test fails; PAGEDLAB_SEED brings one back."""
+    number = int(os.environ.get("PAGEDLAB_SEED") or secrets.randbits(31))
+    print(f"PAGEDLAB_SEED={number}")
+    return number
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Model:
+    """The model shipped with pagedlab, in fp32 on the CPU."""
+    from pagedlab.model import TINY_MODEL, load_model
+
+    return load_model(TINY_MODEL, device="cpu", dtype="float32", verbose=False)
+
+
+@pytest.fixture(scope="session")
+def qwen_folder() -> str:
+    """The folder of a real Qwen, or the test is skipped."""
+    folder = os.environ.get("PAGEDLAB_TEST_MODEL")
+    if not folder:
+        pytest.skip("PAGEDLAB_TEST_MODEL names no folder with a real Qwen")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen(qwen_folder: str) -> Model:
+    """A real Qwen in fp32 on the CPU."""
+    from pagedlab.model import load_model
+
+    return load_model(qwen_folder, device="cpu", dtype="float32", verbose=False)
+
+
+@pytest.fixture(scope="session")
+def hugging_face() -> Generate:
+    """`hugging_face(model, prompt_ids, n)`: the up to n new tokens of greedy `generate`, each prompt on its own."""
+    known: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
+
+    def generate(model: Model, prompt_ids: list[int], max_new_tokens: int) -> list[int]:
+        key = (id(model), tuple(prompt_ids), max_new_tokens)
+        if key not in known:
+            ids = torch.tensor([prompt_ids])
+            with model.stock_attention() as module, torch.inference_mode():
+                out = module.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=max_new_tokens,
+                    do_sample=False,
+                    repetition_penalty=1.0,
+                    pad_token_id=0,
+                )
+            known[key] = out[0, len(prompt_ids) :].tolist()
+        return known[key]
+
+    return generate

@@ -1,0 +1,676 @@
+"""The block pool and the block table against an exact model of them, and what of the bugs we plant gets past it.
+
+The model holds what the real thing must not lose: the tokens of every table, and what every block contains.
+A table is read back through its slots after every step, so a missing copy shows as a wrong token, not only
+as a wrong count. The mutants at the end prove that the machine would notice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
+
+EMPTY = 0  # what a slot holds that nobody has written; tokens are numbered from 1
+VERBS = st.sampled_from(["write", "fork", "append", "write", "fork", "append", "write", "truncate", "free"])
+INDEX = st.integers(0, 59)  # taken modulo whatever there is to choose from
+
+
+class BlockMachine(RuleBasedStateMachine):
+    """All verbs of pool and tables, in any order, beside a model of plain lists, sets and dicts."""
+
+    pool_class: type[BlockPool] = BlockPool
+    table_class: type[BlockTable] = BlockTable
+
+    @initialize(num_blocks=st.integers(1, 14), block_size=st.sampled_from([4, 3, 2, 1]))
+    def start(self, num_blocks: int, block_size: int) -> None:
+        self.pool = self.pool_class(num_blocks, block_size)
+        self.size = block_size
+        self.fresh_token = itertools.count(1)
+        self.contents = [[EMPTY] * block_size for _ in range(num_blocks)]
+        self.tables: list[tuple[BlockTable, list[int]]] = []
+        self.held: list[tuple[int, list[int]]] = []  # references taken by hand, and what the block held then
+        self.kept: set[int] = set()
+        self.cached: dict[int, list[int]] = {}  # oldest first
+        self.counts = Counter[int]()
+        self.events: list[BlockEvent] = []
+        self.counts_by_events = Counter[int]()
+        self.pool.subscribe(self.events.append)
+
+    # -------------------------------------------------------------- the model's own moves
+
+    @property
+    def plain_free(self) -> set[int]:
+        return {b for b in range(len(self.contents)) if not self.counts[b] and b not in self.cached}
+
+    @property
+    def num_free(self) -> int:
+        return len(self.plain_free) + len(self.cached)
+
+    def took(self, block_id: int) -> None:
+        """The pool handed out this block: was it the right one to hand out?"""
+        if self.plain_free:
+            assert block_id in self.plain_free, f"{block_id} was handed out, but {self.plain_free} were free"
+        else:
+            oldest = next(iter(self.cached))
+            assert block_id == oldest, f"{block_id} was evicted, but {oldest} is older"
+            del self.cached[block_id]
+            self.kept.discard(block_id)
+        self.counts[block_id] = 1
+        self.contents[block_id] = [EMPTY] * self.size
+
+    def dropped(self, block_id: int) -> None:
+        self.counts[block_id] -= 1
+        if self.counts[block_id] == 0:
+            if block_id in self.kept:
+                self.cached[block_id] = list(self.contents[block_id])
+            else:
+                self.contents[block_id] = [EMPTY] * self.size
+
+    def observed(self) -> Any:
+        """All that can be seen from outside. A call that raises must leave it as it was."""
+        return (
+            [self.pool.refcount(b) for b in range(len(self.contents))],
+            (self.pool.num_free, self.pool.num_used, self.pool.num_cached),
+            [(list(table.block_ids), table.num_tokens) for table, _ in self.tables],
+            len(self.events),
+        )
+
+    def refuses(self, error: type[Exception], call: Callable[[], object]) -> None:
+        before = self.observed()
+        try:
+            call()
+        except error:
+            pass
+        else:
+            raise AssertionError(f"this call must raise {error.__name__}")
+        assert self.observed() == before, "the call raised, but changed something"
+
+    def table(self, index: int) -> tuple[BlockTable, list[int]]:
+        return self.tables[index % len(self.tables)]
+
+    # -------------------------------------------------------------- rules: the pool's verbs
+
+    # Hypothesis leaves some rules out of each run. So there are three rules only, and verbs are drawn within them.
+    @rule(verb=st.sampled_from(["allocate", "share", "release", "keep"]), index=INDEX)
+    def by_hand(self, verb: str, index: int) -> None:
+        if verb == "release":
+            self.release(index)
+        elif verb == "keep":
+            used = [b for b in range(len(self.contents)) if self.counts[b]]
+            self.keep(used[index % len(used)] if used else 0)
+        elif len(self.held) < 3:  # leave some blocks to the tables
+            self.share(index % len(self.contents)) if verb == "share" else self.allocate()
+
+    @rule(verb=VERBS, index=INDEX, n=st.integers(0, 9))
+    def with_tables(self, verb: str, index: int, n: int) -> None:
+        if not self.tables or (verb == "free" and len(self.tables) < 3):
+            self.tables.append((self.table_class(self.pool), []))
+            self.append(len(self.tables) - 1, n)
+        elif verb == "append":
+            self.append(index, n)
+        elif verb == "write":
+            self.append(index, 1)
+        elif verb == "truncate":
+            self.truncate(index, n)
+        elif verb == "free":
+            self.free(index, forget=n > 3)
+        elif len(self.tables) < 6:
+            self.fork(index)
+        else:
+            self.free(index, forget=True)
+
+    def allocate(self) -> None:
+        if self.num_free == 0:
+            self.refuses(OutOfBlocks, self.pool.allocate)
+            return
+        block_id = self.pool.allocate()
+        self.took(block_id)
+        self.contents[block_id] = [next(self.fresh_token) for _ in range(self.size)]
+        self.held.append((block_id, list(self.contents[block_id])))
+
+    def share(self, block_id: int) -> None:
+        if block_id in self.plain_free:
+            self.refuses(ValueError, lambda: self.pool.share(block_id))
+            return
+        assert self.pool.share(block_id) == block_id
+        if block_id in self.cached:
+            self.contents[block_id] = self.cached.pop(block_id)
+        self.counts[block_id] += 1
+        self.held.append((block_id, list(self.contents[block_id])))
+
+    def release(self, index: int) -> None:
+        if self.held:
+            block_id, _ = self.held.pop(index % len(self.held))
+            self.pool.release(block_id)
+            self.dropped(block_id)
+
+    def keep(self, block_id: int) -> None:
+        if not self.counts[block_id]:
+            self.refuses(ValueError, lambda: self.pool.keep(block_id))
+            return
+        self.pool.keep(block_id)
+        self.kept.add(block_id)
+
+    @rule(verb=st.sampled_from(["share", "release", "keep", "refcount"]), index=INDEX)
+    def misuse(self, verb: str, index: int) -> None:
+        unknown: list[Any] = [-1, len(self.contents), "a", 0.5, None]
+        block_id = unknown[index % 5]
+        self.refuses(ValueError, lambda: getattr(self.pool, verb)(block_id))
+        free = sorted(self.plain_free | set(self.cached))
+        if free and verb in ("keep", "release"):
+            self.refuses(ValueError, lambda: getattr(self.pool, verb)(free[index % len(free)]))
+        if self.tables:
+            self.misuse_table(*self.table(index))
+
+    # -------------------------------------------------------------- rules: the table's verbs
+
+    def append(self, index: int, n: int) -> None:
+        table, tokens = self.table(index)
+        last_is_partial = len(tokens) % self.size > 0
+        must_copy = n > 0 and last_is_partial and self.counts[table.block_ids[-1]] > 1
+        room = self.size - len(tokens) % self.size if last_is_partial else 0
+        needed = must_copy + len(range(room, n, self.size))
+        if needed > self.num_free:
+            self.refuses(OutOfBlocks, lambda: table.append(n))
+            return
+        before = list(table.block_ids)
+        copies = table.append(n)
+        # Which blocks are new is the pool's choice; that they were free to take, and in its order, is checked.
+        kept_ids = before[:-1] if must_copy else before
+        assert table.block_ids[: len(kept_ids)] == kept_ids, "blocks that need no copy stay where they are"
+        new = table.block_ids[len(kept_ids) :]
+        assert len(new) == needed
+        for block_id in new:
+            self.took(block_id)
+        assert copies == ([BlockCopy(before[-1], new[0])] if must_copy else [])
+        for source, destination in copies:
+            self.contents[destination] = list(self.contents[source])
+            self.dropped(source)
+        old = len(tokens)
+        tokens += [next(self.fresh_token) for _ in range(n)]
+        for slot, token in zip(table.slots(old, old + n), tokens[old:], strict=True):
+            self.contents[slot // self.size][slot % self.size] = token
+
+    def fork(self, index: int) -> None:
+        table, tokens = self.table(index)
+        child = table.fork()
+        assert child is not table
+        assert type(child) is type(table)
+        assert child.block_ids == table.block_ids
+        self.counts.update(table.block_ids)
+        self.tables.append((child, list(tokens)))
+
+    def truncate(self, index: int, n: int) -> None:
+        table, tokens = self.table(index)
+        length = max(0, len(tokens) - n)
+        gone = table.block_ids[blocks_for(length, self.size) :]
+        table.truncate(length)
+        del tokens[length:]
+        for block_id in reversed(gone):
+            self.dropped(block_id)
+
+    def free(self, index: int, forget: bool) -> None:
+        table, tokens = self.table(index)
+        gone = list(table.block_ids)
+        table.free()
+        for block_id in reversed(gone):
+            self.dropped(block_id)
+        tokens.clear()
+        before = self.observed()
+        table.free()
+        assert self.observed() == before, "freeing twice changed something"
+        if forget:
+            del self.tables[index % len(self.tables)]
+
+    def misuse_table(self, table: BlockTable, tokens: list[int]) -> None:
+        bad_calls: list[tuple[type[Exception], Callable[[], object]]] = [
+            (ValueError, lambda: table.append(-1)),
+            (ValueError, lambda: table.append(1.5)),  # type: ignore[arg-type]
+            (ValueError, lambda: table.truncate(-1)),
+            (ValueError, lambda: table.truncate(len(tokens) + 1)),
+            (IndexError, lambda: table.slot(-1)),
+            (IndexError, lambda: table.slot(len(tokens))),
+            (IndexError, lambda: table.slots(0, len(tokens) + 1)),
+            (IndexError, lambda: table.slots(-1, 0)),
+            (IndexError, lambda: table.slots(1, 0)),
+            (OutOfBlocks, lambda: table.append(len(self.contents) * self.size + 1)),
+        ]
+        for error, call in bad_calls:
+            self.refuses(error, call)
+
+    # -------------------------------------------------------------- what holds after every step
+
+    @invariant()
+    def every_token_is_where_its_table_says(self) -> None:
+        for table, tokens in self.tables:
+            assert table.num_tokens == len(tokens)
+            assert len(table.block_ids) == blocks_for(len(tokens), self.size)
+            slots = table.slots(0, len(tokens))
+            assert slots == [table.slot(position) for position in range(len(tokens))]
+            assert [self.contents[s // self.size][s % self.size] for s in slots] == tokens
+        for block_id, held in self.held:
+            assert self.contents[block_id] == held, f"somebody wrote to block {block_id}, which is shared"
+        for block_id, held in self.cached.items():
+            assert self.contents[block_id] == held, f"somebody wrote to block {block_id}, which is kept"
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        by_hand = BlockTable(self.pool)
+        by_hand.block_ids = [block_id for block_id, _ in self.held]
+        self.pool.check([*(table for table, _ in self.tables), by_hand])
+        used = sum(count > 0 for count in self.counts.values())
+        assert [self.pool.refcount(b) for b in range(len(self.contents))] == [
+            self.counts[b] for b in range(len(self.contents))
+        ]
+        assert (self.pool.num_used, self.pool.num_free, self.pool.num_cached) == (
+            used,
+            len(self.contents) - used,
+            len(self.cached),
+        )
+
+    @invariant()
+    def the_events_tell_all(self) -> None:
+        for kind, block_id, refcount, source in self.events:
+            self.counts_by_events[block_id] += {"allocate": 1, "share": 1, "revive": 1, "release": -1}.get(kind, 0)
+            assert refcount == self.counts_by_events[block_id], f"{kind} of block {block_id}"
+            assert (source is not None) == (kind == "copy")
+        self.events.clear()
+        assert +self.counts_by_events == +self.counts
+
+    def teardown(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        for table, _ in self.tables:
+            table.free()
+        for block_id, _ in self.held:
+            self.pool.release(block_id)
+        assert (self.pool.num_used, self.pool.num_free) == (0, len(self.contents))
+        self.pool.check([])
+
+
+BlockMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestBlocks = BlockMachine.TestCase
+
+
+# Bugs, each planted in a few lines: the machine must find every one ------------------------------------------------
+
+
+class AcceptsDoubleFree(BlockPool):
+    def release(self, block_id: int) -> None:
+        if self.refcount(block_id):
+            super().release(block_id)
+
+
+class TakesMinusOne(BlockPool):
+    def _known(self, block_id: int) -> int:
+        return block_id if block_id == -1 else super()._known(block_id)
+
+
+class KeepsWhatIsFree(BlockPool):
+    def keep(self, block_id: int) -> None:
+        self._kept.add(self._known(block_id))
+
+
+class EvictsTheNewest(BlockPool):
+    def allocate(self) -> int:
+        if not self._free and self._cached:
+            self._cached.move_to_end(next(reversed(self._cached)), last=False)
+        return super().allocate()
+
+
+class EvictsBeforeItMust(BlockPool):
+    def allocate(self) -> int:
+        if self._cached:
+            spare, self._free = self._free, []
+            try:
+                return super().allocate()
+            finally:
+                self._free = spare
+        return super().allocate()
+
+
+class StillKeepsTheEvicted(BlockPool):
+    def allocate(self) -> int:
+        kept = set(self._kept)
+        block_id = super().allocate()
+        self._kept = kept
+        return block_id
+
+
+class RevivesButLeavesInTheCache(BlockPool):
+    def share(self, block_id: int) -> int:
+        was_cached = block_id in self._cached
+        super().share(block_id)
+        if was_cached:
+            self._cached[block_id] = None
+        return block_id
+
+
+class HidesTheCached(BlockPool):
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+
+class CountsInSilence(BlockPool):
+    def share(self, block_id: int) -> int:
+        if self.refcount(block_id) == 0:
+            return super().share(block_id)
+        self._refcounts[block_id] += 1
+        return block_id
+
+
+class CopiesTheWrongWay(BlockTable):
+    def _copy_last(self, destination: int) -> BlockCopy:
+        source, destination = super()._copy_last(destination)
+        return BlockCopy(destination, source)
+
+
+class SwitchesWithoutACopy(BlockTable):
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        super().append(n)
+        return []
+
+
+class HoldsOnToTheCopied(BlockTable):
+    def _copy_last(self, destination: int) -> BlockCopy:
+        source, self.block_ids[-1] = self.block_ids[-1], destination
+        return BlockCopy(source, destination)
+
+
+class CopiesFullBlocksToo(BlockTable):
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        if n and self.block_ids and self.num_tokens % self.pool.block_size == 0:
+            last = self.block_ids[-1]
+            if self.pool.refcount(last) > 1 and self.pool.num_free > blocks_for(n, self.pool.block_size):
+                return [self._copy_last(self.pool.allocate()), *super().append(n)]
+        return super().append(n)
+
+
+class WritesIntoThePairs(BlockTable):
+    """Copies from three readers on: two writers share a block."""
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        pool, self.pool = self.pool, OneReaderLess(self.pool)
+        try:
+            return super().append(n)
+        finally:
+            self.pool = pool
+
+
+class OneReaderLess:
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def refcount(self, block_id: int) -> int:
+        return self._pool.refcount(block_id) - 1
+
+
+class TakesWhatItCanGet(BlockTable):
+    """Not all or nothing: what was taken before the pool ran out stays."""
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        copies = []
+        for _ in range(n):
+            copies += super().append(1)
+        return copies
+
+
+class ForgetsTheCopyWhenItCounts(BlockTable):
+    """Looks whether there is room, but not for the block that is copied."""
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        size = self.pool.block_size
+        if self.num_tokens % size and n and self.pool.refcount(self.block_ids[-1]) > 1 and self.pool.num_free == 0:
+            self.block_ids.append(self.block_ids[-1])  # "there must be one"
+        return super().append(n)
+
+
+class TruncatesOneBlockShort(BlockTable):
+    def truncate(self, num_tokens: int) -> None:
+        if num_tokens == 0 or num_tokens > self.num_tokens:
+            return super().truncate(num_tokens)
+        self.num_tokens = num_tokens
+        while len(self.block_ids) > num_tokens // self.pool.block_size + 1:
+            self.pool.release(self.block_ids.pop())
+
+
+class TruncatesWithoutRelease(BlockTable):
+    def truncate(self, num_tokens: int) -> None:
+        if 0 < num_tokens < self.num_tokens:
+            del self.block_ids[blocks_for(num_tokens, self.pool.block_size) :]
+            self.num_tokens = num_tokens
+        else:
+            super().truncate(num_tokens)
+
+
+class ForksTheSameList(BlockTable):
+    def fork(self) -> BlockTable:
+        child = super().fork()
+        child.block_ids = self.block_ids
+        return child
+
+
+class SlotIgnoresTheTable(BlockTable):
+    def slot(self, position: int) -> int:
+        super().slot(position)
+        return position
+
+
+POOL_MUTANTS = [
+    AcceptsDoubleFree,
+    TakesMinusOne,
+    KeepsWhatIsFree,
+    EvictsTheNewest,
+    EvictsBeforeItMust,
+    StillKeepsTheEvicted,
+    RevivesButLeavesInTheCache,
+    HidesTheCached,
+    CountsInSilence,
+]
+TABLE_MUTANTS = [
+    CopiesTheWrongWay,
+    SwitchesWithoutACopy,
+    HoldsOnToTheCopied,
+    CopiesFullBlocksToo,
+    WritesIntoThePairs,
+    TakesWhatItCanGet,
+    ForgetsTheCopyWhenItCounts,
+    TruncatesOneBlockShort,
+    TruncatesWithoutRelease,
+    ForksTheSameList,
+    SlotIgnoresTheTable,
+]
+
+
+@pytest.mark.parametrize("mutant", [*POOL_MUTANTS, *TABLE_MUTANTS])
+def test_the_machine_finds_the_bug(mutant: type) -> None:
+    key = "pool_class" if issubclass(mutant, BlockPool) else "table_class"
+    machine = type("Mutated", (BlockMachine,), {key: mutant})
+    with pytest.raises((AssertionError, IndexError, KeyError, ValueError, OutOfBlocks)):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=1000,
+                stateful_step_count=50,
+                deadline=None,
+                derandomize=True,  # the same search every time; fresh examples are for the code, not for the bugs
+                database=None,
+                phases=[Phase.generate],  # found is enough: shrinking would take the most time
+                report_multiple_bugs=False,
+                print_blob=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+# Worked numbers of SPEC that test_blocks_worked_numbers.py leaves -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("lengths", "blocks"), [((128, 64, 32, 8), [8, 4, 2, 1]), ((20, 8, 12), [2, 1, 1])])
+def test_each_sequence_takes_the_blocks_it_fills(lengths: tuple[int, ...], blocks: list[int]) -> None:
+    pool = BlockPool(64, 16)
+    tables = [BlockTable(pool) for _ in lengths]
+    for table, length in zip(tables, lengths, strict=True):
+        table.append(length)
+    assert [len(table.block_ids) for table in tables] == blocks
+    assert pool.num_used == sum(blocks)
+
+
+def test_system_prompt_of_48_tokens_and_three_requests() -> None:
+    pool = BlockPool(64, 16)
+    apart = [BlockTable(pool) for _ in range(3)]
+    for table in apart:
+        table.append(48)
+    assert pool.num_used == 9
+    for table in apart[1:]:
+        table.free()
+    for _ in range(2):
+        apart[0].fork()
+    assert pool.num_used == 3
+
+
+def test_prefix_lifecycle() -> None:
+    pool = BlockPool(8, 16)
+    a = BlockTable(pool)
+    a.append(64)
+    b = a.fork()
+    b.truncate(48)
+    assert b.append(16) == []
+    blocks = [*a.block_ids, b.block_ids[-1]]
+    assert [pool.refcount(block) for block in blocks] == [2, 2, 2, 1, 1]
+    a.free()
+    assert [pool.refcount(block) for block in blocks] == [1, 1, 1, 0, 1]
+    b.free()
+    assert pool.num_free == 8
+
+
+# Small print ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(0, 16), (-1, 16), (4, 0), (4, -2), (1.5, 16), (4, "16"), (None, 16)])
+def test_a_pool_needs_whole_positive_sizes(sizes: tuple[Any, Any]) -> None:
+    with pytest.raises(ValueError, match=r"num_blocks|block_size"):
+        BlockPool(*sizes)
+
+
+def test_errors_say_what_would_do() -> None:
+    pool = BlockPool(2, 4)
+    table = BlockTable(pool)
+    with pytest.raises(OutOfBlocks, match=r"9 more tokens need 3 blocks and 2 of 2 are free; free a sequence"):
+        table.append(9)
+    table.append(8)
+    with pytest.raises(OutOfBlocks, match=r"all 2 are in use"):
+        pool.allocate()
+    with pytest.raises(ValueError, match=r"no block 2: ids go from 0 to 1"):
+        pool.refcount(2)
+    with pytest.raises(ValueError, match=r"cannot truncate to 9 tokens: the table holds 8"):
+        table.truncate(9)
+
+
+def test_the_block_released_last_is_handed_out_next() -> None:
+    pool = BlockPool(4)
+    assert [pool.allocate() for _ in range(3)] == [0, 1, 2]
+    pool.release(1)
+    pool.release(0)
+    assert [pool.allocate() for _ in range(3)] == [0, 1, 3]
+
+
+def test_a_subscriber_can_leave() -> None:
+    pool, seen = BlockPool(2), []
+    stop = pool.subscribe(seen.append)
+    pool.allocate()
+    stop()
+    pool.allocate()
+    assert seen == [BlockEvent("allocate", 0, 1)]
+
+
+def test_events_of_a_copy_on_write_and_of_an_eviction() -> None:
+    pool = BlockPool(2, 4)
+    seen: list[BlockEvent] = []
+    table = BlockTable(pool)
+    table.append(3)
+    child = table.fork()
+    pool.subscribe(seen.append)
+    child.append(1)
+    assert seen == [BlockEvent("allocate", 1, 1), BlockEvent("copy", 1, 1, source=0), BlockEvent("release", 0, 1)]
+    seen.clear()
+    pool.keep(0)
+    table.free()
+    pool.share(0)
+    pool.release(0)
+    pool.allocate()
+    assert [event.kind for event in seen] == ["keep", "release", "revive", "release", "evict", "allocate"]
+
+
+def test_a_table_whose_pool_breaks_its_word_gives_everything_back() -> None:
+    """`num_free` promises, `allocate` fails: what was taken until then is returned, and the table is as before."""
+
+    class Boasts(BlockPool):
+        @property
+        def num_free(self) -> int:
+            return 100
+
+    pool = Boasts(3, 4)
+    table = BlockTable(pool)
+    table.append(4)
+    with pytest.raises(OutOfBlocks):
+        table.append(12)
+    assert (table.num_tokens, table.block_ids) == (4, [0])
+    assert [pool.refcount(b) for b in range(3)] == [1, 0, 0]
+
+
+def spoil(pool: BlockPool, what: str) -> None:
+    """Break one invariant from inside."""
+    if what == "negative":
+        pool._refcounts[3] = -1
+    elif what == "twice":
+        pool._free.append(3)
+    elif what == "free and used":
+        pool._refcounts[3] = 1
+    elif what == "free and cached":
+        pool._kept.add(3)
+        pool._cached[3] = None
+    elif what == "not kept":
+        pool._free.remove(3)
+        pool._cached[3] = None
+    else:
+        pool._free.remove(3)
+
+
+@pytest.mark.parametrize("what", ["negative", "twice", "free and used", "free and cached", "not kept", "lost"])
+def test_check_names_the_block(what: str) -> None:
+    pool = BlockPool(5)
+    pool.check([])
+    spoil(pool, what)
+    with pytest.raises(InvariantError, match="3"):
+        pool.check()
+
+
+def test_check_compares_counts_with_tables() -> None:
+    pool = BlockPool(5, 4)
+    table = BlockTable(pool)
+    table.append(8)
+    pool.check([table])
+    with pytest.raises(InvariantError, match=r"block 0 counts 1 but 0 tables map it, block 1 counts 1 but 0"):
+        pool.check([])
+    with pytest.raises(InvariantError, match=r"block 0 counts 1 but 2 tables"):
+        pool.check([table, table])

@@ -1,0 +1,156 @@
+"""Text out of tokens, piece by piece: nothing half, nothing that a stop string takes back, nothing lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagedlab.detokenizer import Detokenizer
+
+if TYPE_CHECKING:
+    from pagedlab.model import Model
+
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny: Model) -> Any:
+    return tiny.tokenizer
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def decode(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def run(tokenizer: Any, ids: list[int], stop: tuple[str, ...] = ()) -> tuple[Detokenizer, list[str]]:
+    """Push the tokens as the engine does, and take a piece after each."""
+    detokenizer, pieces = Detokenizer(tokenizer, stop), []
+    for i, token in enumerate(ids):
+        detokenizer.push(token)
+        finished = detokenizer.stopped or i == len(ids) - 1
+        if finished:
+            detokenizer.finish(decode(tokenizer, ids[: i + 1]))
+        pieces.append(detokenizer.take(finished))
+        if finished:
+            break
+    return detokenizer, pieces
+
+
+@relaxed
+@given(data=st.data())
+def test_pieces_of_any_tokens_join_to_their_text(tokenizer: Any, data: st.DataObject) -> None:
+    """Tokens drawn blindly are mostly broken UTF-8, with special tokens between."""
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=30))
+    detokenizer, pieces = run(tokenizer, ids)
+    assert "".join(pieces) == detokenizer.text == decode(tokenizer, ids)
+
+
+@relaxed
+@given(text=st.text(min_size=1, max_size=40))
+def test_a_piece_never_ends_in_half_a_character(tokenizer: Any, text: str) -> None:
+    ids = encode(tokenizer, text)
+    _, pieces = run(tokenizer, ids)
+    assert "".join(pieces) == decode(tokenizer, ids)
+    if "\ufffd" not in text:
+        assert all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "text", ["a 😀 b", "日本語のテキスト", "naïve café", "👩‍👩‍👧‍👦!", "\u202eabc", "tab\tnew\n\nline  "]
+)
+def test_characters_of_several_tokens_come_whole(tokenizer: Any, text: str) -> None:
+    _, pieces = run(tokenizer, encode(tokenizer, text))
+    assert "".join(pieces) == text
+    assert all(piece in text for piece in pieces)
+
+
+def test_an_unfinished_character_shows_at_the_end_only(tokenizer: Any) -> None:
+    ids = encode(tokenizer, "so 😀")[:-1]
+    assert decode(tokenizer, ids).endswith("\ufffd")
+    _, pieces = run(tokenizer, ids)
+    assert "".join(pieces) == decode(tokenizer, ids)
+    assert all("\ufffd" not in piece for piece in pieces[:-1])
+
+
+def test_special_tokens_are_no_text(tokenizer: Any) -> None:
+    ids = encode(tokenizer, "one")
+    end = tokenizer.eos_token_id
+    detokenizer, _ = run(tokenizer, [end, *ids, end, *encode(tokenizer, " two"), end])
+    assert detokenizer.text == "one two"
+
+
+# Stop strings ---------------------------------------------------------------------------------------------------
+
+
+@relaxed
+@given(data=st.data())
+def test_stop_strings_cut_where_plain_search_would(tokenizer: Any, data: st.DataObject) -> None:
+    """Few letters, so that stop strings and beginnings of them turn up everywhere, across tokens too."""
+    text = data.draw(st.text(alphabet="ab .\n", min_size=1, max_size=40))
+    stop = tuple(data.draw(st.lists(st.text(alphabet="ab .\n", min_size=1, max_size=5), max_size=3)))
+    # Cut into tokens at arbitrary places: the tokens of single characters and of what lies between.
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=20)))
+    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    ids = [token for part in parts for token in encode(tokenizer, part)]
+
+    expected, length = text, len(ids)
+    for k in range(1, len(ids) + 1):
+        so_far = decode(tokenizer, ids[:k])
+        hits = [so_far.find(s) for s in stop if s in so_far]
+        if hits:
+            expected, length = so_far[: min(hits)], k
+            break
+    detokenizer, pieces = run(tokenizer, ids, stop)
+    assert detokenizer.stopped == any(s in text for s in stop)
+    assert len(pieces) == length, "it must end with the token that completes the stop string"
+    assert detokenizer.text == expected
+    shown = ""
+    longest = max(map(len, stop), default=1)
+    for k, piece in enumerate(pieces, 1):
+        shown += piece
+        assert expected.startswith(shown), "something was shown that the stop string took back"
+        if k < length:
+            assert len(decode(tokenizer, ids[:k])) - len(shown) < longest, (
+                "more was held back than may be a stop string"
+            )
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "left"),
+    [
+        ("one two three", ("two",), "one "),
+        ("one two three", ("three", "two"), "one "),
+        ("abcabd", ("abd",), "abc"),
+        ("aaab", ("aab",), "a"),
+        ("stop", ("stop",), ""),
+        ("no end here", ("nothing",), "no end here"),
+        ("ends with sto", ("stop",), "ends with sto"),
+        ("a\n\nb", ("\n\n",), "a"),
+        ("wide 日本語 text", ("日本",), "wide "),
+        ("first second", ("second", "t sec"), "firs"),
+    ],
+)
+def test_stop_strings_token_by_token(tokenizer: Any, text: str, stop: tuple[str, ...], left: str) -> None:
+    for ids in (encode(tokenizer, text), [i for character in text for i in encode(tokenizer, character)]):
+        detokenizer, pieces = run(tokenizer, ids, stop)
+        assert (detokenizer.text, "".join(pieces)) == (left, left)
+
+
+def test_nothing_comes_behind_a_stop_string(tokenizer: Any) -> None:
+    detokenizer = Detokenizer(tokenizer, ("b",))
+    for token in encode(tokenizer, "a b c"):
+        detokenizer.push(token)
+        if detokenizer.stopped:
+            break
+    detokenizer.finish("a b c and more")
+    assert detokenizer.text == "a "
+    assert detokenizer.take(finished=True) == "a "
+    assert detokenizer.take(finished=True) == ""

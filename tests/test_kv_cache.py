@@ -1,0 +1,108 @@
+"""The tensors behind the blocks: writes by slot, copies as if one after the other, blocks parked and brought back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagedlab import BlockCopy, BlockPool, BlockTable, KVCache
+
+LAYERS, BLOCKS, SIZE, HEADS, DIM = 3, 8, 4, 2, 5
+BLOCK = st.integers(0, BLOCKS - 1)
+
+
+def numbered_cache() -> KVCache:
+    """A cache in which every number is another one, keys positive and values negative."""
+    cache = KVCache(LAYERS, BLOCKS, SIZE, HEADS, DIM)
+    cache.keys.copy_(torch.arange(1, cache.keys.numel() + 1).view(cache.keys.shape))
+    cache.values.copy_(-cache.keys)
+    return cache
+
+
+@given(copies=st.lists(st.builds(BlockCopy, BLOCK, BLOCK), max_size=20))
+def test_copies_give_what_one_after_the_other_gives(copies: list[BlockCopy]) -> None:
+    cache, plain = numbered_cache(), numbered_cache()
+    for source, destination in copies:
+        plain.keys[:, destination] = plain.keys[:, source].clone()
+        plain.values[:, destination] = plain.values[:, source].clone()
+    cache.copy_blocks(copies)
+    assert torch.equal(cache.keys, plain.keys)
+    assert torch.equal(cache.values, plain.values)
+
+
+@pytest.mark.parametrize(
+    "copies", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (2, 0), (1, 2)], [(0, 1), (2, 1)], [(3, 3)], [(0, 1), (1, 0)]]
+)
+def test_chains_swaps_and_overwrites(copies: list[tuple[int, int]]) -> None:
+    cache = numbered_cache()
+    blocks = list(cache.keys.unbind(1))
+    for source, destination in copies:
+        blocks[destination] = blocks[source]
+    expected = torch.stack(blocks, 1)
+    cache.copy_blocks([BlockCopy(*copy) for copy in copies])
+    assert torch.equal(cache.keys, expected)
+    assert torch.equal(cache.values, -expected)
+
+
+@given(data=st.data(), length=st.integers(1, BLOCKS * SIZE))
+def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data: st.DataObject, length: int) -> None:
+    pool = BlockPool(BLOCKS, SIZE)
+    ids = [pool.allocate() for _ in range(BLOCKS)]
+    for block_id in data.draw(st.permutations(ids)):
+        pool.release(block_id)
+    table = BlockTable(pool)
+    table.append(length)
+    k, v = torch.randn(2, length, HEADS, DIM)
+    cache, before = numbered_cache(), numbered_cache()
+    cache.write(1, k, v, torch.tensor(table.slots(0, length)))
+    for position in range(length):
+        block_id, offset = table.block_ids[position // SIZE], position % SIZE
+        assert torch.equal(cache.keys[1, block_id, offset], k[position])
+        assert torch.equal(cache.values[1, block_id, offset], v[position])
+        before.keys[1, block_id, offset], before.values[1, block_id, offset] = k[position], v[position]
+    assert torch.equal(cache.keys, before.keys)
+    assert torch.equal(cache.values, before.values)
+
+
+@given(out=st.lists(BLOCK, unique=True), data=st.data())
+def test_parked_blocks_come_back_wherever_they_are_put(out: list[int], data: st.DataObject) -> None:
+    back = data.draw(st.permutations(range(BLOCKS)).map(lambda ids: ids[: len(out)]))
+    cache, before = numbered_cache(), numbered_cache()
+    parked = cache.swap_out(out)
+    cache.keys.fill_(torch.nan)  # what is parked must be a copy
+    cache.values.fill_(torch.nan)
+    cache.swap_in(parked, back)
+    assert parked.keys.shape == (LAYERS, len(out), SIZE, HEADS, DIM)
+    assert torch.equal(cache.keys[:, back], before.keys[:, out])
+    assert torch.equal(cache.values[:, back], before.values[:, out])
+    others = [b for b in range(BLOCKS) if b not in back]
+    assert cache.keys[:, others].isnan().all()
+
+
+def test_parked_blocks_need_as_many_places() -> None:
+    cache = numbered_cache()
+    parked, before = cache.swap_out([0, 1]), cache.keys.clone()
+    with pytest.raises(ValueError, match="2 blocks were parked, 3 ids"):
+        cache.swap_in(parked, [2, 3, 4])
+    assert torch.equal(cache.keys, before)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2), (torch.float16, 2)])
+def test_bytes_of_a_block(dtype: torch.dtype, size: int) -> None:
+    cache = KVCache(24, 2, 16, 2, 64, dtype)
+    assert cache.bytes_per_block == 2 * 24 * 16 * 2 * 64 * size
+    assert cache.bytes_per_block * 2 == cache.keys.nbytes + cache.values.nbytes
+
+
+def test_a_block_of_qwen_in_bf16_is_192_kib() -> None:
+    assert KVCache(24, 1, 16, 2, 64, torch.bfloat16).bytes_per_block == 192 * 1024
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_sizes_must_be_positive(at: int) -> None:
+    sizes = [1] * 5
+    sizes[at] = 0
+    with pytest.raises(ValueError, match="at least 1"):
+        KVCache(*sizes)

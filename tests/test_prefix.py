@@ -1,0 +1,1051 @@
+"""The prefix cache against a model without hashes, the worked numbers on prefixes, the eviction orders, the mutants.
+
+In the model every slot of memory holds the number of its whole prefix, given out by an exact look-up in a tree
+(parent's number, token). A hit is right if each slot of the table returned holds the number of the prefix that was
+asked for; and it is complete if it is as long as what the model has registered and not seen written or evicted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, OutOfBlocks, blocks_for
+from pagedlab.eviction import Belady, Ranked
+from pagedlab.prefix import Entry, PrefixCache, hash_chain, replay
+
+
+def colliding(*values: int) -> list[int]:
+    block = [0] * 16
+    for position, value in zip((0, 1, 8, 9), values, strict=True):
+        block[position] = value
+    return block
+
+
+# Two blocks with the xxh64 ac929a52ccb6c480 (SPEC), and one that may follow either.
+A = colliding(42788, 99149, 100989, 110250)
+B = colliding(94153, 49592, 144702, 104073)
+T = list(range(100, 116))
+
+
+def eight_bits(data: bytes) -> bytes:
+    """A hash that collides often."""
+    return xxhash.xxh64_digest(data)[:1]
+
+
+def one_bit(data: bytes) -> bytes:
+    """A hash that collides all the time."""
+    return bytes([xxhash.xxh64_intdigest(data) & 1])
+
+
+# The model ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Text:
+    table: BlockTable
+    tokens: list[int]
+    salt: str | None
+
+    @property
+    def num_computed(self) -> int:
+        return self.table.num_tokens
+
+
+@dataclass
+class World:
+    """A pool, a cache over it, texts being written, and what memory must hold."""
+
+    rng: random.Random
+    cache_class: type[PrefixCache] = PrefixCache
+    pool_class: type[BlockPool] = BlockPool
+    table_class: type[BlockTable] = BlockTable
+    hash: Any = "xxh64"
+    eviction: Any = "lru"
+    registers_early: bool = False
+    num_blocks: int = 14
+    size: int = 2
+    vocabulary: int = 2
+    texts: list[Text] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("hit", "evict", "merge", "write"), 0))
+
+    def __post_init__(self) -> None:
+        self.pool = self.pool_class(self.num_blocks, self.size)
+        self.cache = self.cache_class(self.pool, self.hash, self.eviction, block_table=self.table_class)
+        self.numbers: dict[tuple[int, int], int] = {}  # (number of the prefix, next token) -> number
+        self.parents = {0: 0}
+        self.memo: dict[tuple[int, ...], list[int]] = {}
+        self.memory = [[-1] * self.size for _ in range(self.num_blocks)]
+        self.registered: dict[tuple[str | None, int], int] = {}  # (salt, number of the block's last prefix) -> block
+        self.references = [0] * self.num_blocks
+        self.released: dict[int, int] = {}  # block -> when its last reference went
+        self.hits = [0] * self.num_blocks
+        self.clock = 0
+        self.openings = [self.some_tokens(5 * self.size, 5 * self.size) for _ in range(3)]
+
+    # ---------------------------------------------------------------- what the model knows
+
+    def prefixes(self, tokens: Sequence[int]) -> list[int]:
+        """The number of every prefix of `tokens`, the shortest first."""
+        text = tuple(tokens)
+        if text not in self.memo:
+            number, found = 0, []
+            for token in text:
+                parent, number = number, self.numbers.setdefault((number, token), len(self.numbers) + 1)
+                self.parents[number] = parent
+                found.append(number)
+            self.memo[text] = found
+        return self.memo[text]
+
+    def keys(self, tokens: Sequence[int], salt: str | None) -> list[tuple[str | None, int]]:
+        """Salt and number of every full block of `tokens`."""
+        return [(salt, number) for number in self.prefixes(tokens)[self.size - 1 :: self.size]]
+
+    def parent(self, key: tuple[str | None, int]) -> tuple[str | None, int]:
+        salt, number = key
+        for _ in range(self.size):
+            number = self.parents[number]
+        return salt, number
+
+    def has_child(self, key: tuple[str | None, int]) -> bool:
+        return any(self.parent(other) == key for other in self.registered)
+
+    def key_of(self, block_id: int) -> tuple[str | None, int] | None:
+        return next((key for key, block in self.registered.items() if block == block_id), None)
+
+    def drop(self, block_id: int) -> None:
+        self.references[block_id] -= 1
+        if self.references[block_id] == 0:
+            self.clock += 1
+            self.released[block_id] = self.clock
+
+    def took(self, block_id: int) -> None:
+        """The pool handed out this block: it must have been plainly free, or the right one to evict."""
+        assert self.references[block_id] == 0, f"block {block_id} is in use"
+        key = self.key_of(block_id)
+        if key is not None:
+            idle = [b for b in self.registered.values() if self.references[b] == 0]
+            assert self.references.count(0) == len(idle), f"cached block {block_id} was evicted, and others were free"
+            assert not self.has_child(key), f"block {block_id} was evicted before its child"
+            if self.eviction == "lru":
+                assert block_id == min(idle, key=self.released.__getitem__), f"{block_id} is not the oldest"
+            elif self.eviction == "lfu":
+                order = min(idle, key=lambda b: (self.hits[b], self.released[b]))
+                assert block_id == order, f"{block_id} was hit more often, or used later, than {order}"
+            del self.registered[key]
+            self.counts["evict"] += 1
+        self.references[block_id] = 1
+        self.memory[block_id] = [-1] * self.size
+
+    def write(self, block_id: int) -> None:
+        """Somebody writes to a block that is theirs alone: what was registered there, or behind it, is no more."""
+        key = self.key_of(block_id)
+        if key is None:
+            return
+        self.counts["write"] += 1
+        gone = [key]
+        for parent in gone:
+            gone += [child for child in self.registered if self.parent(child) == parent]
+        for key in gone:
+            del self.registered[key]
+
+    # ---------------------------------------------------------------- what can happen
+
+    def start(self, tokens: list[int], salt: str | None, leave: int = 1) -> Text:
+        keys = self.keys(tokens[: len(tokens) - leave], salt)
+        expected = []
+        for key in keys:
+            if key not in self.registered:
+                break
+            expected.append(self.registered[key])
+        table = self.cache.match(tokens, leave=leave, salt=salt)
+        text = Text(table, tokens, salt)
+        self.texts.append(text)
+        for block_id in table.block_ids:
+            self.references[block_id] += 1
+            self.hits[block_id] += 1
+        assert table.num_tokens == len(table.block_ids) * self.size
+        self.reads_its_own(text)
+        assert table.block_ids == expected, f"found {table.block_ids}, but {expected} are cached"
+        self.counts["hit"] += len(expected)
+        return text
+
+    def reads_its_own(self, text: Text) -> None:
+        slots = text.table.slots(0, text.num_computed)
+        held = [self.memory[slot // self.size][slot % self.size] for slot in slots]
+        assert held == self.prefixes(text.tokens[: text.num_computed]), f"foreign KV in {text.table}"
+
+    def append(self, text: Text, n: int) -> bool:
+        """Give the next n tokens their slots. False if there is no room, and then nothing changed."""
+        table, before = text.table, list(text.table.block_ids)
+        partial = table.num_tokens % self.size > 0
+        copy = n > 0 and partial and self.references[before[-1]] > 1
+        needed = blocks_for(table.num_tokens + n, self.size) - len(before) + copy
+        try:
+            copies = table.append(n)
+        except OutOfBlocks:
+            assert needed > self.references.count(0)
+            assert table.block_ids == before
+            return False
+        for block_id in table.block_ids[len(before) - copy :]:
+            self.took(block_id)
+        if copy:
+            assert copies == [BlockCopy(before[-1], table.block_ids[len(before) - 1])]
+            self.memory[copies[0].destination] = list(self.memory[copies[0].source])
+            self.drop(before[-1])
+        elif n > 0 and partial:
+            self.write(before[-1])
+        return True
+
+    def compute(self, text: Text, start: int) -> None:
+        table = text.table
+        numbers = self.prefixes(text.tokens[: table.num_tokens])
+        for slot, number in zip(table.slots(start, table.num_tokens), numbers[start:], strict=True):
+            self.memory[slot // self.size][slot % self.size] = number
+
+    def insert(self, text: Text, num_tokens: int) -> None:
+        expected = list(text.table.block_ids)
+        for i, key in enumerate(self.keys(text.tokens[:num_tokens], text.salt)):
+            block_id = self.registered.setdefault(key, expected[i])
+            if block_id == expected[i]:
+                if key not in self.known:
+                    self.hits[block_id] = 0
+                continue
+            self.references[block_id] += 1
+            self.drop(expected[i])
+            expected[i] = block_id
+            self.counts["merge"] += 1
+        exchanged = self.cache.insert(text.table, text.tokens[:num_tokens], salt=text.salt)
+        assert text.table.block_ids == expected, f"{expected} should be registered, not {text.table.block_ids}"
+        assert exchanged == sum(a != b for a, b in zip(self.before, expected, strict=True))
+
+    def step(self, texts: Sequence[Text], n: int, *, fails: bool = False) -> None:
+        """One step of an engine: slots for all, KV for all, and only then the registrations."""
+        running = []
+        for text in texts:
+            start = text.num_computed
+            if self.append(text, min(n, len(text.tokens) - start)):
+                running.append((text, start))
+        if self.registers_early:
+            self.register(running)
+        if fails:
+            for text, start in running:
+                self.truncate(text, start)
+            return
+        for text, start in running:
+            self.compute(text, start)
+        if not self.registers_early:
+            self.register(running)
+
+    def register(self, running: list[tuple[Text, int]], delay: float = 0.1) -> None:
+        for text, _ in running:
+            self.known = set(self.registered)
+            self.before = list(text.table.block_ids)
+            self.insert(text, text.num_computed - (self.rng.random() < delay and text.num_computed > 0))
+
+    def fork(self, text: Text) -> None:
+        """Register, then fork: `test_a_fork_made_too_early` has the other order."""
+        self.register([(text, 0)], delay=0.0)
+        child = Text(text.table.fork(), list(text.tokens), text.salt)
+        for block_id in child.table.block_ids:
+            self.references[block_id] += 1
+        self.texts.append(child)
+
+    def truncate(self, text: Text, num_tokens: int) -> None:
+        gone = text.table.block_ids[blocks_for(num_tokens, self.size) :]
+        text.table.truncate(num_tokens)
+        for block_id in reversed(gone):
+            self.drop(block_id)
+
+    def end(self, text: Text) -> None:
+        self.truncate(text, 0)
+        self.texts.remove(text)
+
+    # ---------------------------------------------------------------- anything, at random
+
+    def run(self, operations: int) -> None:
+        for i in range(operations):
+            self.anything()
+            have = {entry.block_id for entry in self.cache._by_block.values()}
+            assert have == set(self.registered.values()), (
+                f"{have ^ set(self.registered.values())} should (not) be there"
+            )
+            if i % 20 == 0:
+                self.check()
+        for text in list(self.texts):
+            self.end(text)
+        self.check()
+        assert self.pool.num_used == 0
+        assert self.pool.num_cached == len(self.registered) == len(self.cache)
+
+    def check(self) -> None:
+        self.pool.check([text.table for text in self.texts])
+        for text in self.texts:
+            self.reads_its_own(text)
+        entries = self.cache._by_block.values()
+        assert sorted(e.generation for named in self.cache._by_name.values() for e in named) == sorted(
+            e.generation for e in entries
+        )
+        assert all(e.children == {child for child in entries if child.parent is e} for e in entries)
+
+    def some_tokens(self, least: int, most: int) -> list[int]:
+        return [self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(least, most))]
+
+    def anything(self) -> None:
+        rng, texts = self.rng, self.texts
+        chance = rng.random()
+        if not texts or (chance < 0.40 and len(texts) < 4):
+            salt = rng.choice([None, None, "a", "b"])
+            prompt = rng.choice(self.openings)[: rng.randrange(5 * self.size)] + self.some_tokens(1, 3)
+            text = self.start(prompt, salt, leave=rng.choice([0, 1]))
+            if rng.random() < 0.3:  # a twin, which finds what the first one found
+                twin = self.start(list(prompt), salt)
+                self.step([text, twin], rng.randrange(1, 3 * self.size))
+            return
+        text = rng.choice(texts)
+        if chance < 0.65:
+            text.tokens += self.some_tokens(0, 2)
+            together = [text] if rng.random() < 0.7 else list(texts)
+            self.step(together, rng.randrange(1, 3 * self.size), fails=rng.random() < 0.05)
+        elif chance < 0.72 and len(texts) < 4:
+            self.fork(text)
+        elif chance < 0.84:
+            length = max(0, text.num_computed - rng.randrange(2 * self.size))
+            self.truncate(text, length)
+            if rng.random() < 0.7:  # what is rolled back is often written anew
+                text.tokens[length:] = self.some_tokens(1, 3)
+                self.step([text], 3)
+        elif chance < 0.9995:
+            self.end(text)
+        else:
+            for text in list(texts):
+                self.end(text)
+            self.cache.clear()
+            self.registered.clear()
+
+
+@pytest.mark.parametrize(
+    ("hash", "eviction", "operations"),
+    [
+        ("xxh64", "lru", 40_000),
+        (eight_bits, "lru", 30_000),
+        ("sha256", "lru", 10_000),
+        ("xxh64", "fifo", 10_000),
+        ("xxh64", "lfu", 10_000),
+    ],
+    ids=["xxh64-lru", "8-bits-lru", "sha256-lru", "fifo", "lfu"],
+)
+def test_a_hit_is_never_foreign_and_never_missed(hash: Any, eviction: str, operations: int, seed: int) -> None:
+    rng = random.Random(seed)
+    happened = dict.fromkeys(("hit", "evict", "merge", "write"), 0)
+    for num_blocks, size, vocabulary in ((14, 2, 2), (30, 2, 3), (7, 1, 3), (40, 4, 2), (60, 2, 2)):
+        world = World(rng, hash=hash, eviction=eviction, num_blocks=num_blocks, size=size, vocabulary=vocabulary)
+        world.run(operations // 5)
+        happened = {what: n + world.counts[what] for what, n in happened.items()}
+    print(happened)
+    assert min(happened.values()) > operations / 100, "the search has not been where the bugs are"
+
+
+# Mistakes that engines made, each planted in a few lines: the model must notice every one ---------------------------
+
+
+class VerifiesNothing(PrefixCache):
+    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+        return True
+
+
+class VerifiesTokensOnly(PrefixCache):
+    """What the naive cache of notebook 05 does: the block's own tokens are right, so it must be the block."""
+
+    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+        return entry.tokens == tokens
+
+
+class VerifiesParentOnly(PrefixCache):
+    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+        return super()._is(entry, entry.tokens, parent, salt)
+
+
+class HashesTokensOnly(PrefixCache):
+    """Blocks named by their own tokens, not by their past."""
+
+    def __init__(self, pool: BlockPool, hash: Any, *args: Any, **options: Any) -> None:
+        width = 4 * pool.block_size
+        super().__init__(pool, lambda data: xxhash.xxh64_digest(data[-width:]), *args, **options)
+
+    _is = VerifiesTokensOnly._is
+
+
+class IgnoresTheSalt(PrefixCache):
+    def match(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
+        return super().match(token_ids, leave=leave)
+
+    def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
+        return super().insert(table, token_ids)
+
+
+class NamesOutliveTheirBlocks(PrefixCache):
+    def _lost(self, block_id: int, evicted: bool) -> None:
+        self._by_block.pop(block_id, None)
+
+
+class LosesOneBlockOnly(PrefixCache):
+    """What was registered behind the block that is lost stays."""
+
+    def _lost(self, block_id: int, evicted: bool) -> None:
+        if entry := self._by_block.get(block_id):
+            orphans, entry.children = entry.children, set()
+            super()._lost(block_id, evicted)
+            entry.children = orphans
+
+
+class RegistersTwice(PrefixCache):
+    def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
+        self._find = lambda *_: None  # type: ignore[method-assign]
+        try:
+            return super().insert(table, token_ids, salt=salt)
+        finally:
+            del self._find
+
+
+class LeaksTheTwin(PrefixCache):
+    def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
+        self.pool.release, release = lambda block_id: None, self.pool.release  # type: ignore[method-assign]
+        try:
+            return super().insert(table, token_ids, salt=salt)
+        finally:
+            self.pool.release = release  # type: ignore[method-assign]
+
+
+class MatchesOneTooMany(PrefixCache):
+    def match(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
+        return super().match(token_ids, salt=salt)
+
+
+class EvictsTheNewest(BlockPool):
+    def allocate(self) -> int:
+        if not self._free and self._cached:
+            self._cached.move_to_end(next(reversed(self._cached)), last=False)
+        return super().allocate()
+
+
+class CallsOutTooLate(BlockPool):
+    """Tells the cache of a block that is lost when its next one is."""
+
+    late = -1
+
+    def _lose(self, block_id: int, kind: str) -> None:
+        self.late, block_id = block_id, self.late
+        self._kept.discard(self.late)
+        if block_id >= 0:
+            super()._lose(block_id, kind)
+
+
+class DoesNotSayWhenItWrites(BlockPool):
+    def will_write(self, block_id: int) -> None:
+        pass
+
+
+class ReleasesTheFirstBlockFirst(BlockTable):
+    def truncate(self, num_tokens: int) -> None:
+        kept = blocks_for(num_tokens, self.pool.block_size)
+        self.block_ids[kept:] = self.block_ids[kept:][::-1]
+        super().truncate(num_tokens)
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "nothing is verified": {"cache_class": VerifiesNothing, "hash": eight_bits},
+    "tokens are verified, the parent is not": {"cache_class": VerifiesTokensOnly, "hash": eight_bits},
+    "the parent is verified, tokens are not": {"cache_class": VerifiesParentOnly, "hash": one_bit},
+    "hashes are not chained": {"cache_class": HashesTokensOnly},
+    "the salt is ignored": {"cache_class": IgnoresTheSalt},
+    "the name survives reallocation": {"cache_class": NamesOutliveTheirBlocks},
+    "the name survives until the next eviction": {"pool_class": CallsOutTooLate},
+    "what is behind a lost block survives": {"cache_class": LosesOneBlockOnly},
+    "registered before it is computed": {"registers_early": True},
+    "a cached block is written": {"pool_class": DoesNotSayWhenItWrites},
+    "twins are registered twice": {"cache_class": RegistersTwice},
+    "the second twin leaks": {"cache_class": LeaksTheTwin},
+    "nothing is left to compute": {"cache_class": MatchesOneTooMany},
+    "the newest is evicted": {"pool_class": EvictsTheNewest},
+    "the parent is evicted before the leaf": {"table_class": ReleasesTheFirstBlockFirst},
+    "first in, first out, parents first": {"eviction": lambda entry, now: entry.generation},
+    "the most hit is evicted": {"eviction": lambda entry, now: -entry.hits},
+}
+
+
+@pytest.mark.parametrize("mistake", MUTANTS)
+def test_the_model_notices(mistake: str, seed: int) -> None:
+    with pytest.raises((AssertionError, ValueError, KeyError)):
+        World(random.Random(seed), **MUTANTS[mistake]).run(20_000)
+
+
+def foreign_hits(
+    rng: random.Random,
+    requests: int,
+    cache_class: type[PrefixCache] = PrefixCache,
+    hash: Any = "xxh64",
+    pool_class: type[BlockPool] = BlockPool,
+    registers_early: bool = False,
+) -> tuple[int, int]:
+    """Blocks found that hold another prefix's KV or none, and blocks found, over short texts that begin alike."""
+    size, pool = 2, pool_class(24, 2)
+    cache = cache_class(pool, hash)
+    memory: dict[int, tuple[int, ...]] = {}  # block -> the whole prefix it holds
+    foreign = found = 0
+    for _ in range(requests):
+        tokens = [rng.randrange(2) for _ in range(rng.randrange(2, 12))]
+        salt = rng.choice([None, "a"])
+        table: BlockTable | None = None
+        try:
+            table = cache.match(tokens, leave=1, salt=salt)
+            found += len(table.block_ids)
+            wrong = [b for i, b in enumerate(table.block_ids, 1) if memory.get(b) != tuple(tokens[: i * size])]
+            foreign += len(wrong)
+            start = len(table.block_ids)
+            table.append(len(tokens) - table.num_tokens)
+            if registers_early:
+                cache.insert(table, tokens, salt=salt)
+            if not wrong and rng.random() < 0.9:  # else the step fails
+                memory.update((b, tuple(tokens[: i * size])) for i, b in enumerate(table.block_ids, 1) if i > start)
+                cache.insert(table, tokens, salt=salt)
+                cut = rng.randrange(len(tokens))
+                table.truncate(cut)
+                table.append(1)  # a token that is not in `tokens`
+                memory.update((b, (-1,)) for b in table.block_ids[cut // size :])
+        except ValueError:
+            pass  # a mistake that showed itself: no text was spoilt
+        if table is not None:
+            table.free()
+    return foreign, found
+
+
+SPOILING = [
+    "nothing is verified",
+    "tokens are verified, the parent is not",
+    "hashes are not chained",
+    "the name survives reallocation",
+    "registered before it is computed",
+    "a cached block is written",
+]
+
+
+@pytest.mark.parametrize("mistake", SPOILING)
+def test_the_mistake_spoils_texts(mistake: str, seed: int) -> None:
+    foreign, found = foreign_hits(random.Random(seed), 4_000, **MUTANTS[mistake])
+    print(f"{foreign} of {found} hits are foreign")
+    assert foreign > 0
+
+
+@pytest.mark.parametrize("hash", [eight_bits, one_bit])
+def test_no_text_is_spoilt_however_short_the_hash(hash: Any, seed: int) -> None:
+    foreign, found = foreign_hits(random.Random(seed), 4_000, hash=hash)
+    assert foreign == 0
+    assert found > 400
+
+
+# Worked numbers -------------------------------------------------------------------------------------------------
+
+
+def serve(cache: PrefixCache, tokens: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
+    """Match, compute the rest, register: the table is still in use."""
+    table = cache.match(tokens, leave=leave, salt=salt)
+    table.append(len(tokens) - table.num_tokens)
+    cache.insert(table, tokens, salt=salt)
+    return table
+
+
+def hit(cache: PrefixCache, tokens: Sequence[int], **options: Any) -> int:
+    """Tokens of the prompt that are cached."""
+    table = cache.match(tokens, **options)
+    found = table.num_tokens
+    table.free()
+    return found
+
+
+def counts(pool: BlockPool, block_ids: Sequence[int]) -> list[int]:
+    return [pool.refcount(block_id) for block_id in block_ids]
+
+
+def test_lifecycle_of_a_shared_prefix() -> None:
+    """A holds B0 to B3; B shares B0 to B2 and adds B4; A ends; B ends."""
+    pool = BlockPool(8, 16)
+    cache = PrefixCache(pool)
+    a = serve(cache, range(64))
+    b = cache.match([*range(48), *range(100, 116)])
+    assert b.block_ids == a.block_ids[:3]
+    b.append(16)
+    blocks = [*a.block_ids, b.block_ids[-1]]
+    assert counts(pool, blocks) == [2, 2, 2, 1, 1]
+    a.free()
+    assert counts(pool, blocks) == [1, 1, 1, 0, 1]
+    b.free()
+    assert counts(pool, blocks) == [0, 0, 0, 0, 0]
+    assert (pool.num_free, pool.num_cached) == (8, 4)  # B4 was never registered
+
+
+def test_system_prompt_of_48_tokens_and_three_requests() -> None:
+    with_cache, without = BlockPool(64, 16), BlockPool(64, 16)
+    cache = PrefixCache(with_cache)
+    tables = [serve(cache, range(48)) for _ in range(3)]
+    for _ in range(3):
+        BlockTable(without).append(48)
+    assert (without.num_used, with_cache.num_used) == (9, 3)
+    assert cache.stats.hit_tokens == 96
+    with_cache.check(tables)
+
+
+def test_names_are_chained() -> None:
+    def xxh64(parent: bytes, tokens: list[int]) -> bytes:
+        return xxhash.xxh64_digest(parent + b"".join(token.to_bytes(4, "little", signed=True) for token in tokens))
+
+    first, second = hash_chain([*T, *T, 7])
+    assert (first, second) == (xxh64(b"", T), xxh64(first, T))
+    behind_another = hash_chain([*A, *T])[1]
+    assert len({first, second, behind_another}) == 3
+    assert [len(name) for name in hash_chain([*T, *T], hash="sha256")] == [32, 32]
+
+
+@given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), max_size=12), st.integers(1, 4))
+def test_names_agree_exactly_as_far_as_the_tokens_do(one: list[int], other: list[int], size: int) -> None:
+    for hash in ("xxh64", "sha256"):
+        names, others = hash_chain(one, size, hash), hash_chain(other, size, hash)
+        for i, (a, b) in enumerate(zip(names, others, strict=False), 1):
+            assert (a == b) == (one[: i * size] == other[: i * size])
+
+
+def test_a_real_collision_is_harmless() -> None:
+    assert [name.hex() for name in hash_chain(A)] == [name.hex() for name in hash_chain(B)] == ["ac929a52ccb6c480"]
+    assert hash_chain([*A, *T]) == hash_chain([*B, *T])
+    cache = PrefixCache(BlockPool(16))
+    first = serve(cache, [*A, *T])
+    assert serve(cache, B).block_ids[0] not in first.block_ids
+    assert hit(cache, [*B, *T]) == 16  # B's own block, and T computed anew
+    second = serve(cache, [*B, *T])
+    assert not set(first.block_ids) & set(second.block_ids)
+    assert hit(cache, [*A, *T]) == hit(cache, [*B, *T]) == 32  # both stay: a collision costs no hit
+
+
+def test_the_same_collision_fools_naive_caches() -> None:
+    cache = VerifiesTokensOnly(BlockPool(16))
+    first = serve(cache, [*A, *T])
+    serve(cache, B)
+    assert cache.match([*B, *T]).block_ids[1] == first.block_ids[1]  # T's KV behind A, for a prompt that begins with B
+    cache = VerifiesNothing(BlockPool(16))
+    assert cache.match(B).block_ids == []
+    first = serve(cache, [*A, *T])
+    assert cache.match(B).block_ids == first.block_ids[:1]
+
+
+def test_the_collision_does_not_touch_sha256() -> None:
+    assert len({*hash_chain(A, hash="sha256"), *hash_chain(B, hash="sha256")}) == 2
+    cache = PrefixCache(BlockPool(16), hash="sha256")
+    serve(cache, [*A, *T])
+    serve(cache, B)
+    assert hit(cache, [*B, *T]) == 16
+
+
+# Rules ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+@pytest.mark.parametrize("leave", [0, 1])
+def test_what_is_left_to_compute(size: int, leave: int) -> None:
+    for length in sorted({1, size - 1, size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1} - {0}):
+        cache = PrefixCache(BlockPool(8, size))
+        serve(cache, range(length))
+        found = hit(cache, range(length), leave=leave)
+        assert found == (length - leave) // size * size
+        assert found <= length - leave
+    assert hit(cache, [], leave=leave) == hit(cache, range(1), leave=5) == 0
+
+
+@pytest.mark.parametrize("hash", ["xxh64", "sha256", eight_bits])
+def test_salts_keep_tenants_apart(hash: Any) -> None:
+    cache = PrefixCache(BlockPool(64, 4), hash)
+    salts = [None, "", "a", "b", "\N{SNOWMAN}"]
+    for salt in salts:
+        assert hit(cache, range(12), salt=salt) == 0
+        serve(cache, range(12), salt=salt)
+    tables = [cache.match(range(12), salt=salt) for salt in salts]
+    assert len({block_id for table in tables for block_id in table.block_ids}) == 3 * len(salts)
+    assert len({hash_chain(range(12), 4, salt=salt)[0] for salt in salts}) == len(salts)
+
+
+def test_a_cache_has_a_salt_of_its_own_unless_a_request_brings_one() -> None:
+    cache = PrefixCache(BlockPool(64, 4), salt="tenant")
+    serve(cache, range(12))
+    assert hit(cache, range(12)) == hit(cache, range(12), salt="tenant") == 12
+    assert hit(cache, range(12), salt="another") == 0
+
+
+@pytest.mark.parametrize("hash", ["xxh64", "sha256"])
+def test_a_chosen_salt_cannot_pass_for_a_parent(hash: Any) -> None:
+    """The salt's bytes are those that name a block: what is registered behind the block must stay out of reach."""
+    cache = PrefixCache(BlockPool(64, 4), hash)
+    serve(cache, [65, 66, 67, 68, 1, 2, 3, 4])
+    for spelling in ("A\0B\0C\0D\0", "A\0\0\0B\0\0\0C\0\0\0D\0\0\0"):
+        assert hit(cache, [1, 2, 3, 4], salt=spelling) == 0
+
+
+def test_twins_of_one_step_become_one() -> None:
+    pool = BlockPool(16, 4)
+    cache = PrefixCache(pool)
+    twins = [cache.match(range(10), leave=1) for _ in range(2)]
+    for table in twins:
+        table.append(10)
+    one, other = twins
+    assert pool.num_used == 6
+    assert cache.insert(one, range(10)) == 0
+    assert cache.insert(other, range(10)) == 2
+    assert other.block_ids[:2] == one.block_ids[:2]
+    assert other.block_ids[2] != one.block_ids[2]
+    assert (pool.num_used, len(cache), cache.stats.merged_blocks) == (4, 2, 2)
+    other.append(2)  # both go on, apart: what follows is registered behind the shared blocks
+    assert cache.insert(other, [*range(10), 90, 91]) == 0
+    assert hit(cache, [*range(10), 90, 91]) == 12
+    pool.check(twins)
+    one.free()
+    other.free()
+    assert (pool.num_used, pool.num_cached) == (0, 3)
+
+
+def test_a_recomputed_last_block_takes_the_place_of_the_cached_one() -> None:
+    """The whole prompt is cached, one token must be computed: its block is computed again, and is not kept twice."""
+    pool = BlockPool(8, 4)
+    cache = PrefixCache(pool)
+    serve(cache, range(8)).free()
+    again = serve(cache, range(8), leave=1)
+    assert cache.stats.merged_blocks == 1
+    assert (pool.num_used, len(cache)) == (2, 2)
+    pool.check([again])
+
+
+def test_forks_register_what_they_share_once() -> None:
+    pool = BlockPool(16, 4)
+    cache = PrefixCache(pool)
+    first = BlockTable(pool)
+    first.append(6)
+    fork = first.fork()
+    copies = first.append(2)
+    assert len(copies) == 1
+    fork.append(2)
+    assert [cache.insert(first, range(8)), cache.insert(fork, [*range(6), 8, 9])] == [0, 0]
+    assert (len(cache), pool.num_used) == (3, 3)
+    assert hit(cache, range(8)) == hit(cache, [*range(6), 8, 9]) == 8
+
+
+def test_a_fork_made_too_early_costs_a_hit_and_no_more() -> None:
+    """A twin is forked before it is registered: its fork keeps the block that was computed twice."""
+    pool = BlockPool(6, 4)
+    cache = PrefixCache(pool)
+    first, twin = BlockTable(pool), BlockTable(pool)
+    first.append(4)
+    twin.append(8)
+    fork = twin.fork()
+    cache.insert(first, range(4))
+    assert cache.insert(twin, range(8)) == 1
+    assert fork.block_ids[0] != twin.block_ids[0] == first.block_ids[0]
+    assert cache.insert(fork, range(8)) == 0
+    first.free()
+    twin.free()
+    assert hit(cache, range(8)) == 8  # the fork still uses the second block, and nobody the first
+    everything = BlockTable(pool)
+    everything.append(pool.num_free * 4)  # so the first one goes, and takes the name of the second with it
+    pool.check([fork, everything])
+    assert len(cache) == 0
+    everything.free()
+    cache.insert(fork, range(8))
+    assert hit(cache, range(8)) == 8
+    fork.free()
+    assert (pool.num_used, pool.num_cached, pool.num_free) == (0, 2, 6)
+
+
+def test_a_cached_block_that_is_written_is_forgotten_with_all_behind_it() -> None:
+    pool = BlockPool(16, 4)
+    cache = PrefixCache(pool)
+    table = serve(cache, range(16))
+    serve(cache, [*range(8), *range(50, 58)]).free()
+    assert (len(cache), pool.num_cached) == (6, 2)
+    table.truncate(6)  # nothing is written yet: all of it can still be found
+    assert hit(cache, range(16)) == 16
+    assert table.append(1) == []
+    assert (len(cache), pool.num_cached, cache.stats.forgotten_blocks) == (1, 0, 5)
+    assert hit(cache, range(16)) == hit(cache, [*range(8), *range(50, 58)]) == 4
+    table.append(1)
+    cache.insert(table, [*range(6), 90, 91])
+    assert hit(cache, [*range(6), 90, 91]) == 8
+    pool.check([table])
+
+
+def test_a_cached_block_that_others_read_is_copied_before_it_is_written() -> None:
+    pool = BlockPool(16, 4)
+    cache = PrefixCache(pool)
+    table = serve(cache, range(16))
+    reader = cache.match(range(16))
+    table.truncate(6)
+    assert table.append(1) == [BlockCopy(reader.block_ids[1], table.block_ids[1])]
+    assert hit(cache, range(16)) == 16
+    reader.truncate(6)
+    assert reader.append(1) == []  # alone with the block by now, so it writes in place
+    assert hit(cache, range(16)) == 4
+
+
+def test_nothing_is_registered_before_it_is_full_and_computed() -> None:
+    cache = PrefixCache(BlockPool(16, 4))
+    table = cache.match(range(20))
+    table.append(12)  # scheduled, and of these only 7 tokens computed
+    cache.insert(table, range(7))
+    assert hit(cache, range(20)) == 4
+    cache.insert(table, range(12))
+    assert hit(cache, range(20)) == 12
+
+
+def test_registering_costs_one_hash_a_block_however_often_it_is_called() -> None:
+    calls: list[int] = []
+
+    def counting(data: bytes) -> bytes:
+        calls.append(len(data))
+        return xxhash.xxh64_digest(data)
+
+    cache = PrefixCache(BlockPool(64, 4), counting)
+    table = cache.match(range(200), leave=1)
+    calls.clear()
+    for length in range(1, 201):
+        table.append(1)
+        cache.insert(table, range(length))
+    assert calls == [16] + 49 * [24]
+
+
+def test_clear_forgets_everything_and_frees_nothing_in_use() -> None:
+    pool = BlockPool(16, 4)
+    cache = PrefixCache(pool)
+    table = serve(cache, range(8))
+    serve(cache, range(20, 40)).free()
+    cache.clear()
+    assert (len(cache), pool.num_cached, pool.num_used, pool.num_free) == (0, 0, 2, 14)
+    assert hit(cache, range(8)) == 0
+    cache.insert(table, range(8))
+    assert hit(cache, range(8)) == 8
+
+
+def test_statistics_and_events() -> None:
+    pool = BlockPool(4, 4)
+    cache = PrefixCache(pool)
+    seen: list[BlockEvent] = []
+    serve(cache, range(10)).free()
+    pool.subscribe(seen.append)
+    table = serve(cache, [*range(8), *range(20, 27)])
+    assert [(e.kind, e.block_id, e.refcount) for e in seen if e.kind == "hit"] == [("hit", 0, 1), ("hit", 1, 1)]
+    stats = cache.stats
+    assert (stats.lookups, stats.asked_tokens, stats.hit_tokens, stats.missed_tokens) == (2, 25, 8, 17)
+    assert (stats.asked_blocks, stats.hit_blocks, stats.missed_blocks) == (5, 2, 3)
+    assert stats.hit_rate == 8 / 25
+    table.free()
+    assert (pool.num_cached, stats.registered_blocks, stats.evicted_blocks) == (3, 3, 0)
+    seen.clear()
+    serve(cache, range(50, 60))
+    assert [e.block_id for e in seen if e.kind == "evict"] == [2, 1]
+    assert (stats.evicted_blocks, stats.evicted_tokens, stats.forgotten_blocks) == (2, 8, 0)
+
+
+def test_tables_are_of_the_class_asked_for() -> None:
+    class MyTable(BlockTable):
+        pass
+
+    assert type(PrefixCache(BlockPool(4), block_table=MyTable).match([1])) is MyTable
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"hash": "md5"}, r"hash is one of 'xxh64', 'sha256' or a function, got 'md5'"),
+        ({"eviction": "random"}, r"eviction is one of 'lru', 'fifo', 'lfu' or a function, got 'random'"),
+        ({"salt": 5}, r"a salt is a text or None, got 5"),
+    ],
+)
+def test_a_cache_says_which_option_is_wrong(options: dict[str, Any], says: str) -> None:
+    pool = BlockPool(4)
+    with pytest.raises(ValueError, match=says):
+        PrefixCache(pool, **options)
+    PrefixCache(pool)  # the pool is as it was
+
+
+def test_one_cache_a_pool() -> None:
+    pool = BlockPool(4)
+    PrefixCache(pool)
+    with pytest.raises(ValueError, match="a pool of its own"):
+        PrefixCache(pool)
+
+    class Plain:
+        block_size = 4
+
+    with pytest.raises(ValueError, match=r"Plain lacks attach, keep.*derive it from BlockPool"):
+        PrefixCache(Plain())  # type: ignore[arg-type]
+
+
+def test_bad_calls_change_nothing() -> None:
+    pool = BlockPool(16, 4)
+    cache = PrefixCache(pool)
+    table = serve(cache, range(10), salt="a")
+    table.append(2)
+    elsewhere = BlockTable(BlockPool(4, 4))
+    before = (repr(cache), repr(pool), repr(table), repr(cache.stats))
+    bad_calls: list[tuple[str, Callable[[], object]]] = [
+        ("int32", lambda: cache.match([0, 1, 2, 3, 2**31, 5, 6, 7], salt="a")),
+        ("int32", lambda: cache.match([0.5] * 4)),  # type: ignore[list-item]
+        ("leave", lambda: cache.match([0], leave=-1)),
+        ("a salt is", lambda: cache.match([0], salt=1)),  # type: ignore[arg-type]
+        ("13 tokens were given and the table holds 12", lambda: cache.insert(table, range(13), salt="a")),
+        ("other tokens or under another salt", lambda: cache.insert(table, range(1, 13), salt="a")),
+        ("other tokens or under another salt", lambda: cache.insert(table, range(12))),
+        ("int32", lambda: cache.insert(table, [*range(8), 8, 9, 10, 2**31], salt="a")),
+        ("another pool", lambda: cache.insert(elsewhere, [])),
+    ]
+    for says, call in bad_calls:
+        with pytest.raises(ValueError, match=says):
+            call()
+        assert (repr(cache), repr(pool), repr(table), repr(cache.stats)) == before
+    pool.check([table])
+
+
+# Eviction -------------------------------------------------------------------------------------------------------
+
+
+def evicted(eviction: Any, used: Sequence[int], num_blocks: int = 4) -> list[int]:
+    """Serve one-block prompts, named by their token; return those that have gone, in that order."""
+    pool = BlockPool(num_blocks, 1)
+    cache = PrefixCache(pool, eviction=eviction)
+    held: dict[int, int] = {}
+    gone: list[int] = []
+    pool.subscribe(lambda event: gone.append(held[event.block_id]) if event.kind == "evict" else None)
+    for token in used:
+        table = serve(cache, [token])
+        held[table.block_ids[0]] = token
+        table.free()
+    return gone
+
+
+@pytest.mark.parametrize(
+    ("eviction", "expected"),
+    [
+        ("lru", [2, 4, 1]),  # 3 and 1 were used after 2 and 4, and 3 again after 1
+        ("fifo", [1, 2, 3]),
+        ("lfu", [2, 4, 5]),  # 1 was hit once, 3 twice; of the others the oldest
+        (
+            Belady([[hash_chain([t], 1)[0]] for t in [1, 2, 3, 4, 3, 1, 3, 5, 6, 7, 4, 2]]),
+            [1, 3, 5],
+        ),
+    ],
+    ids=["lru", "fifo", "lfu", "belady"],
+)
+def test_order_of_eviction(eviction: Any, expected: list[int]) -> None:
+    assert evicted(eviction, [1, 2, 3, 4, 3, 1, 3, 5, 6, 7]) == expected
+
+
+@pytest.mark.parametrize("eviction", ["lru", "fifo", "lfu", lambda entry, now: 0.0])
+def test_a_leaf_goes_before_its_parent(eviction: Any) -> None:
+    pool = BlockPool(8, 4)
+    cache = PrefixCache(pool, eviction=eviction)
+    serve(cache, range(16)).free()
+    longer = serve(cache, range(20))
+    blocks = list(longer.block_ids)
+    longer.free()
+    serve(cache, range(90, 94)).free()
+    gone: list[int] = []
+    pool.subscribe(lambda event: gone.append(event.block_id) if event.kind == "evict" else None)
+    BlockTable(pool).append(32)
+    assert [b for b in gone if b in blocks] == blocks[::-1]
+    assert cache.stats.forgotten_blocks == 0
+
+
+def test_a_stranded_block_is_freed_at_once() -> None:
+    """Somebody goes round the tables and holds a child without its parent: the child is not found any more."""
+    pool = BlockPool(4, 4)
+    cache = PrefixCache(pool)
+    table = serve(cache, range(8))
+    child = pool.share(table.block_ids[1])
+    table.free()
+    BlockTable(pool).append(12)
+    assert len(cache) == 0
+    assert hit(cache, range(8)) == 0
+    pool.release(child)
+    assert (pool.num_free, pool.num_cached) == (1, 0)
+
+
+Trace = list[tuple[list[int], list[int]]]
+
+
+def some_trace(rng: random.Random, requests: int, size: int = 2) -> Trace:
+    """Prompts of 1 to 4 full blocks and one token more, which begin alike; every third with an answer."""
+    fresh = iter(range(100, 10**9))
+    trace: Trace = []
+    for _ in range(requests):
+        prompt = [token for _ in range(rng.randint(1, 4)) for token in [rng.randrange(2 + rng.randrange(3))] * size]
+        answer = [next(fresh) for _ in range(rng.choice([0, 0, 4]))]
+        trace.append(([*prompt, 99], answer))
+    return trace
+
+
+def test_nothing_beats_belady(seed: int) -> None:
+    rng = random.Random(seed)
+    better = 0
+    for _ in range(40):
+        trace, num_blocks = some_trace(rng, 60), rng.randint(8, 24)
+        found = {e: replay(trace, num_blocks, 2, e).hit_blocks for e in ("belady", "lru", "fifo", "lfu")}
+        assert found["belady"] == max(found.values()), found
+        better += found["belady"] > max(found["lru"], found["fifo"], found["lfu"])
+    assert better > 20
+
+
+def optimum(trace: Trace, num_blocks: int, size: int) -> int:
+    """Most blocks that any choice of evictions can find, by trying them all. Parents may go before children here."""
+    paths = [[tuple(p[: i * size]) for i in range(1, len(p) // size + 1)] for p, _ in trace]
+
+    @cache
+    def best(t: int, cached: frozenset[tuple[int, ...]]) -> int:
+        if t == len(paths):
+            return 0
+        found = next((i for i, block in enumerate(paths[t]) if block not in cached), len(paths[t]))
+        others = cached - set(paths[t])
+        keep = min(len(others), num_blocks - len(paths[t]) - 1)
+        return found + max(best(t + 1, frozenset([*paths[t], *kept])) for kept in combinations(others, keep))
+
+    return best(0, frozenset())
+
+
+def test_belady_is_the_optimum(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(60):
+        trace, num_blocks = [(prompt, []) for prompt, _ in some_trace(rng, 9)], rng.randint(5, 7)
+        assert replay(trace, num_blocks, 2, "belady").hit_blocks == optimum(trace, num_blocks, 2), (trace, num_blocks)
+
+
+def test_replay_counts_what_it_serves() -> None:
+    system = list(range(8))
+    trace = [([*system, 50 + i], [1, 2, 3]) for i in range(5)]
+    stats = replay(trace, 16, 4)
+    assert (stats.lookups, stats.asked_tokens, stats.hit_tokens) == (5, 45, 32)
+    chat = [(system, [20, 21, 22, 23, 24]), ([*system, 20, 21, 22, 23, 24, 60], [])]
+    assert replay(chat, 16, 4).hit_tokens == 12  # the answer's own block is found by the next turn
+
+
+def test_a_ranked_order_forgets_what_has_gone() -> None:
+    order = Ranked(lambda block_id: block_id)
+    for _ in range(1000):  # used again and again, and never evicted
+        order[3] = None
+        del order[3]
+    order[5] = order[3] = order[4] = None
+    assert len(order._heap) < 200
+    assert [order.popitem()[0] for _ in range(3)] == [3, 4, 5]
+    with pytest.raises(KeyError):
+        order.popitem()
