@@ -24,6 +24,8 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": "medium",
     "figure.constrained_layout.use": True,
     "hatch.linewidth": 1.0,
+    # Where all ticks are equally light, matplotlib-inline takes the figure for a dark one and Lab backs it in black.
+    "ytick.color": "#7C7C7C",
 }
 # Colour and hatch by kind of slot; what is used is solid, so the eye finds it first.
 KIND_LOOKS = dict(

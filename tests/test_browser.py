@@ -198,6 +198,17 @@ def test_selecting_by_row_and_by_block(page: Any) -> None:
     assert grid.check()["tables"][1] == ["s1", [0, 4]]
 
 
+def test_a_new_row_comes_into_view_in_a_long_list(page: Any) -> None:
+    grid = Grid(page, "w")
+    grid.python("[{w}.do('new', n=4) for _ in range(12)]")
+    grid.click("new")
+    seen = """root => {
+        const [row, box] = ['.pl-selected', '.pl-tables'].map((css) => root.querySelector(css).getBoundingClientRect());
+        return row.top >= box.top && row.bottom <= box.bottom + 1;
+    }"""
+    assert grid.root.evaluate(seen)
+
+
 def test_pointing_at_a_block_lights_its_places_and_the_other_way_round(page: Any) -> None:
     grid = Grid(page, "w")
     grid.click("new", "fork", n=40)

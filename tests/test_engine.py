@@ -840,6 +840,26 @@ def test_requests_of_others_survive_a_failure(
     assert_idle(llm)
 
 
+@pytest.mark.parametrize(
+    ("make", "call"), [(with_failing_share, 1), (with_failing_decoder, 1), (with_failing_decoder, 5)]
+)
+def test_a_failure_while_texts_take_their_tokens(
+    tiny: Model, hugging_face: Generate, make: Callable[..., LLM], call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the texts have their token then: all requests of that step end, and those that wait take their place."""
+    llm = make(tiny, call, Fault, monkeypatch)
+    llm.scheduler.max_sequences = 4
+    first, second = prompts_of(tiny, [9, 17])
+    llm.add(first, SamplingParams(max_tokens=9, n=3, temperature=1.0, stop="zzz", ignore_eos=True))
+    llm.add([5], SamplingParams(max_tokens=9, ignore_eos=True))
+    waiting = llm.add(second, SamplingParams(max_tokens=9))
+    with pytest.raises(Fault):
+        drain(llm)
+    assert llm.sequences() == []
+    assert drain(llm)[waiting].outputs[0].token_ids == hugging_face(tiny, second, 64)[:9]
+    assert_idle(llm)
+
+
 @pytest.mark.parametrize("call", [0, 1, 3, 5, 8])
 def test_beams_whose_fork_fails(tiny: Model, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = with_failing_share(tiny, call, Fault, monkeypatch)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,3 +119,12 @@ def test_wrong_answer_fails_with_a_small_counterexample(name: str, answer: Any) 
 def test_other_right_answers_pass(name: str, answer: Any) -> None:
     result = getattr(check, name)(answer)
     assert result.status == "passed", str(result)
+
+
+@pytest.mark.parametrize("name", ["01_fragmentation", "02_block_pool"])
+def test_the_first_notebooks_do_without_torch(name: str) -> None:
+    cells = nbformat.read(HERE.parent / "notebooks" / f"{name}.ipynb", 4).cells
+    imports = [line for cell in cells if cell.cell_type == "code" for line in imports_of(cell.source)]
+    assert imports
+    code = "\n".join([*imports, "import sys", "sys.exit('torch' in sys.modules)"])
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -34,7 +34,7 @@ def test_importing_pagedlab_is_light() -> None:
     assert heavy.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["blocks", "memory", "scheduler", "checks", "colors", "widgets"])
+@pytest.mark.parametrize("module", ["blocks", "prefix", "memory", "traces", "scheduler", "checks", "colors", "widgets"])
 def test_modules_of_the_first_notebooks_do_not_import_torch(module: str) -> None:
     assert python(f"import sys, pagedlab.{module}; print('torch' in sys.modules)").strip() == "False"
 

@@ -7,8 +7,6 @@ import base64
 import io
 import json
 import random
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -550,14 +548,6 @@ def test_runs() -> None:
     assert [runs(ids) for ids in ([], [3], [3, 4], [3, 4, 5, 9, 1, None, 2])] == ["", "3", "3, 4", "3-5, 9, 1, 2"]
 
 
-def test_importing_the_widgets_does_not_import_torch() -> None:
-    code = "import sys, pagedlab.widgets; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == [
-        "False",
-        "False",
-    ]
-
-
 # Live ------------------------------------------------------------------------------------------------------------
 
 
@@ -624,6 +614,22 @@ def test_every_block_of_a_running_engine_says_which_words_it_holds() -> None:
     grid._receive(grid, None)
     json.dumps(grid.state)
     assert image(grid)
+
+
+def test_a_cached_block_still_says_what_it_holds_until_it_is_taken() -> None:
+    engine = FakeEngine(num_blocks=3)
+    grid = LiveGrid(engine)
+    engine.add("a", 8)
+    engine.step()
+    engine.pool.keep(0)
+    engine.pool.keep(1)
+    engine.end()
+    assert grid.state["used"] == 0
+    assert grid.state["cached"] == 2
+    assert grid.state["texts"] == {"0": "0 1 2 3 ", "1": "4 5 6 7 "}
+    engine.add("b", 8)  # takes the free block, then evicts the older cached one
+    engine.end()
+    assert grid.state["cached"] == len(grid.state["texts"]) == 1
 
 
 def test_forks_of_a_running_engine_share_and_copy() -> None:

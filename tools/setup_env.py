@@ -61,8 +61,9 @@ def main() -> None:
     constraints.write_text("\n".join(pins) + "\n")
     if not has_gpu:
         pin = next(pin for pin in pins if pin.startswith("torch=="))
-        # Without a network that reaches the index, pip still takes a CPU build that lies on disk.
-        pip("--retries=1", "--extra-index-url", CPU_INDEX, pin)
+        # Torch alone, so that nothing else is looked for there. Where the index is out of reach, pip goes on with
+        # what it has, be it a CPU build on disk.
+        pip("--no-deps", "--retries=1", "--extra-index-url", CPU_INDEX, pin)
     pip("--constraint", str(constraints), "--editable", f"{ROOT}[{EXTRAS}]")
     STAMP.write_text(recipe.hexdigest())
 

@@ -9,7 +9,10 @@ is in the cache, these queries' own included; query_starts int32 [B + 1].
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -24,18 +27,56 @@ BACKENDS: dict[str, PagedAttention] = {
     "online": over_sequences(online_attention),
     "torch": torch_attention,
 }
+TRITON_CAPABILITY = (8, 0)  # the oldest GPUs that Triton compiles for
 
 
 def get_backend(backend: str | PagedAttention) -> PagedAttention:
-    """Return the attention function of that name, or a callable as it is. "auto" is the fastest one here."""
+    """Return the attention function of that name, or a callable as it is.
+
+    "auto" is Triton for tensors on a GPU that Triton compiles for, and torch for others. "triton" on the CPU
+    runs in Triton's interpreter. ImportError if it is asked for and not installed.
+    """
     if callable(backend):
         return backend
     if backend == "auto":
-        return BACKENDS["torch"]
+        return _auto_attention if torch.cuda.is_available() else BACKENDS["torch"]
+    if backend == "triton":
+        return _triton_attention()
     if backend not in BACKENDS:
-        known = ", ".join(repr(name) for name in ("auto", *BACKENDS))
+        known = ", ".join(repr(name) for name in ("auto", *BACKENDS, "triton"))
         raise ValueError(f"there is no attention backend {backend!r}: choose one of {known}, or pass a function")
     return BACKENDS[backend]
+
+
+@lru_cache
+def _triton_attention() -> PagedAttention:
+    # Imported when asked for: a machine without Triton can do all the rest.
+    from pagedlab.attention.triton_attention import triton_attention
+
+    return triton_attention
+
+
+def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
+    if q.dtype == torch.float64:  # the kernels sum in fp32
+        return BACKENDS["torch"](q, *args)
+    return _fastest(q.device)(q, *args)
+
+
+@lru_cache
+def _fastest(device: torch.device) -> PagedAttention:
+    """The backend for tensors on this device. For a GPU it says, once, which one that is and why."""
+    if device.type != "cuda":
+        return BACKENDS["torch"]
+    capability = torch.cuda.get_device_capability(device)
+    card = f"{torch.cuda.get_device_name(device)}, compute capability {capability[0]}.{capability[1]}"
+    if importlib.util.find_spec("triton") is None:
+        print(f"attention: torch ({card}; Triton is not installed)")
+    elif capability < TRITON_CAPABILITY:
+        print(f"attention: torch ({card}; Triton needs {TRITON_CAPABILITY[0]}.{TRITON_CAPABILITY[1]})")
+    else:
+        print(f"attention: Triton ({card})")
+        return _triton_attention()
+    return BACKENDS["torch"]
 
 
 def paged_attention(

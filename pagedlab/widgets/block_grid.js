@@ -159,12 +159,12 @@ function render({ model, el: host }) {
   roving($.grid, () => gridRows);
 
   function paintBlock(id) {
-    const block = blocks[id], count = state.counts[id], own = owners[id];
+    const block = blocks[id], count = state.counts[id], own = owners[id], kept = !count && state.texts?.[id];
     const role = ["source", "destination"].findLast((_, end) => state.copies.some((copy) => copy[end] === id)) ?? "";
-    const key = [count, role, ...own.map(({ table, held }) => `${table.name},${table.color},${held}`)].join(";");
+    const key = [count, role, kept, ...own.map(({ table, held }) => `${table.name},${table.color},${held}`)].join(";");
     if (block.seen === key) return;
     const classes = { used: count, empty: !count, shared: count > 1, lost: count && !own.length && !live, [role]: role,
-      fresh: count && block.seen.startsWith("0;") };
+      kept, fresh: count && block.seen.startsWith("0;") };
     block.seen = key;
     block.node.className = ["pl-block", ...Object.keys(classes).filter((name) => classes[name]).map((name) => `pl-${name}`)].join(" ");
     block.bands.replaceChildren(...own.slice(0, 4).map(({ table, held }) => el("i", { class: `pl-fill pl-p${table.pattern}`,
@@ -283,7 +283,7 @@ function render({ model, el: host }) {
 
   function describe(id) {
     const count = state.counts[id], text = state.texts?.[id], step = state.born?.[id];
-    if (!count) return `Block ${id} is free.`;
+    if (!count) return `Block ${id} is free${text ? `, what it held is kept: “${text}”` : "."}`;
     const where = owners[id].map(({ table, index, held }) => {
       const first = index * state.block_size;
       const tokens = held > 1 ? `tokens ${first}–${first + held - 1}` : held ? `token ${first}` : "no token yet";
@@ -324,7 +324,7 @@ function render({ model, el: host }) {
   }
 
   function paintHistory() {
-    const text = `Step ${state.step} of ${state.steps}`;
+    const text = `${live ? "Frame" : "Step"} ${state.step} of ${state.steps}`;
     set($.stepText, { text });
     set($.scrubber, { min: state.floor, max: Math.max(state.floor + 1, state.steps), "aria-valuetext": text });
     $.scrubber.value = state.step;
@@ -336,13 +336,14 @@ function render({ model, el: host }) {
       const value = state.log_first + i + 1, time = value === state.step ? "pl-now" : value > state.step ? "pl-later" : "";
       set($.log.children[i], { text, value, class: `${time}${bad ? " pl-bad" : ""}` });
     });
-    scrollLog();
     set($.spoken, { text: state.note ?? state.log[state.step - 1 - state.log_first]?.[0] ?? "the pool is empty" });
   }
 
-  function scrollLog() {
-    const now = $.log.querySelector(".pl-now");
-    if (now) $.log.scrollTop = now.offsetTop - $.log.offsetTop - $.log.clientHeight + now.offsetHeight + 4;
+  function scroll() { // what is new comes into view, and nothing but these two boxes moves
+    for (const [box, node] of [[$.log, $.log.querySelector(".pl-now")], [$.tables, rows.get(selected)?.node]]) {
+      const top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
+      if (top < 0 || top + node?.offsetHeight > box.clientHeight) box.scrollTop += top - box.clientHeight + node.offsetHeight + 4;
+    }
   }
 
   function paintAlert() {
@@ -371,7 +372,7 @@ function render({ model, el: host }) {
       table.blocks.forEach((id, index) => owners[id]?.push({ table, index, held: heldIn(table, index) }));
     }
     if (state.focus) selected = state.focus;
-    if (!state.tables.some((table) => table.name === selected)) selected = state.tables.at(-1)?.name ?? null;
+    if (!state.tables.some(({ name }) => name === selected)) selected = (live ? null : state.tables.at(-1)?.name) ?? null;
     blocks.forEach((_, id) => paintBlock(id));
     paintArrows();
     paintTables();
@@ -380,13 +381,14 @@ function render({ model, el: host }) {
     paintHistory();
     paintAlert();
     paintGoal();
+    scroll();
     point(pointed); // tables may have new cells to light
     root.dataset.serial = state.serial;
   }
 
   host.append(root);
   paint();
-  const resized = new ResizeObserver(() => { paintArrows(); scrollLog(); });
+  const resized = new ResizeObserver(() => { paintArrows(); scroll(); });
   resized.observe($.grid);
   model.on("change:state", paint);
   return () => {

@@ -39,6 +39,8 @@ class LiveGrid(BlockGrid):
         self._peak = {"used": 0, "shared": 0, "sequences": 0}
         self._steps = self._copied = self._serial = 0
         self._copies: list[list[int]] = []
+        self._kept: set[int] = set()  # blocks whose contents a cache keeps after their last reference
+        self._words: dict[int, str] = {}  # what each block held when it was last looked at
         self._due, self._pending = 0.0, False
         super().__init__(live=True, presets=[])
         self.on_msg(self._receive)
@@ -79,7 +81,8 @@ class LiveGrid(BlockGrid):
         """Show an earlier state: 1 is the first that is kept. The next step of the engine shows the present again."""
         step = max(1, min(len(self._frames), step))
         self._serial += 1
-        self.state = {**self._frames[step - 1], "serial": self._serial, "step": step, "steps": len(self._frames)}
+        position = {"serial": self._serial, "floor": 1, "step": step, "steps": len(self._frames)}
+        self.state = {**self._frames[step - 1], **position}
 
     def peak(self) -> dict[str, Any]:
         """The state with the most blocks in use."""
@@ -91,9 +94,16 @@ class LiveGrid(BlockGrid):
             self.seek(step)
 
     def _on_event(self, event: Any) -> None:
-        if event.kind == "copy":
-            self._copied += 1
-            self._copies.append([event.source, event.block_id])
+        match event.kind:
+            case "copy":
+                self._copied += 1
+                self._copies.append([event.source, event.block_id])
+            case "keep":
+                self._kept.add(event.block_id)
+            case "evict" | "forget":
+                self._kept.discard(event.block_id)
+            case "allocate":
+                self._words.pop(event.block_id, None)
 
     def _on_step(self) -> None:
         self._steps += 1
@@ -132,7 +142,7 @@ class LiveGrid(BlockGrid):
 
     def _decode(self, sequences: list[Any], reading: Reading) -> dict[str, str]:
         """The words in each block. A block's text is decoded again only when it holds more tokens than before."""
-        texts: dict[str, str] = {}
+        texts: dict[int, str] = {}
         size = reading.block_size
         cache: dict[tuple[str, int], tuple[int, str]] = {}
         for sequence in sequences:
@@ -145,6 +155,8 @@ class LiveGrid(BlockGrid):
                     cached = held, self._llm.decode(sequence.token_ids[start : start + held])
                 cache[sequence.name, index] = cached
                 if block_id is not None:
-                    texts[str(block_id)] = max(texts.get(str(block_id), ""), cached[1], key=len)
+                    texts[block_id] = max(texts.get(block_id, ""), cached[1], key=len)
         self._texts = cache
-        return texts
+        self._words |= texts
+        texts |= {b: self._words[b] for b in self._kept & self._words.keys() if not reading.counts[b]}
+        return {str(block_id): text for block_id, text in texts.items()}

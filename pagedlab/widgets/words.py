@@ -33,6 +33,7 @@ class Operation(NamedTuple):
 
 
 def words_for(op: Operation, before: Reading, after: Reading, copies: Sequence[BlockCopy], freed: Sequence[int]) -> str:
+    """What an operation that did not fail has done to which blocks."""
     size = after.block_size
     new = after.tables.get(op.child or op.sequence, TableReading([], 0))
     old = before.tables.get(op.sequence, TableReading([], 0))
@@ -50,8 +51,12 @@ def words_for(op: Operation, before: Reading, after: Reading, copies: Sequence[B
             if op.verb == "new":
                 parts.append(f"{new.tokens} tokens" if new.tokens else "empty")
         case "fork":
-            parts.append(f"both list {blocks_text(new.blocks)}" if new.blocks == old.blocks else "the blocks differ")
-            parts.append(f"{len(copies)} copied" if copies else "nothing is copied")
+            if new.blocks == old.blocks:
+                parts.append(
+                    f"both list {blocks_text(new.blocks)}; nothing is copied" if new.blocks else "both are empty"
+                )
+            else:
+                parts.append(f"{op.child} lists {blocks_text(new.blocks)}, {op.sequence} {blocks_text(old.blocks)}")
         case "truncate" | "free":
             parts.append(f"{blocks_text(freed)} {'is' if len(freed) == 1 else 'are'} free again" if freed else "")
             kept = [b for b in old.blocks if b is not None and b not in freed and b not in new.blocks]
@@ -62,6 +67,7 @@ def words_for(op: Operation, before: Reading, after: Reading, copies: Sequence[B
 
 
 def failure_problems(op: Operation, before: Reading, after: Reading) -> list[str]:
+    """What an operation that failed did wrong: it must leave all as it was."""
     if op.verb == "new":  # an empty table more is fine
         tables = {name: table for name, table in after.tables.items() if name != op.sequence or table.blocks}
         same = (after.counts, after.free, tables) == before.state()
