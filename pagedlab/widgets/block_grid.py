@@ -54,10 +54,7 @@ class BlockGrid(anywidget.AnyWidget):
         bundle = super()._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None
-        data, metadata = bundle
-        picture = self.picture()
-        data |= {"image/png": picture.png(), "text/plain": picture.text()}
-        return data, {**metadata, "image/png": picture.size()}
+        return tuple({**live, **still} for live, still in zip(bundle, self.picture()._repr_mimebundle_(), strict=True))
 
 
 def snapshot(reading: Reading, colors: dict[str, int]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from IPython.display import display
 from pagedlab.widgets.block_grid import BlockGrid, snapshot
 from pagedlab.widgets.reading import Reading, read, whole_number
 from pagedlab.widgets.session import MAX_BLOCKS
+from pagedlab.widgets.static import Picture
 
 INTERVAL = 0.1  # seconds between two states
 BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
@@ -84,9 +85,9 @@ class LiveGrid(BlockGrid):
         position = {"serial": self._serial, "floor": 1, "step": step, "steps": len(self._frames)}
         self.state = {**self._frames[step - 1], **position}
 
-    def peak(self) -> dict[str, Any]:
-        """The state with the most blocks in use."""
-        return max(self._frames, key=lambda frame: frame["used"])
+    def picture(self) -> Picture:
+        """The moment with the most blocks in use, as a PNG and as text."""
+        return Picture(max(self._frames, key=lambda frame: frame["used"]))
 
     def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any = None) -> None:
         step = whole_number(message.get("step")) if isinstance(message, dict) else None
@@ -98,7 +99,7 @@ class LiveGrid(BlockGrid):
             case "copy":
                 self._copied += 1
                 self._copies.append([event.source, event.block_id])
-            case "keep":
+            case "keep" | "revive":
                 self._kept.add(event.block_id)
             case "evict" | "forget":
                 self._kept.discard(event.block_id)

@@ -50,25 +50,17 @@ class Picture:
             lines.append(f"{table['name']:>{names}}  {table['tokens']:>5} tokens in blocks {blocks or 'none yet'}")
         return "\n".join([*lines, *self.state["problems"]])
 
-    def size(self) -> dict[str, int]:
-        """Width and height in page pixels."""
-        width, height = self._image.size
-        return {"width": width // SCALE, "height": height // SCALE}
-
-    def png(self) -> str:
-        """The PNG, base64."""
-        return b64encode(self._repr_png_()).decode()
-
-    def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self._image.quantize(64).save(file, format="png", optimize=True)
-        return file.getvalue()
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        image, file = self.image(), io.BytesIO()
+        image.quantize(64).save(file, format="png", optimize=True)
+        size = {"width": image.width // SCALE, "height": image.height // SCALE}
+        return {"image/png": b64encode(file.getvalue()).decode(), "text/plain": self.text()}, {"image/png": size}
 
     def __repr__(self) -> str:
         return self.text()
 
-    @property
-    def _image(self) -> Image.Image:
+    def image(self) -> Image.Image:
+        """The drawing, with `SCALE` pixels to one of the page."""
         state = self.state
         counts, size, tables = state["counts"], state["block_size"], state["tables"]
         wide = columns(len(counts))
@@ -92,7 +84,7 @@ class Picture:
             canvas.block(x, y, cell, owners.get(block_id, [])[:4], size, lost=bool(count))
             canvas.label(x + 3, y + 3, str(block_id), 10 if wide <= 16 else 8, bool(count))
             if count > 1:
-                canvas.badge(x + cell - 4, y + 4, str(count), 9)
+                canvas.badge(x + cell - 11, y + cell - 11, str(count), 9)
         for row, table in enumerate(drawn):
             y = tables_top + 26 * row
             canvas.block(margin, y + 2, 16, [(table, size)], size)
