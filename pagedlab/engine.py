@@ -9,12 +9,12 @@ after the other in one row, with no padding and no loop over requests around the
 from __future__ import annotations
 
 import itertools
-import operator
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 
 from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.batch import build_batch
-from pagedlab.beam import BeamSearch, Step
+from pagedlab.beam import BeamSearch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.model import Model, load_model
@@ -62,9 +62,10 @@ class LLM:
     model: a hub id, folder, .gguf file, or a `Model` already loaded; None for the default chain of
     `pagedlab.model.choose_model`. num_blocks: None for what fits. max_batch_tokens: tokens a forward pass.
     max_sequences: texts at once. prefix_caching: keep the blocks of ended texts while there is room, and skip
-    what a new prompt shares with them (off for a pool without the verbs for it). attention_backend: a name, or
-    a function with `paged_attention`'s parameters. block_pool and block_table: classes with `BlockPool`'s and
-    `BlockTable`'s verbs, your own included. seed: where requests without a seed take theirs from.
+    what a new prompt shares with them (off for a pool without the verbs for it); or a class with `PrefixCache`'s
+    match and insert, made over the pool. attention_backend: a name, or a function with `paged_attention`'s
+    parameters. block_pool and block_table: classes with `BlockPool`'s and `BlockTable`'s verbs, your own
+    included. seed: where requests without a seed take theirs from.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class LLM:
         num_blocks: int | None = None,
         max_batch_tokens: int = 4096,
         max_sequences: int = 256,
-        prefix_caching: bool = True,
+        prefix_caching: bool | Callable[[Any], Any] = True,
         attention_backend: str | PagedAttention = "auto",
         block_pool: type[Any] = BlockPool,
         block_table: type[BlockTable] = BlockTable,
@@ -96,15 +97,16 @@ class LLM:
         if missing:
             raise ValueError(f"{block_pool.__name__} cannot serve as a block pool: it lacks {', '.join(missing)}")
         self.cache = self.model.kv_cache(num_blocks, block_size)
+        new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
         can_cache = prefix_caching and hasattr(self.pool, "attach")
-        self.prefix_cache = PrefixCache(self.pool, block_table=block_table) if can_cache else None
+        self.prefix_cache = new_cache(self.pool) if can_cache else None
         self.scheduler = Scheduler(self.pool, max_batch_tokens, max_sequences, self.prefix_cache)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self.seed = seed
         self._new_table = block_table
         self._ids = itertools.count()
         self._jobs: dict[int, _Job] = {}
-        self._hits_before = 0
+        self._cached_before = 0
         self._callbacks: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ whole texts
@@ -179,7 +181,7 @@ class LLM:
         params = sampling or SamplingParams()
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling must be SamplingParams, got {params!r}")
-        ids = self._checked(prompt)
+        ids = self.model.checked_ids(prompt)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         request_id = next(self._ids)
         # Text i of a request draws with seed + i: other requests must start further off than that.
@@ -189,7 +191,7 @@ class LLM:
         self.scheduler.add(request)
         if not self._jobs:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
-            self._hits_before = self.prefix_cache.stats.hit_tokens if self.prefix_cache else 0
+            self._cached_before = self.scheduler.cached_tokens
         beams = None
         if params.beam_width:
             eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
@@ -212,7 +214,7 @@ class LLM:
         try:
             self.cache.copy_blocks(plan.copies)
             logits = self.model.forward(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
-            drawn, beams = self._choose(logits, [chunk for chunk in plan.chunks if chunk.is_last])
+            drawn, searches = self._choose(logits, [chunk for chunk in plan.chunks if chunk.is_last])
         except BaseException:
             self.scheduler.undo(plan)
             raise
@@ -224,15 +226,17 @@ class LLM:
             texts = [self._fork(d.request, d.sequence) if d.nth else d.sequence for d in drawn]
             for draw, sequence in zip(drawn, texts, strict=True):
                 self._extend(draw.request, sequence, draw.token, draw.logprob)
-            for request, steps in beams:
-                self._replace_beams(request, steps)
+            for request, logprobs in searches:
+                self._replace_beams(request, logprobs)
         except BaseException:
             self._abort_all(completions)
             raise
         for completion in completions:
             if completion.finished:
                 self.scheduler.remove(self._jobs.pop(completion.request_id).request)
-        self._count(plan, len(drawn) + sum(len(request.sequences) for request, _ in beams), time.perf_counter() - began)
+        self._count(
+            plan, len(drawn) + sum(len(request.sequences) for request, _ in searches), time.perf_counter() - began
+        )
         for callback in tuple(self._callbacks):
             callback()
         return completions
@@ -266,10 +270,11 @@ class LLM:
 
     def _choose(
         self, logits: torch.Tensor, speaking: list[Chunk]
-    ) -> tuple[list[_Draw], list[tuple[Request, list[Step]]]]:
+    ) -> tuple[list[_Draw], list[tuple[Request, torch.Tensor]]]:
         """Next tokens from the logits [R, V] of the R texts that were computed to their end.
 
-        A prompt that asks for n texts gives n draws from its one row; of a beam search, how its beams go on.
+        A prompt that asks for n texts gives n draws from its one row. A beam search gets its rows as
+        log-probabilities and advances later, with its tables: once it has, the step can no longer be undone.
         """
         wanted: list[tuple[int, Request, Sequence, int]] = []  # row of logits, and nth as in _Draw
         beam_rows: dict[Request, list[int]] = defaultdict(list)
@@ -290,12 +295,8 @@ class LLM:
             tokens, logprobs = sample(logits[rows], params, seeds, positions)
             picks = zip(wanted, tokens.tolist(), logprobs.tolist(), strict=True)
             drawn = [_Draw(request, s, nth, token, logprob) for (_, request, s, nth), token, logprob in picks]
-        steps = []
-        for request, own_rows in beam_rows.items():  # last, since a search that has advanced cannot be undone
-            search = self._jobs[request.request_id].beams
-            assert search is not None
-            steps.append((request, search.advance(torch.log_softmax(logits[own_rows].float(), dim=1))))
-        return drawn, steps
+        searches = [(r, torch.log_softmax(logits[rows].float(), dim=1)) for r, rows in beam_rows.items()]
+        return drawn, searches
 
     def _remember(self, plan: Schedule) -> None:
         """Register the blocks that this step filled, now that their KV is computed."""
@@ -335,11 +336,11 @@ class LLM:
                 detokenizer.finish(self.decode(sequence.output_ids))
             sequence.table.free()
 
-    def _replace_beams(self, request: Request, steps: list[Step]) -> None:
+    def _replace_beams(self, request: Request, logprobs: torch.Tensor) -> None:
         """Fork the tables of the beams that go on, then free all the old ones: no KV moves, only counts change."""
         job, parents = self._jobs[request.request_id], request.sequences
         assert job.beams is not None
-        prompt = job.completion.prompt_token_ids
+        prompt, steps = job.completion.prompt_token_ids, job.beams.advance(logprobs)
         sequences: list[Sequence] = []
         for i, beam in enumerate(job.beams.running if steps else job.beams.ended):
             table = parents[steps[i].parent].table.fork() if steps else self._new_table(self.pool)
@@ -362,35 +363,12 @@ class LLM:
         detokenizer = Detokenizer(self.model.tokenizer, tuple(params.stop)) if needs_text else None
         return Output(sequence, detokenizer, self.decode)
 
-    def _checked(self, prompt: Prompt) -> list[int]:
-        try:
-            ids = [operator.index(i) for i in self.model.encode(prompt)]
-        except TypeError:
-            raise ValueError(
-                "a prompt is a text, a list of whole numbers (token ids), or a list of chat messages "
-                f"({{'role': ..., 'content': ...}}), got {str(prompt)[:60]!r}"
-            ) from None
-        if not ids:
-            raise ValueError("the prompt is empty: give at least one token to continue")
-        outside = [i for i in ids if not 0 <= i < self.model.vocab_size]
-        if outside:
-            raise ValueError(
-                f"token id {outside[0]} is not in the vocabulary: ids go from 0 to {self.model.vocab_size - 1}"
-            )
-        if len(ids) >= self.model.max_length:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens and {self.model.name} takes {self.model.max_length}, "
-                "new ones included: shorten it"
-            )
-        return ids
-
     def _count(self, plan: Schedule, new_tokens: int, seconds: float) -> None:
         stats = self.stats
         stats.steps += 1
         for _, sequence, start, stop in plan.chunks:
             stats.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
-        if self.prefix_cache is not None:
-            stats.cached_tokens = self.prefix_cache.stats.hit_tokens - self._hits_before
+        stats.cached_tokens = self.scheduler.cached_tokens - self._cached_before
         stats.output_tokens += new_tokens
         stats.blocks_used = self._used()
         stats.seconds += seconds

@@ -7,6 +7,8 @@ is always released after its children, and no rank below puts a parent before it
     lru     the least recently used first. Needs no rank: an OrderedDict, O(1)
     fifo    the first registered first; a parent counts as registered with its youngest descendant
     lfu     the least often hit first
+    slru    the never hit first, then the others, each by last use: a segmented LRU (Karedla, Love and Wherry,
+            "Caching strategies to improve disk system performance", 1994) without a limit on the second segment
     Belady  what is needed again last, or never, first: the optimum, for whoever knows the future
             (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966)
 
@@ -51,6 +53,11 @@ def fifo(entry: Candidate, now: int) -> float:
 def lfu(entry: Candidate, now: int) -> float:
     """Hits so far. Whoever hits a child hits its parent."""
     return entry.hits
+
+
+def slru(entry: Candidate, now: int) -> float:
+    """0 for a block that nobody has hit, else 1: what is asked once goes before what was asked again."""
+    return min(entry.hits, 1)
 
 
 class Belady:

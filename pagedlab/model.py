@@ -7,6 +7,7 @@ slot, and attends through the block tables. All tokens of all requests travel as
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +126,27 @@ class Model:
             text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return prompt  # type: ignore[return-value]
+
+    def checked_ids(self, prompt: Any) -> list[int]:
+        """Token ids of a prompt that this model can continue; `ValueError` says what is wrong with any other."""
+        try:
+            ids = [operator.index(i) for i in self.encode(prompt)]
+        except TypeError:
+            raise ValueError(
+                "a prompt is a text, a list of whole numbers (token ids), or a list of chat messages "
+                f"({{'role': ..., 'content': ...}}), got {str(prompt)[:60]!r}"
+            ) from None
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token to continue")
+        outside = [i for i in ids if not 0 <= i < self.vocab_size]
+        if outside:
+            raise ValueError(f"token id {outside[0]} is not in the vocabulary: ids go from 0 to {self.vocab_size - 1}")
+        if len(ids) >= self.max_length:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and {self.name} takes {self.max_length}, "
+                "new ones included: shorten it"
+            )
+        return ids
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of these tokens, without special ones."""

@@ -28,11 +28,11 @@ from typing import Any, Literal
 import xxhash
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.eviction import Belady, Rank, Ranked, fifo, lfu
+from pagedlab.eviction import Belady, Rank, Ranked, fifo, lfu, slru
 
 Hash = Callable[[bytes], bytes]
 HASHES: dict[str, Hash] = {"xxh64": xxhash.xxh64_digest, "sha256": lambda data: hashlib.sha256(data).digest()}
-RANKS: dict[str, Rank | None] = {"lru": None, "fifo": fifo, "lfu": lfu}
+RANKS: dict[str, Rank | None] = {"lru": None, "fifo": fifo, "lfu": lfu, "slru": slru}
 
 
 @dataclass(eq=False, slots=True)
@@ -137,9 +137,9 @@ class PrefixCache:
     """Finds and shares the blocks of prompts that begin alike.
 
     pool: a `BlockPool` of its own. hash: "xxh64", verified; "sha256", trusted; or a function from bytes to bytes,
-    verified. eviction: "lru", "fifo", "lfu", or a rank, see eviction.py. salt: goes into the first block's hash,
-    so that prompts under different salts never share; None means none. `match` and `insert` take another for a
-    single request. block_table: the class of the tables that `match` returns; its `append` calls the pool's
+    verified. eviction: "lru", "fifo", "lfu", "slru", or a rank, see eviction.py. salt: goes into the first block's
+    hash, so that prompts under different salts never share; None means none. `match` and `insert` take another for
+    a single request. block_table: the class of the tables that `match` returns; its `append` calls the pool's
     `will_write` as BlockTable's does.
 
     Every verb is O(1) a block, with ranks O(log cached blocks).
@@ -149,7 +149,7 @@ class PrefixCache:
         self,
         pool: BlockPool,
         hash: Literal["xxh64", "sha256"] | Hash = "xxh64",
-        eviction: Literal["lru", "fifo", "lfu"] | Rank = "lru",
+        eviction: Literal["lru", "fifo", "lfu", "slru"] | Rank = "lru",
         salt: str | None = None,
         *,
         block_table: type[BlockTable] = BlockTable,
@@ -307,11 +307,11 @@ def replay(
     requests: Iterable[tuple[Sequence[int], Sequence[int]]],
     num_blocks: int,
     block_size: int = 16,
-    eviction: Literal["lru", "fifo", "lfu", "belady"] | Rank = "lru",
+    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | Rank = "lru",
 ) -> PrefixStats:
     """Serve (prompt, output) token ids one request after another on a pool and cache of their own, without a model."""
     trace = list(requests)
-    rank: Literal["lru", "fifo", "lfu"] | Rank
+    rank: Literal["lru", "fifo", "lfu", "slru"] | Rank
     if eviction == "belady":
         rank = Belady(hash_chain(prompt[: max(0, len(prompt) - 1)], block_size) for prompt, _ in trace)
     else:

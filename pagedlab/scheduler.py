@@ -102,6 +102,7 @@ class Scheduler:
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = max_sequences
         self.prefix_cache = prefix_cache
+        self.cached_tokens = 0  # found so far, of all prompts admitted
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._owed: list[BlockCopy] = []  # copies of a step that failed: the tables have their new blocks already
@@ -167,6 +168,7 @@ class Scheduler:
                 (first,) = request.sequences
                 # One token at least is left to compute, or there would be no logits to go on from.
                 first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
+                self.cached_tokens += first.table.num_tokens
 
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""

@@ -1,4 +1,4 @@
-"""Request lengths: how many tokens of prompt and of output each request of a trace has, and when it arrives.
+"""Requests: how many tokens of prompt and of output each has, and when it arrives; and prompts that begin alike.
 
 The traces in data/traces/ are synthetic: drawn by `synthetic` from the percentiles below. They are those of the
 Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient Generative
@@ -109,6 +109,39 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     gaps = -np.log(1 - u[:, 2]) / shape.rate
     seconds = np.round(np.cumsum(gaps) - gaps[:1], 3)
     return Trace(name, f"synthetic, shaped by the {shape.source}", seconds, prompt, output)
+
+
+def shared_prompts(
+    num_requests: int, num_systems: int = 20, chats: float = 0.5, vocabulary: int = 4096, seed: int = 0
+) -> list[tuple[list[int], list[int]]]:
+    """(prompt, answer) token ids of requests that begin alike, as several tenants of one server send them.
+
+    A share `chats` of the requests are the next turn of one of the 32 latest chats: the old prompt, its answer, a
+    question. The others begin with a system prompt of 64 to 256 tokens, chosen by Zipf's law, and in two cases of
+    three with one of its three sets of few-shot examples, 32 to 96 tokens. Questions have 8 to 40 tokens, answers
+    8 to 32, and a chat ends once it has 640. All lengths are uniform, and made up.
+    """
+    chance = random.Random(seed)
+
+    def some(fewest: int, most: int) -> list[int]:
+        return [chance.randrange(vocabulary) for _ in range(chance.randint(fewest, most))]
+
+    systems = [some(64, 256) for _ in range(num_systems)]
+    openings = [[system, *(system + some(32, 96) for _ in range(3))] for system in systems]
+    weights = [1 / rank for rank in range(1, num_systems + 1)]
+    requests: list[tuple[list[int], list[int]]] = []
+    open_chats: list[list[int]] = []
+    for _ in range(num_requests):
+        if open_chats and chance.random() < chats:
+            past = open_chats.pop(chance.randrange(len(open_chats)))
+        else:
+            plain, *examples = chance.choices(openings, weights)[0]
+            past = chance.choice(examples) if chance.random() < 2 / 3 else plain
+        prompt, answer = past + some(8, 40), some(8, 32)
+        requests.append((prompt, answer))
+        if len(prompt) + len(answer) < 640:
+            open_chats = [*open_chats[-31:], prompt + answer]
+    return requests
 
 
 def load(name: str = "conversation", folder: str | Path | None = None) -> Trace:

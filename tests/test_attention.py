@@ -103,27 +103,12 @@ def make(
 
 
 def assert_close(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
-    """At most twice the error of torch's own attention in the same dtype, and one rounding for when that is exact.
-
-    Error is the root mean square over the batch: the largest of a few numbers is a matter of luck.
-    """
+    """Right up to rounding: whatever reads a wrong key is off by far more. Precision has a test of its own."""
     assert out.dtype == case.q.dtype
     assert out.shape == case.q.shape
     assert not out.isnan().any(), "something was read that nobody has written"
-    if not out.numel():
-        return
-    truth = case.dense(torch.float64, scale)
-    if out.dtype == torch.float64:
-        torch.testing.assert_close(out, truth, atol=1e-11, rtol=1e-11)
-        return
-    rounding = torch.finfo(out.dtype).eps * truth.abs().max()
-
-    def error(values: torch.Tensor) -> torch.Tensor:
-        return (values.double() - truth).square().mean().sqrt()
-
-    allowed = 2 * error(case.dense(out.dtype, scale)) + rounding / 4
-    assert error(out) <= allowed, f"error {error(out):.2e}, allowed is {allowed:.2e}"
-    assert (out.double() - truth).abs().max() <= 20 * allowed + rounding, "one value is far off"
+    tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[out.dtype]
+    torch.testing.assert_close(out.double(), case.dense(torch.float64, scale), atol=tolerance, rtol=0)
 
 
 @each_backend
@@ -262,11 +247,20 @@ def test_the_largest_score_comes_last_or_first(backend: str) -> None:
 
 
 @each_backend
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("heads", [(14, 2), (4, 4)])
-def test_other_dtypes(backend: str, dtype: torch.dtype, heads: tuple[int, int], seed: int) -> None:
-    case = make(seed, [(1, 70), (6, 6), (5, 33)], heads, dtype=dtype)
-    assert_close(case, case.attend(backend))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [(14, 2), (4, 4), (28, 4)])
+def test_error_is_at_most_twice_that_of_torch(
+    backend: str, dtype: torch.dtype, heads: tuple[int, int], seed: int
+) -> None:
+    """In the same dtype, against fp64: root mean square over a batch large enough that it is not a matter of luck."""
+    case = make(seed, [(1, 200), (30, 30), (20, 90), *[(1, 50)] * 10], heads, dtype=dtype)
+    out, truth = case.attend(backend), case.dense(torch.float64)
+
+    def error(values: torch.Tensor) -> float:
+        return float((values.double() - truth).square().mean().sqrt())
+
+    assert out.dtype == dtype
+    assert error(out) <= 2 * error(case.dense(dtype))
 
 
 @each_backend
@@ -312,9 +306,9 @@ def test_any_ragged_batch(
     backend: str, shape: tuple[list[tuple[int, int]], tuple[int, int], int, int], seed: int
 ) -> None:
     lengths, heads, dim, block_size = shape
-    # In fp64, where nothing but a wrong computation can be far off, however few numbers there are.
-    case = make(seed, lengths, heads, dim, block_size, torch.float64)
-    assert_close(case, case.attend(backend))
+    for dtype in (torch.float32, torch.float64):  # torch takes different ways for the two
+        case = make(seed, lengths, heads, dim, block_size, dtype)
+        assert_close(case, case.attend(backend))
 
 
 # What is refused ------------------------------------------------------------------------------------------------

@@ -36,10 +36,11 @@ class BlockMachine(RuleBasedStateMachine):
     pool_class: type[BlockPool] = BlockPool
     table_class: type[BlockTable] = BlockTable
 
-    @initialize(num_blocks=st.integers(1, 14), block_size=st.sampled_from([4, 3, 2, 1]))
-    def start(self, num_blocks: int, block_size: int) -> None:
+    @initialize(num_blocks=st.integers(1, 14), block_size=st.sampled_from([4, 3, 2, 1]), keeps_all=st.booleans())
+    def start(self, num_blocks: int, block_size: int, keeps_all: bool) -> None:
         self.pool = self.pool_class(num_blocks, block_size)
         self.size = block_size
+        self.keeps_all = keeps_all  # as an eager cache would: the pool is then soon full of cached blocks
         self.fresh_token = itertools.count(1)
         self.contents = [[EMPTY] * block_size for _ in range(num_blocks)]
         self.tables: list[tuple[BlockTable, list[int]]] = []
@@ -72,6 +73,8 @@ class BlockMachine(RuleBasedStateMachine):
             self.kept.discard(block_id)
         self.counts[block_id] = 1
         self.contents[block_id] = [EMPTY] * self.size
+        if self.keeps_all:
+            self.keep(block_id)
 
     def dropped(self, block_id: int) -> None:
         self.counts[block_id] -= 1
@@ -106,13 +109,15 @@ class BlockMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- rules: the pool's verbs
 
     # Hypothesis leaves some rules out of each run. So there are three rules only, and verbs are drawn within them.
-    @rule(verb=st.sampled_from(["allocate", "share", "release", "keep"]), index=INDEX)
+    @rule(verb=st.sampled_from(["allocate", "share", "release", "keep", "forget"]), index=INDEX)
     def by_hand(self, verb: str, index: int) -> None:
         if verb == "release":
             self.release(index)
         elif verb == "keep":
             used = [b for b in range(len(self.contents)) if self.counts[b]]
             self.keep(used[index % len(used)] if used else 0)
+        elif verb == "forget":
+            self.forget(index % len(self.contents))
         elif len(self.held) < 3:  # leave some blocks to the tables
             self.share(index % len(self.contents)) if verb == "share" else self.allocate()
 
@@ -166,7 +171,13 @@ class BlockMachine(RuleBasedStateMachine):
         self.pool.keep(block_id)
         self.kept.add(block_id)
 
-    @rule(verb=st.sampled_from(["share", "release", "keep", "refcount"]), index=INDEX)
+    def forget(self, block_id: int) -> None:
+        self.pool.forget(block_id)
+        self.kept.discard(block_id)
+        if self.cached.pop(block_id, None):
+            self.contents[block_id] = [EMPTY] * self.size
+
+    @rule(verb=st.sampled_from(["share", "release", "keep", "refcount", "forget"]), index=INDEX)
     def misuse(self, verb: str, index: int) -> None:
         unknown: list[Any] = [-1, len(self.contents), "a", 0.5, None]
         block_id = unknown[index % 5]
@@ -352,6 +363,12 @@ class StillKeepsTheEvicted(BlockPool):
         return block_id
 
 
+class ForgetsButLeavesInTheCache(BlockPool):
+    def forget(self, block_id: int) -> None:
+        self._known(block_id)
+        self._kept.discard(block_id)
+
+
 class RevivesButLeavesInTheCache(BlockPool):
     def share(self, block_id: int) -> int:
         was_cached = block_id in self._cached
@@ -482,6 +499,7 @@ POOL_MUTANTS = [
     EvictsTheNewest,
     EvictsBeforeItMust,
     StillKeepsTheEvicted,
+    ForgetsButLeavesInTheCache,
     RevivesButLeavesInTheCache,
     HidesTheCached,
     CountsInSilence,

@@ -97,7 +97,7 @@ def test_tokens_of_a_ragged_batch(tiny: Model, hugging_face: Generate, block_siz
 
 # The reference backends loop over blocks: the smaller the blocks, the less there is time for.
 @pytest.mark.parametrize(
-    ("block_size", "lengths", "new_tokens"), [(16, LENGTHS, 64), (3, LENGTHS[:8], 24), (1, [1, 2, 17], 16)]
+    ("block_size", "lengths", "new_tokens"), [(16, LENGTHS, 32), (3, LENGTHS[:7], 16), (1, [1, 2, 17], 8)]
 )
 @pytest.mark.parametrize("backend", REFERENCES)
 def test_tokens_of_the_reference_backends(
@@ -107,7 +107,7 @@ def test_tokens_of_the_reference_backends(
     assert_identity(llm, hugging_face, lengths, new_tokens)
 
 
-@pytest.mark.parametrize(("max_batch_tokens", "new_tokens"), [(1, 12), (7, 24), (64, 64), (4096, 64)])
+@pytest.mark.parametrize(("max_batch_tokens", "new_tokens"), [(1, 8), (7, 16), (64, 32)])
 @pytest.mark.parametrize("block_size", [3, 16])
 def test_tokens_in_chunks(
     tiny: Model, hugging_face: Generate, max_batch_tokens: int, new_tokens: int, block_size: int
@@ -125,9 +125,9 @@ def test_tokens_in_chunks_of_the_reference_backends(tiny: Model, hugging_face: G
 
 def test_tokens_when_requests_must_wait_for_blocks(tiny: Model, hugging_face: Generate) -> None:
     """A pool for two or three of twelve requests: the others wait, and all end."""
-    llm = engine(tiny, 20)
-    assert_identity(llm, hugging_face, LENGTHS, 64)
-    assert 14 <= llm.stats.blocks_peak <= 20
+    llm = engine(tiny, 14)
+    assert_identity(llm, hugging_face, LENGTHS, 32)
+    assert 10 < llm.stats.blocks_peak <= 14
 
 
 def test_tokens_when_few_texts_may_run(tiny: Model, hugging_face: Generate) -> None:
@@ -138,8 +138,8 @@ def test_tokens_when_few_texts_may_run(tiny: Model, hugging_face: Generate) -> N
 def test_a_used_cache_is_as_good_as_a_new_one(tiny: Model, hugging_face: Generate) -> None:
     """The second call finds the first one's leftovers in its blocks."""
     llm = engine(tiny, 30)
-    assert_identity(llm, hugging_face, LENGTHS[3:8], 32)
-    assert_identity(llm, hugging_face, LENGTHS[:5], 32)
+    assert_identity(llm, hugging_face, LENGTHS[3:7], 24)
+    assert_identity(llm, hugging_face, LENGTHS[:5], 24)
 
 
 def test_one_model_serves_several_engines(tiny: Model, hugging_face: Generate) -> None:
@@ -150,13 +150,13 @@ def test_one_model_serves_several_engines(tiny: Model, hugging_face: Generate) -
     assert texts == [tiny.decode(hugging_face(tiny, prompt, 24))] * 2
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_batch_in_fp64(tiny: Model, data: st.DataObject) -> None:
     """Prompts, limits and sizes drawn: each request as if alone. In fp64, where chance cannot bring two logits near."""
     tiny.module.double()
     try:
-        requests = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=2, max_size=6))
+        requests = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6)), min_size=2, max_size=6))
         options = {
             "block_size": data.draw(st.integers(1, 20)),
             "max_batch_tokens": data.draw(st.sampled_from([1, 3, 10, 50, 1000])),
@@ -173,30 +173,6 @@ def test_any_batch_in_fp64(tiny: Model, data: st.DataObject) -> None:
         assert together == [ids_of(alone.generate(p, s))[0] for p, s in zip(prompts, params, strict=True)]
     finally:
         tiny.module.float()
-
-
-@pytest.mark.parametrize("width", [2, 4])
-def test_beams_of_generate(tiny: Model, width: int) -> None:
-    llm = engine(tiny, block_size=4)
-    prompts = prompts_of(tiny, [6, 16, 21])
-    completions = llm.generate(prompts, SamplingParams(max_tokens=12, beam_width=width))
-    assert_idle(llm)
-    for prompt, completion in zip(prompts, completions, strict=True):
-        with tiny.stock_attention() as module:
-            expected = module.generate(
-                torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-                max_new_tokens=12,
-                num_beams=width,
-                num_return_sequences=width,
-                do_sample=False,
-                repetition_penalty=1.0,
-                pad_token_id=0,
-            )
-        rows = [row[len(prompt) :].tolist() for row in expected]
-        assert [output.token_ids for output in completion.outputs] == [
-            row[: len(output.token_ids)] for row, output in zip(rows, completion.outputs, strict=True)
-        ]
 
 
 # Sampling -----------------------------------------------------------------------------------------------------------
@@ -996,46 +972,49 @@ def qwen_prompts(qwen: Model) -> list[list[int]]:
 
 
 @pytest.mark.qwen
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("backend", ["torch", *REFERENCES])
-def test_real_qwen_says_what_generate_says(
-    qwen: Model, qwen_prompts: list[list[int]], hugging_face: Generate, backend: str
-) -> None:
-    """8 prompts of 3 to 400 tokens in one batch, 64 new tokens each, fp32."""
-    assert [len(p) for p in qwen_prompts] == QWEN_LENGTHS
-    llm = engine(qwen, 128, attention_backend=backend)
-    outputs = ids_of(llm.generate(qwen_prompts, SamplingParams(max_tokens=64)))
-    for prompt, output in zip(qwen_prompts, outputs, strict=True):
-        assert output == hugging_face(qwen, prompt, 64), len(prompt)
-    assert_idle(llm)
+@pytest.mark.timeout(1800)
+def test_real_qwen_says_what_generate_says(qwen: Model, qwen_prompts: list[list[int]], hugging_face: Generate) -> None:
+    """8 prompts of 3 to 400 tokens in one batch, 64 new tokens each, fp32, every backend.
+
+    One test, so that workers side by side do not each compute what `generate` says, which takes the most time.
+    """
+    assert [len(prompt) for prompt in qwen_prompts] == QWEN_LENGTHS
+    expected = [hugging_face(qwen, prompt, 64) for prompt in qwen_prompts]
+    for backend in ["torch", *REFERENCES]:
+        llm = engine(qwen, 128, attention_backend=backend)
+        outputs = ids_of(llm.generate(qwen_prompts, SamplingParams(max_tokens=64)))
+        print(f"{backend}: {llm.stats}")
+        assert outputs == expected, backend
+        assert_idle(llm)
 
 
 @pytest.mark.qwen
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_where_real_qwen_differs_in_bf16(
     qwen_folder: str, qwen: Model, qwen_prompts: list[list[int]], hugging_face: Generate
 ) -> None:
-    """bf16 rounds differently in another order of summation. Reported, not forbidden; what must hold is that the
-    first other token is a near tie: to fp32 eyes, both tokens are about as likely."""
+    """bf16 rounds differently in another order of summation: the first differences are reported, not forbidden.
+
+    What must hold is that the two tokens are nearly as likely as each other, seen in fp32.
+    """
     from pagedlab.model import load_model
 
     model = load_model(qwen_folder, device="cpu", dtype="bfloat16", verbose=False)
-    prompts = qwen_prompts[:5]
-    outputs = ids_of(engine(model, 128).generate(prompts, SamplingParams(max_tokens=32)))
+    prompts = qwen_prompts[:3]
+    outputs = ids_of(engine(model, 128).generate(prompts, SamplingParams(max_tokens=24)))
     for prompt, output in zip(prompts, outputs, strict=True):
-        expected = hugging_face(model, prompt, 32)
-        assert len(output) == len(expected) or output != expected[: len(output)]
-        at = next((i for i, (a, b) in enumerate(zip(output, expected, strict=False)) if a != b), None)
-        if at is None:
+        expected = hugging_face(model, prompt, 24)
+        if output == expected:
             print(f"prompt of {len(prompt)} tokens: all {len(output)} tokens the same")
             continue
+        at = next(i for i, (mine, theirs) in enumerate(zip(output, expected, strict=False)) if mine != theirs)
         with qwen.stock_attention() as module, torch.inference_mode():
             logits = module(torch.tensor([prompt + expected[:at]]), logits_to_keep=1).logits[0, 0]
-        gap = float(logits[expected[at]] - logits[output[at]])
-        top = logits.topk(2).values
+        first, second = logits.topk(2).values.tolist()
+        gap = abs(float(logits[expected[at]] - logits[output[at]]))
         print(
-            f"prompt of {len(prompt)} tokens: token {at} differs; in fp32 the two are {gap:+.3f} apart, "
-            f"the top two {float(top[0] - top[1]):.3f}"
+            f"prompt of {len(prompt)} tokens: token {at} differs; in fp32 the two are {gap:.3f} apart, "
+            f"the top two {first - second:.3f}"
         )
-        # Logits of about 20 in bf16 are 0.125 apart, and errors of a few such steps pile up over 24 layers.
-        assert abs(gap) < 1.0
+        # Logits near 20 lie 0.125 apart in bf16, and 24 layers add a few such roundings to each.
+        assert gap < 1.0

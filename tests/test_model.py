@@ -504,6 +504,66 @@ def test_weights_in_several_files(tmp_path: Path, tiny: Model) -> None:
         load_model(tmp_path, device="cpu", verbose=False)
 
 
+def write_gguf(path: Path, model: Model) -> None:
+    """The model as a GGUF file, in fp32 and with the names that llama.cpp gives to Qwen2's parts."""
+    gguf = pytest.importorskip("gguf")
+    config, tokenizer = model.module.config, json.loads(model.tokenizer.backend_tokenizer.to_str())
+    writer = gguf.GGUFWriter(str(path), "qwen2")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    tokens = model.tokenizer.convert_ids_to_tokens(list(range(len(model.tokenizer))))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if i in special else 1 for i in range(len(tokens))])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(model.tokenizer.eos_token_id)
+    parts = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "model.layers": "blk",
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+    }
+    for name, weight in model.module.state_dict().items():
+        if name != "lm_head.weight":  # tied
+            for ours, theirs in parts.items():
+                name = name.replace(ours, theirs)
+            writer.add_tensor(name, weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_is_the_same_model(tmp_path: Path, tiny: Model, hugging_face: Generate) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, tiny)
+    model = load_model(path, device="cpu", dtype="float32", verbose=False)
+    assert model.name == "tiny.gguf"
+    weights = model.module.state_dict()
+    for name, weight in tiny.module.state_dict().items():
+        assert torch.equal(weights[name], weight), name
+    text = "Once upon a time there was a library."
+    assert model.encode(text) == tiny.encode(text)
+    output = LLM(model, num_blocks=16).generate(text, SamplingParams(max_tokens=16, ignore_eos=True))[0].outputs[0]
+    assert output.token_ids == hugging_face(tiny, tiny.encode(text), 16)[:16]
+
+
 # Real Qwen ---------------------------------------------------------------------------------------------------------
 
 
@@ -515,3 +575,18 @@ def test_real_qwen_is_what_spec_says(qwen: Model) -> None:
     assert qwen.eos_token_ids
     assert qwen.decode(qwen.encode("Why is the sky blue?")) == "Why is the sky blue?"
     assert qwen.encode([{"role": "user", "content": "hi"}])[-3:] == qwen.encode("<|im_start|>assistant\n")
+
+
+@pytest.mark.qwen
+@pytest.mark.timeout(900)
+def test_a_real_gguf_file(qwen_folder: str) -> None:
+    """Unpacking half a gigabyte takes a minute or more, so it must be asked for."""
+    path = os.environ.get("PAGEDLAB_TEST_GGUF")
+    if not path:
+        pytest.skip("PAGEDLAB_TEST_GGUF names no .gguf file")
+    model = load_model(path, device="cpu", verbose=False)
+    prompt = "The capital of France is"
+    output = LLM(model, num_blocks=16).generate(prompt, SamplingParams(max_tokens=8))[0].outputs[0]
+    print(f"{model.name}: {prompt}{output.text}")
+    assert "Paris" in output.text
+    assert model.eos_token_ids

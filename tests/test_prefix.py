@@ -141,6 +141,9 @@ class World:
             elif self.eviction == "lfu":
                 order = min(idle, key=lambda b: (self.hits[b], self.released[b]))
                 assert block_id == order, f"{block_id} was hit more often, or used later, than {order}"
+            elif self.eviction == "slru":
+                order = min(idle, key=lambda b: (min(self.hits[b], 1), self.released[b]))
+                assert block_id == order, f"{block_id} was hit, or used later than {order}"
             del self.registered[key]
             self.counts["evict"] += 1
         self.references[block_id] = 1
@@ -341,8 +344,9 @@ class World:
         ("sha256", "lru", 10_000),
         ("xxh64", "fifo", 10_000),
         ("xxh64", "lfu", 10_000),
+        ("xxh64", "slru", 10_000),
     ],
-    ids=["xxh64-lru", "8-bits-lru", "sha256-lru", "fifo", "lfu"],
+    ids=["xxh64-lru", "8-bits-lru", "sha256-lru", "fifo", "lfu", "slru"],
 )
 def test_a_hit_is_never_foreign_and_never_missed(hash: Any, eviction: str, operations: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -869,7 +873,7 @@ def test_tables_are_of_the_class_asked_for() -> None:
     ("options", "says"),
     [
         ({"hash": "md5"}, r"hash is one of 'xxh64', 'sha256' or a function, got 'md5'"),
-        ({"eviction": "random"}, r"eviction is one of 'lru', 'fifo', 'lfu' or a function, got 'random'"),
+        ({"eviction": "random"}, r"eviction is one of 'lru', 'fifo', 'lfu', 'slru' or a function, got 'random'"),
         ({"salt": 5}, r"a salt is a text or None, got 5"),
     ],
 )
@@ -941,18 +945,24 @@ def evicted(eviction: Any, used: Sequence[int], num_blocks: int = 4) -> list[int
         ("lru", [2, 4, 1]),  # 3 and 1 were used after 2 and 4, and 3 again after 1
         ("fifo", [1, 2, 3]),
         ("lfu", [2, 4, 5]),  # 1 was hit once, 3 twice; of the others the oldest
+        ("slru", [2, 4, 5]),  # 1 and 3 were hit
         (
             Belady([[hash_chain([t], 1)[0]] for t in [1, 2, 3, 4, 3, 1, 3, 5, 6, 7, 4, 2]]),
             [1, 3, 5],
         ),
     ],
-    ids=["lru", "fifo", "lfu", "belady"],
+    ids=["lru", "fifo", "lfu", "slru", "belady"],
 )
 def test_order_of_eviction(eviction: Any, expected: list[int]) -> None:
     assert evicted(eviction, [1, 2, 3, 4, 3, 1, 3, 5, 6, 7]) == expected
 
 
-@pytest.mark.parametrize("eviction", ["lru", "fifo", "lfu", lambda entry, now: 0.0])
+def test_slru_does_not_count_hits() -> None:
+    used = [1, 2, 1, 1, 2, 3, 4, 3, 4, 5]  # all hit before 5 comes, 1 twice and the longest ago
+    assert (evicted("slru", used), evicted("lfu", used)) == ([1], [2])
+
+
+@pytest.mark.parametrize("eviction", ["lru", "fifo", "lfu", "slru", lambda entry, now: 0.0])
 def test_a_leaf_goes_before_its_parent(eviction: Any) -> None:
     pool = BlockPool(8, 4)
     cache = PrefixCache(pool, eviction=eviction)
@@ -1001,9 +1011,9 @@ def test_nothing_beats_belady(seed: int) -> None:
     better = 0
     for _ in range(40):
         trace, num_blocks = some_trace(rng, 60), rng.randint(8, 24)
-        found = {e: replay(trace, num_blocks, 2, e).hit_blocks for e in ("belady", "lru", "fifo", "lfu")}
+        found = {e: replay(trace, num_blocks, 2, e).hit_blocks for e in ("belady", "lru", "fifo", "lfu", "slru")}
         assert found["belady"] == max(found.values()), found
-        better += found["belady"] > max(found["lru"], found["fifo"], found["lfu"])
+        better += found["belady"] > max(found[e] for e in ("lru", "fifo", "lfu", "slru"))
     assert better > 20
 
 

@@ -144,7 +144,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     num_blocks=st.integers(6, 40),
     block_size=st.sampled_from([4, 3, 2, 5, 1]),

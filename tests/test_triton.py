@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from test_attention import HEADS, Case, assert_close, make, ragged
+from test_attention import HEADS, Case, make, ragged
 
 from pagedlab.attention import BACKENDS, get_backend, paged_decode
 
@@ -48,6 +48,27 @@ def poison() -> Iterator[None]:
         yield
 
 
+def assert_close(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
+    """Error against fp64 at most twice that of torch's attention in the same dtype, and no value far off.
+
+    A quarter of a rounding is allowed on top, for the batches so small that torch gets them exactly right.
+    """
+    assert out.dtype == case.q.dtype
+    assert out.shape == case.q.shape
+    assert not out.isnan().any(), "something was read that nobody has written, or not written at all"
+    truth = case.dense(torch.float64, scale)
+    if not out.numel():
+        return
+    rounding = torch.finfo(out.dtype).eps * truth.abs().max()
+
+    def error(values: torch.Tensor) -> torch.Tensor:
+        return (values.double() - truth).square().mean().sqrt()
+
+    allowed = 2 * error(case.dense(out.dtype, scale)) + rounding / 4
+    assert error(out) <= allowed, f"error {error(out):.2e}, allowed is {allowed:.2e}"
+    assert (out.double() - truth).abs().max() <= 20 * allowed + rounding, "one value is far off"
+
+
 def arguments(case: Case) -> list[torch.Tensor]:
     tensors = (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens, case.query_starts)
     return [tensor.to(DEVICE) for tensor in tensors]
@@ -65,9 +86,9 @@ def attend(case: Case, scale: float | None = None, **changes: Any) -> torch.Tens
 @pytest.mark.parametrize("dim", [64, 80, 96, 128])
 def test_head_counts_and_sizes(heads: tuple[int, int], dim: int, dtype: torch.dtype, seed: int) -> None:
     """Prompts, chunks and new tokens in one launch, then new tokens only."""
-    mixed = make(seed, [(1, 37), (11, 19)], heads, dim, dtype=dtype)
+    mixed = make(seed, [(1, 35), (9, 13)], heads, dim, dtype=dtype)
     assert_close(mixed, attend(mixed))
-    decode = make(seed, [(1, 37), (1, 3)], heads, dim, dtype=dtype)
+    decode = make(seed, [(1, 35), (1, 3)], heads, dim, dtype=dtype)
     assert_close(decode, attend(decode))
 
 
@@ -105,17 +126,17 @@ def test_lengths_around_the_edges_of_blocks_and_tiles(block_size: int, dtype: to
 
 
 @each_dtype
-@pytest.mark.parametrize("splits", [1, 2, 3, 5, 64])
+@pytest.mark.parametrize("splits", [1, 2, 3, 8])
 def test_splits_add_up(splits: int, dtype: torch.dtype, seed: int) -> None:
     """However often keys may be split: sequences of one split, of all of them, of any number between, and of none."""
-    lengths = [(1, length) for length in (1, 0, 255, 256, 257, 700, 1300)]
+    lengths = [(1, length) for length in (1, 0, 127, 128, 129, 300, 520)]
     case = make(seed, lengths, (4, 2), 64, dtype=dtype)
     assert_close(case, attend(case, splits=splits))
 
 
 @pytest.mark.parametrize("splits", [1, 4])
 def test_new_tokens_are_split_among_prompts_too(splits: int, seed: int) -> None:
-    case = make(seed, [(1, 900), (20, 20), (2, 600), (0, 300), (1, 0), (1, 300)], (4, 2), 64)
+    case = make(seed, [(1, 400), (20, 20), (2, 300), (0, 300), (1, 0), (1, 150)], (4, 2), 64)
     assert_close(case, attend(case, splits=splits))
 
 
@@ -150,7 +171,7 @@ def test_tiles_of_queries_that_start_anywhere(seed: int) -> None:
 def test_more_sequences_than_one_look_at_query_starts_takes(seed: int) -> None:
     """find_sequence reads 256 of them at a time."""
     dice = random.Random(seed)
-    lengths = [(n, n) for n in (dice.choice([0, 1, 1, 2]) for _ in range(600))]
+    lengths = [(3, 3), *((n, n) for n in (dice.choice([0, 0, 1]) for _ in range(270))), (2, 9)]
     case = make(seed, lengths, (1, 1), 16)
     assert len(case.q) != len(lengths)
     assert_close(case, attend(case))
@@ -195,12 +216,8 @@ def test_scores_of_a_million(sign: int, seed: int) -> None:
             case.keys[b] = torch.randint(100, 129, case.keys[b].shape, generator=rng).float()
             for position in range(length):
                 case.k_cache[case.block_tables[b, position // 16], position % 16] = case.keys[b][position]
-        # Powers of two scale exactly, also after the factor log2(e) has been rounded.
-        for splits in (1, 2):
-            out = attend(case, scale=1.0, splits=splits)
-            assert not out.isnan().any()
-            best = case.dense(torch.float64, 1.0)
-            torch.testing.assert_close(out.double(), best, atol=0.25, rtol=0.0)
+        for splits in (1, 2, 3):
+            assert_close(case, attend(case, scale=1.0, splits=splits), scale=1.0)
 
 
 def test_the_largest_score_comes_last_or_first() -> None:
@@ -232,7 +249,7 @@ def test_inputs_with_strides(seed: int) -> None:
     assert torch.equal(out.cpu(), attend(case))
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=ragged())
 def test_any_ragged_batch(shape: tuple[list[tuple[int, int]], tuple[int, int], int, int], seed: int) -> None:
     lengths, heads, dim, block_size = shape
@@ -252,7 +269,7 @@ def test_plans_depend_on_shapes_and_stay_within_bounds() -> None:
             decode = choose_plan(torch.empty(batch, 14, 64), k_cache, tables)
             assert decode.many is None
             assert 1 <= decode.splits <= 64
-            assert decode.splits == 1 or (decode.splits - 1) * 256 < pages * 16
+            assert decode.splits == 1 or (decode.splits - 1) * 128 < pages * 16
             ragged_plan = choose_plan(torch.empty(batch + 100, 14, 64), k_cache, tables)
             assert ragged_plan.many is not None
             assert ragged_plan.splits <= decode.splits

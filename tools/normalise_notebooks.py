@@ -29,6 +29,7 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     clean = strip_output(copy.deepcopy(notebook), keep_output=True, keep_count=False, keep_id=True)
     clean.metadata = nbformat.from_dict(METADATA)
     for cell in clean.cells:
+        cell.metadata.pop("execution", None)  # when it ran
         if cell.cell_type != "code":
             continue
         cell.outputs = merged(cell.outputs)

@@ -45,11 +45,12 @@ class Guess:
         """Guess and truth side by side, shown as the last line of a cell. Run the cell again after a new guess."""
         return Revealed(self.question, self.value, float(truth), self.unit)
 
+    def __repr__(self) -> str:
+        return f"Guess: {self.question} (an input box when the notebook runs; {self.unit or 'a number'})"
+
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         bundle = dict(self._box._repr_mimebundle_(**kwargs) or {})
-        bundle["text/plain"] = (
-            f"Guess: {self.question} (an input box when the notebook runs; {self.unit or 'a number'})"
-        )
+        bundle["text/plain"] = repr(self)
         bundle["text/html"] = f"<p><b>Guess:</b> {html.escape(self.question)}</p>"
         return bundle
 

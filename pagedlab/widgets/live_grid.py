@@ -86,8 +86,8 @@ class LiveGrid(BlockGrid):
         self.state = {**self._frames[step - 1], **position}
 
     def picture(self) -> Picture:
-        """The moment with the most blocks in use, as a PNG and as text."""
-        return Picture(max(self._frames, key=lambda frame: frame["used"]))
+        """The moment with the most blocks in use, the last one if there are several, as a PNG and as text."""
+        return Picture(max(reversed(self._frames), key=lambda frame: frame["used"]))
 
     def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any = None) -> None:
         step = whole_number(message.get("step")) if isinstance(message, dict) else None

@@ -1,0 +1,299 @@
+"""What benchmarks/attention.py measures: batches, their tensors, and the ways to compute attention over them."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+from pagedlab.attention import ladder
+from pagedlab.attention.triton_attention import choose_plan, triton_attention
+
+Run = Callable[[], torch.Tensor]
+HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch: sequence b has `lengths[b]` tokens, the last `queries[b]` of which are computed now."""
+
+    name: str
+    model: str
+    lengths: tuple[int, ...]
+    queries: tuple[int, ...]
+    block_size: int = 16
+    shuffled: bool = True
+
+    @property
+    def is_decode(self) -> bool:
+        return max(self.queries) == 1
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of all tokens in bf16, each read once."""
+        _, kv_heads, dim = HEADS[self.model]
+        return 2 * 2 * sum(self.lengths) * kv_heads * dim
+
+    @property
+    def flops(self) -> int:
+        """Two matrix products, a multiplication and an addition each, for every (query, key that it sees)."""
+        heads, _, dim = HEADS[self.model]
+        pairs = sum(n * (length - n) + n * (n + 1) // 2 for length, n in zip(self.lengths, self.queries, strict=True))
+        return 4 * heads * dim * pairs
+
+
+def decode_case(model: str, batch: int, context: int, block_size: int = 16, shuffled: bool = True) -> Case:
+    pages = "" if shuffled else ", contiguous"
+    name = f"{model} decode {batch} x {context}, block {block_size}{pages}"
+    return Case(name, model, (context,) * batch, (1,) * batch, block_size, shuffled)
+
+
+def cases() -> list[Case]:
+    rng = random.Random(0)
+    prompts = tuple(rng.randint(100, 1024) for _ in range(32))
+    skewed = tuple(rng.choice((64, 256, 512, 4096)) for _ in range(256))
+    decodes = [
+        ("llama-3-8b", 32, 4096),
+        ("qwen2.5-7b", 64, 4096),
+        ("qwen2.5-0.5b", 256, 1024),
+        ("llama-3-8b", 1, 16384),
+    ]
+    return [
+        *(decode_case(*shape) for shape in decodes),
+        *(decode_case(*shape, block_size=64) for shape in decodes),
+        *(decode_case(*shape, shuffled=False) for shape in decodes),
+        Case("qwen2.5-0.5b decode 256 of 64-4096, skewed", "qwen2.5-0.5b", skewed, (1,) * 256),
+        Case("llama-3-8b prefill 1 x 4096", "llama-3-8b", (4096,), (4096,)),
+        Case("llama-3-8b prefill 32 of 100-1024", "llama-3-8b", prompts, prompts),
+        Case("llama-3-8b chunks 4 x 512 on 4096", "llama-3-8b", (4608,) * 4, (512,) * 4),
+        *(
+            Case(f"{model} mixed 200 decodes at 1024 + prefill 512", model, (1024,) * 200 + (512,), (1,) * 200 + (512,))
+            for model in ("qwen2.5-0.5b", "llama-3-8b")
+        ),
+    ]
+
+
+class Inputs:
+    """Tensors of a case in bf16, several sets of them, together larger than any cache."""
+
+    def __init__(self, case: Case, seed: int, rotate_bytes: int = 1 << 28, device: str = "cuda") -> None:
+        self.case = case
+        self.heads, self.kv_heads, self.dim = HEADS[case.model]
+        size, pages = case.block_size, [-(-length // case.block_size) for length in case.lengths]
+        self.sets = 1 if rotate_bytes == 0 else 1 + -(-rotate_bytes // case.kv_bytes)
+        self.num_blocks = sum(pages)
+        generator = torch.Generator(device).manual_seed(seed)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
+
+        self.q = [normal(sum(case.queries), self.heads, self.dim) for _ in range(self.sets)]
+        shape = (self.num_blocks, size, self.kv_heads, self.dim)
+        self.k = [normal(*shape) for _ in range(self.sets)]
+        self.v = [normal(*shape) for _ in range(self.sets)]
+        self.tables, self.page_lists = [], []
+        for _ in range(self.sets):
+            ids = torch.arange(self.num_blocks, dtype=torch.int32, device=device)
+            if case.shuffled:
+                ids = ids[torch.randperm(self.num_blocks, generator=generator, device=device)]
+            table = torch.zeros((len(pages), max(pages)), dtype=torch.int32, device=device)
+            for row, part in zip(table, ids.split(pages), strict=True):
+                row[: len(part)] = part
+            self.tables.append(table)
+            self.page_lists.append(ids)
+        self.pages = pages
+        self.seq_lens = torch.tensor(case.lengths, dtype=torch.int32, device=device)
+        self.starts = torch.tensor([0, *case.queries], device=device).cumsum(0).int()
+
+    def paged(self, i: int) -> tuple[torch.Tensor, ...]:
+        """Arguments of `paged_attention`, of set i."""
+        return self.q[i], self.k[i], self.v[i], self.tables[i], self.seq_lens, self.starts
+
+    def sequence(self, i: int, b: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Sequence b of set i: q [n, Hq, D], k and v [length, Hkv, D]."""
+        first, length = sum(self.case.queries[:b]), self.case.lengths[b]
+        ids = self.tables[i][b, : self.pages[b]].long()
+        k, v = (cache[i][ids].flatten(0, 1)[:length] for cache in (self.k, self.v))
+        return self.q[i][first : first + self.case.queries[b]], k, v
+
+
+def reference(inputs: Inputs) -> torch.Tensor:
+    """Attention of set 0 in fp64, sequence by sequence and head by head."""
+    parts = []
+    for b, (length, n) in enumerate(zip(inputs.case.lengths, inputs.case.queries, strict=True)):
+        q, k, v = (t.double().transpose(0, 1) for t in inputs.sequence(0, b))
+        hidden = torch.ones(n, length, dtype=torch.bool, device=q.device).triu(length - n + 1)
+        group = inputs.heads // inputs.kv_heads
+        heads = [
+            torch.softmax((q[h] @ k[h // group].T * inputs.dim**-0.5).masked_fill(hidden, float("-inf")), 1)
+            @ v[h // group]
+            for h in range(inputs.heads)
+        ]
+        parts.append(torch.stack(heads, 1))
+    return torch.cat(parts)
+
+
+# ---------------------------------------------------------------------- methods: inputs -> one call per set
+
+
+def ours(inputs: Inputs) -> list[Run]:
+    return [lambda i=i: triton_attention(*inputs.paged(i)) for i in range(inputs.sets)]
+
+
+def not_split(inputs: Inputs) -> list[Run]:
+    """The library's decode kernel with one program a sequence and KV head, where it would choose more."""
+    q, k, _, table, *_ = inputs.paged(0)
+    plan = choose_plan(q, k, table)
+    if not inputs.case.is_decode or plan.splits == 1:
+        raise NotImplementedError("split by nobody")
+    return [lambda i=i: triton_attention(*inputs.paged(i), plan=plan._replace(splits=1)) for i in range(inputs.sets)]
+
+
+def rung(inputs: Inputs, kernel: Callable[..., torch.Tensor]) -> list[Run]:
+    """A short kernel of notebook 07."""
+    if not inputs.case.is_decode:
+        raise NotImplementedError("decodes only")
+    return [lambda i=i: kernel(*inputs.paged(i)[:5]) for i in range(inputs.sets)]
+
+
+def _same_length(inputs: Inputs) -> None:
+    if not inputs.case.is_decode or len(set(inputs.case.lengths)) > 1:
+        raise NotImplementedError("needs decodes of one length")
+
+
+def unpaged_sdpa(inputs: Inputs, backend: SDPBackend, layout: str, packed: bool) -> list[Run]:
+    """The floor: KV contiguous, as if paging had never been thought of.
+
+    `packed` makes the group's heads the queries of one head, which is the same sum; else torch is told of the
+    group. Each backend gets the form in which it is faster.
+    """
+    _same_length(inputs)
+    runs = []
+    for i in range(inputs.sets):
+        table = inputs.tables[i].long()
+        k, v = (cache[i][table].flatten(1, 2).transpose(1, 2) for cache in (inputs.k, inputs.v))  # [B, Hkv, S, D]
+        if layout == "head first":
+            k, v = k.contiguous(), v.contiguous()
+        q = inputs.q[i].unflatten(1, (inputs.kv_heads, -1)) if packed else inputs.q[i][:, :, None]
+
+        def run(q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, enable_gqa=not packed).flatten(1, 2)
+
+        runs.append(run)
+    return runs
+
+
+def gather_sdpa(inputs: Inputs) -> list[Run]:
+    """What paging costs when the pages are copied together first."""
+    _same_length(inputs)
+
+    def run(i: int) -> torch.Tensor:
+        table = inputs.tables[i].long()
+        k, v = (cache[i][table].flatten(1, 2).transpose(1, 2) for cache in (inputs.k, inputs.v))
+        return F.scaled_dot_product_attention(inputs.q[i].unflatten(1, (inputs.kv_heads, -1)), k, v).flatten(1, 2)
+
+    return [lambda i=i: run(i) for i in range(inputs.sets)]
+
+
+def sdpa_loop(inputs: Inputs) -> list[Run]:
+    """Unpaged KV, one call of torch's flash attention a sequence: the usual way without a ragged kernel."""
+    if inputs.case.is_decode or len(inputs.case.lengths) > 64:
+        raise NotImplementedError("for prefills only")
+    runs = []
+    for i in range(inputs.sets):
+        parts = [
+            tuple(t.transpose(0, 1)[None].contiguous() for t in inputs.sequence(i, b))
+            for b in range(len(inputs.case.lengths))
+        ]
+
+        def run(parts: list[Any] = parts) -> torch.Tensor:
+            out = []
+            for q, k, v in parts:
+                mask = causal_lower_right(q.shape[2], k.shape[2])
+                out.append(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)[0].transpose(0, 1))
+            return torch.cat(out)
+
+        runs.append(run)
+    return runs
+
+
+def flashinfer(inputs: Inputs, backend: str) -> list[Run]:
+    """FlashInfer's kernels over the same pages, planned outside the clock."""
+    library = importlib.import_module("flashinfer")
+    device = inputs.seq_lens.device
+    indptr = torch.tensor([0, *inputs.pages], device=device).cumsum(0).int()
+    last = (inputs.seq_lens - 1) % inputs.case.block_size + 1
+    space = torch.empty(256 << 20, dtype=torch.uint8, device=device)
+    runs = []
+    for i in range(inputs.sets):
+        types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+        shape = (inputs.heads, inputs.kv_heads, inputs.dim, inputs.case.block_size)
+        if backend == "decode":
+            if not inputs.case.is_decode:
+                raise NotImplementedError("decodes only")
+            wrapper = library.BatchDecodeWithPagedKVCacheWrapper(space, "NHD", use_tensor_cores=True)
+            wrapper.plan(indptr, inputs.page_lists[i], last, *shape, **types)
+        else:
+            if inputs.case.is_decode:
+                raise NotImplementedError("not a decode")
+            wrapper = library.BatchPrefillWithPagedKVCacheWrapper(space, "NHD", backend=backend)
+            wrapper.plan(inputs.starts, indptr, inputs.page_lists[i], last, *shape, causal=True, **types)
+        runs.append(lambda w=wrapper, i=i: w.run(inputs.q[i], (inputs.k[i], inputs.v[i])))
+    return runs
+
+
+def vllm_triton(inputs: Inputs) -> list[Run]:
+    """vLLM's Triton kernel, with the split path for decodes that vLLM itself would choose."""
+    module = importlib.import_module("vllm.v1.attention.ops.triton_unified_attention")
+    longest, segments = max(inputs.case.queries), 16
+    batch, device = len(inputs.case.lengths), inputs.seq_lens.device
+    shape = (batch, inputs.heads, segments)
+    dim = 1 << (inputs.dim - 1).bit_length()
+    scratch = {
+        "seq_threshold_3D": 128 // inputs.kv_heads,
+        "num_par_softmax_segments": segments,
+        "softmax_segm_output": torch.empty((*shape, dim), dtype=torch.float32, device=device),
+        "softmax_segm_max": torch.empty(shape, dtype=torch.float32, device=device),
+        "softmax_segm_expsum": torch.empty(shape, dtype=torch.float32, device=device),
+    }
+
+    def run(i: int) -> torch.Tensor:
+        q, k, v, table, lens, starts = inputs.paged(i)
+        out = torch.empty_like(q)
+        module.unified_attention(
+            q, k, v, out, starts, longest, lens, max(inputs.case.lengths), inputs.dim**-0.5, True, (-1, -1),
+            table, 0, None, None, None, **scratch,
+        )  # fmt: skip
+        return out
+
+    return [lambda i=i: run(i) for i in range(inputs.sets)]
+
+
+METHODS: dict[str, Callable[[Inputs], list[Run]]] = {
+    "pagedlab": ours,
+    "rung 1, one page at a time": lambda inputs: rung(inputs, ladder.one_page),
+    "rung 2, a tile of several pages": lambda inputs: rung(inputs, ladder.several_pages),
+    "rung 3, heads packed": lambda inputs: rung(inputs, ladder.packed_heads),
+    "pagedlab, not split": not_split,
+    **{
+        f"unpaged SDPA ({backend.name.split('_')[0].lower()}, {layout})": (
+            lambda inputs, how=(backend, layout, packed): unpaged_sdpa(inputs, *how)
+        )
+        for backend, packed in ((SDPBackend.FLASH_ATTENTION, True), (SDPBackend.CUDNN_ATTENTION, False))
+        for layout in ("head first", "token first")
+    },
+    "gather + SDPA": gather_sdpa,
+    "SDPA loop": sdpa_loop,
+    "FlashInfer decode": lambda inputs: flashinfer(inputs, "decode"),
+    "FlashInfer fa2": lambda inputs: flashinfer(inputs, "fa2"),
+    "FlashInfer fa3": lambda inputs: flashinfer(inputs, "fa3"),
+    "vLLM Triton": vllm_triton,
+}

@@ -1,0 +1,149 @@
+"""The checkpoint in data/tiny-qwen2: it loads offline, writes English, and needs its attention.
+
+The figures that the bounds come from are in data/tiny-qwen2/README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForCausalLM
+
+FOLDER = Path(__file__).parents[1] / "data" / "tiny-qwen2"
+END, STOP = "<|endoftext|>", "<|im_end|>"
+PLAIN = ("Once upon a time", "In the morning,", "A library is", "The memory of a computer")
+QUESTIONS = (
+    "Why is the sky blue?",
+    "What is a block table?",
+    "Tell me a story about a cat and a library.",
+    "How does memory work in a computer?",
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Qwen2ForCausalLM]:
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, local_files_only=True).eval()
+    with torch.no_grad():
+        yield model
+
+
+@pytest.fixture(scope="module")
+def held_out() -> list[str]:
+    return [text for text in (FOLDER / "heldout.txt").read_text(encoding="utf-8").split(END + "\n") if text]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def render(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
+    messages = [{"role": "user", "content": question}]
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def greedy(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[list[int]]:
+    """Up to 100 ids after each prompt, the first end token included."""
+    ids = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    rows = model.generate(**ids, max_new_tokens=100)[:, ids["input_ids"].shape[1] :].tolist()
+    ends = model.generation_config.eos_token_id
+    return [row[: next((i + 1 for i, token in enumerate(row) if token in ends), len(row))] for row in rows]
+
+
+def test_architecture(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    config = model.config
+    assert isinstance(model, Qwen2ForCausalLM)
+    assert config.num_attention_heads > config.num_key_value_heads == 2
+    assert config.hidden_size // config.num_attention_heads in (32, 64)
+    assert config.tie_word_embeddings
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert config.max_position_embeddings == 2048
+    assert len(tokenizer) == config.vocab_size
+    settings = model.generation_config
+    assert set(settings.eos_token_id) == {tokenizer.convert_tokens_to_ids(STOP), tokenizer.convert_tokens_to_ids(END)}
+    assert not settings.do_sample
+    assert settings.repetition_penalty in (None, 1.0)
+
+
+def test_files_are_small_and_described() -> None:
+    assert (FOLDER / "model.safetensors").stat().st_size < 7_200_000
+    assert (FOLDER / "heldout.txt").stat().st_size <= 60_000
+    about = json.loads((FOLDER / "loss.json").read_text(encoding="utf-8"))
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert f"{about['parameters']:,}" in readme
+    assert f"{about['curve'][-1]['heldout_loss']:.3f}" in readme
+
+
+def test_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
+    )
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids.count(tokenizer.convert_tokens_to_ids(STOP)) == 2
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("text", ["Blocks, pages: 16 tokens.\n\n  Two  spaces.", "Grüße, 你好, \U0001f9f1", "def f(x):\n\treturn x"])
+def test_tokenizer_round_trip(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_greedy_text_is_english(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, held_out: list[str]
+) -> None:
+    known = set(words(" ".join(held_out)))
+    prompts = [*PLAIN, *(render(tokenizer, question) for question in QUESTIONS)]
+    for prompt, ids in zip(prompts, greedy(model, tokenizer, prompts), strict=True):
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        said = words(text)
+        assert len(said) >= 15, (prompt, text)
+        assert sum(word in known for word in said) >= 0.85 * len(said), (prompt, text)
+        grams = Counter(zip(said, said[1:], said[2:], said[3:], strict=False))
+        assert max(grams.values()) <= 2, (prompt, text)
+
+
+def test_answers_end_and_are_on_the_subject(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    answers = greedy(model, tokenizer, [render(tokenizer, question) for question in QUESTIONS])
+    for ids, key in zip(answers, ("blue", "block", "library", "memory"), strict=True):
+        assert key in tokenizer.decode(ids)
+    assert [ids[-1] == tokenizer.convert_tokens_to_ids(STOP) for ids in answers].count(True) >= 3
+
+
+def test_facts_are_found_far_back(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    facts = "The box is red. The cup is blue. The hat is green. The lamp is white. The key is black."
+    things = {"box": "red", "cup": "blue", "hat": "green", "lamp": "white", "key": "black"}
+    prompts = [f"{facts}\n\nQuestion: What colour is the {thing}?\nAnswer:" for thing in things]
+    answers = [tokenizer.decode(ids) for ids in greedy(model, tokenizer, prompts)]
+    assert sum(colour in answer for answer, colour in zip(answers, things.values(), strict=True)) >= 4, answers
+
+
+def loss(model: Qwen2ForCausalLM, ids: torch.Tensor, window: int) -> torch.Tensor:
+    """Nats a token over rows of ids [B, T], where each token sees itself and the `window` - 1 tokens before it."""
+    back = torch.arange(ids.shape[1])[:, None] - torch.arange(ids.shape[1])
+    seen = (back >= 0) & (back < window)
+    mask = torch.zeros(1, 1, *seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    logits = model(ids, attention_mask=mask, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def test_attention_matters(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, held_out: list[str]
+) -> None:
+    ids = tokenizer(END.join(held_out) + END, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+    rows = ids[: len(ids) // 512 * 512].view(-1, 512)
+    full, near = loss(model, rows, 512).item(), loss(model, rows, 4).item()
+    print(f"held-out loss {full:.3f}, with the last 4 tokens only {near:.3f}")
+    assert full < 1.0
+    assert near > full + 1.0
