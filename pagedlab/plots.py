@@ -110,3 +110,28 @@ def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
     extent = (steps[0], steps[-1] + 1, 0, run.num_slots)
     ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")  # sharp, and small
     ax.set(xlabel="time (steps)", ylabel="address (token slots)")
+
+
+def draw_chains(ax: Axes, chains: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """Prompts block by block, each a chain of (text, name): one row while names agree, then a row each."""
+    import textwrap
+
+    from matplotlib.patches import Rectangle
+
+    places: dict[tuple[int, str], float] = {}
+    middle = (len(chains) - 1) / 2
+    for row, chain in enumerate(chains):
+        for i, (text, name) in enumerate(chain):
+            if (i, name) in places:
+                continue
+            shared = all(i < len(other) and other[i][1] == name for other in chains)
+            y = places[i, name] = -(middle if shared else row)
+            color = sequence_color(0 if shared else 1 + row)
+            ax.add_patch(Rectangle((i, y - 0.3), 0.82, 0.6, facecolor="none", edgecolor=color, linewidth=2))
+            ax.text(i + 0.41, y, textwrap.fill(text, 17), ha="center", va="center", fontsize=8)
+            ax.text(i + 0.41, y - 0.33, name, ha="center", va="top", fontsize=8, family="monospace", color=color)
+            if i:
+                start = (i - 0.18, places[i - 1, chain[i - 1][1]])
+                ax.annotate("", (i, y), start, arrowprops={"arrowstyle": "->", "color": NEUTRAL})
+    ax.set(xlim=(-0.05, max(map(len, chains))), ylim=(-len(chains) + 0.4, 0.4))
+    ax.axis("off")

@@ -95,7 +95,9 @@ def test_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("text", ["Blocks, pages: 16 tokens.\n\n  Two  spaces.", "Grüße, 你好, \U0001f9f1", "def f(x):\n\treturn x"])
+@pytest.mark.parametrize(
+    "text", ["Blocks, pages: 16 tokens.\n\n  Two  spaces.", "Grüße, 你好, \U0001f9f1", "def f(x):\n\treturn x"]
+)
 def test_tokenizer_round_trip(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
@@ -138,9 +140,7 @@ def loss(model: Qwen2ForCausalLM, ids: torch.Tensor, window: int) -> torch.Tenso
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def test_attention_matters(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, held_out: list[str]
-) -> None:
+def test_attention_matters(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, held_out: list[str]) -> None:
     ids = tokenizer(END.join(held_out) + END, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
     rows = ids[: len(ids) // 512 * 512].view(-1, 512)
     full, near = loss(model, rows, 512).item(), loss(model, rows, 4).item()
