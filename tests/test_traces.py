@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab.traces import PERCENTILES, SHAPES, exponential, load, save, synthetic
+from pagedlab.traces import PERCENTILES, SHAPES, exponential, load, save, shared_prompts, synthetic
 
 REAL = os.environ.get("PAGEDLAB_TRACES", "")
 needs_real = pytest.mark.skipif(not REAL, reason="set PAGEDLAB_TRACES to a folder with the real Azure CSV files")
@@ -112,3 +113,16 @@ def test_percentiles_are_those_of_the_real_trace(name: str) -> None:
     np.testing.assert_allclose(np.percentile(trace.prompt, PERCENTILES), shape.prompt, atol=0.051)
     np.testing.assert_allclose(np.percentile(trace.output, PERCENTILES), shape.output, atol=0.051)
     assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, abs=0.005)
+
+
+def test_prompts_that_begin_alike(seed: int) -> None:
+    single = shared_prompts(200, num_systems=3, chats=0, vocabulary=50_000, seed=seed)
+    assert single == shared_prompts(200, num_systems=3, chats=0, vocabulary=50_000, seed=seed)
+    openings = Counter(tuple(prompt[:64]) for prompt, _ in single)
+    assert len(openings) == 3
+    assert max(openings.values()) > 200 / 3  # Zipf: the first of three gets six of eleven
+    assert len({tuple(prompt) for prompt, _ in single}) == 200
+    chats = shared_prompts(200, num_systems=3, vocabulary=50_000, seed=seed)
+    past = {tuple(prompt + answer) for prompt, answer in chats}
+    turns = sum(any(tuple(prompt[:n]) in past for n in range(len(prompt))) for prompt, _ in chats)
+    assert 60 < turns < 140

@@ -51,7 +51,8 @@ def poison() -> Iterator[None]:
 def assert_close(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
     """Error against fp64 at most twice that of torch's attention in the same dtype, and no value far off.
 
-    A quarter of a rounding is allowed on top, for the batches so small that torch gets them exactly right.
+    On top, for batches so small that torch's error is a matter of luck: in fp32, where the roundings of the
+    scores are what counts, one rounding of the largest value, in others a fiftieth of one.
     """
     assert out.dtype == case.q.dtype
     assert out.shape == case.q.shape
@@ -64,7 +65,7 @@ def assert_close(case: Case, out: torch.Tensor, scale: float | None = None) -> N
     def error(values: torch.Tensor) -> torch.Tensor:
         return (values.double() - truth).square().mean().sqrt()
 
-    allowed = 2 * error(case.dense(out.dtype, scale)) + rounding / 4
+    allowed = 2 * error(case.dense(out.dtype, scale)) + rounding * (1 if out.dtype == torch.float32 else 0.02)
     assert error(out) <= allowed, f"error {error(out):.2e}, allowed is {allowed:.2e}"
     assert (out.double() - truth).abs().max() <= 20 * allowed + rounding, "one value is far off"
 
