@@ -14,7 +14,7 @@ WORKERS ?= 2
 .PHONY: lab test notebooks lint format setup
 
 lab: setup
-	$(BIN)/jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
 	$(RUN) -m pytest -n $(WORKERS) tests
