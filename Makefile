@@ -17,7 +17,8 @@ lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) tests
+	$(RUN) -m pytest -n $(WORKERS) -m "not browser" tests
+	$(RUN) -m pytest -m browser tests  # alone: the browser's event loop would be in the way of other tests'
 	$(RUN) -m pytest -n $(WORKERS) --nbmake --nbmake-timeout=300 notebooks
 
 notebooks: setup
