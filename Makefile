@@ -16,9 +16,10 @@ WORKERS ?= 2
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
+# Browser tests run alone: in one process with others, their event loop would be in the way.
 test: lint
 	$(RUN) -m pytest -n $(WORKERS) -m "not browser" tests
-	$(RUN) -m pytest -m browser tests  # alone: the browser's event loop would be in the way of other tests'
+	$(RUN) -m pytest -m browser tests
 	$(RUN) -m pytest -n $(WORKERS) --nbmake --nbmake-timeout=300 notebooks
 
 notebooks: setup

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    "axes.facecolor": "none",
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), NEUTRAL),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.titlesize": "medium",
     "figure.constrained_layout.use": True,
     "hatch.linewidth": 1.0,
-    # Where all ticks are equally light, matplotlib-inline takes the figure for a dark one and Lab backs it in black.
-    "ytick.color": "#7C7C7C",
 }
 # Colour and hatch by kind of slot; what is used is solid, so the eye finds it first.
 KIND_LOOKS = dict(
@@ -39,7 +37,8 @@ def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure
     from cycler import cycler
 
     plt.rcParams.update(STYLE | {"axes.prop_cycle": cycler(color=SEQUENCE_COLORS)})
-    return plt.subplots(figsize=(width, height), **subplots)
+    # No frame, rather than one of colour "none": Jupyter puts a box behind such a figure, black if its ticks are light.
+    return plt.subplots(figsize=(width, height), frameon=False, **subplots)
 
 
 def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:

@@ -56,7 +56,7 @@ class Guess:
 
 
 class Revealed:
-    """The truth as a bar, the guess, if there was one, as a bar above it."""
+    """Guess and truth as bars, one above the other; the truth alone where there was no guess."""
 
     def __init__(self, question: str, guessed: float | None, truth: float, unit: str) -> None:
         self.question, self.guessed, self.truth, self.unit = question, guessed, truth, unit
@@ -73,11 +73,12 @@ class Revealed:
         return f"{self.question} {said}" + ("" if self.guessed is not None else " (you made no guess)")
 
     def _repr_html_(self) -> str:
+        longest = 12 if self.guessed is not None else 0  # a bar alone says nothing
         largest = max(abs(number) for _, number, _ in self._rows()) or 1
         bar = "display:inline-block;height:.8em;background:{};width:{:.2f}em"
         bars = "".join(
             f'<tr><td style="text-align:right">{name}</td><td style="text-align:left;width:24em">'
-            f'<span style="{bar.format(color, 12 * abs(number) / largest)}"></span> '
+            f'<span style="{bar.format(color, longest * abs(number) / largest)}"></span> '
             f"<b>{html.escape(self._say(number))}</b></td></tr>"
             for name, number, color in self._rows()
         )
