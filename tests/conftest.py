@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import secrets
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-# Before torch is imported: tests run side by side, and OpenMP threads that compete for a core are far slower than one.
 if shutil.which("nvidia-smi") is None:  # Triton reads it when it is first imported, by whoever that may be
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Before torch is imported: tests run side by side, and OpenMP threads that compete for a core are far slower than one.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test asks the hub; those about the hub put a server of their own in its place.
