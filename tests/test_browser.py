@@ -106,9 +106,11 @@ class Grid:
         return browser.run_python(self.page, code.replace("{w}", self.name))
 
     def settled(self) -> None:
-        """Wait until the page shows the latest state."""
-        serial = self.python("print({w}._serial)").strip()
+        """Wait until Python has answered every click and the page shows the latest state."""
+        # JupyterLab hands widget messages to a thread of the kernel's own: running code does not wait for them.
         handle = self.root.element_handle()
+        self.page.wait_for_function("root => !Number(root.dataset.asked)", arg=handle, timeout=15_000)
+        serial = self.python("print({w}._serial)").strip()
         self.page.wait_for_function(
             "([root, serial]) => root.dataset.serial === serial", arg=[handle, serial], timeout=15_000
         )
@@ -182,6 +184,22 @@ def test_examples_and_the_slider(page: Any) -> None:
     grid.settled()
     assert "step 5 of 16" in grid.text(".pl-prompt")
     grid.check()
+
+
+def test_a_late_answer_does_not_pull_the_slider_back(page: Any) -> None:
+    grid = Grid(page, "w")
+    grid.root.locator("[data-ref=examples]").select_option("beam search")
+    grid.settled()
+    grid.root.evaluate("""(root) => {
+        const slider = root.querySelector('.pl-scrubber');
+        root.seen = [];
+        root.watcher = new MutationObserver(() => root.seen.push(slider.value));
+        root.watcher.observe(root, { attributeFilter: ['data-serial'] });
+        for (const step of [0, 1, 2]) { slider.value = step; slider.dispatchEvent(new Event('input')); }
+    }""")
+    grid.settled()
+    assert grid.root.evaluate("(root) => (root.watcher.disconnect(), root.seen)") == ["2", "2", "2"]
+    assert grid.check()["tables"] == [["s0", [0, 1, 2, 3]], ["s1", [0, 1, 2, 3]]]
 
 
 def test_selecting_by_row_and_by_block(page: Any) -> None:

@@ -102,6 +102,7 @@ function render({ model, el: host }) {
   let state = model.get("state");
   let selected = null; // name of the sequence that Append, Write, Fork and Free act on
   let pointed = null; // physical block under pointer or focus
+  let asked = 0; // messages to Python whose answer is still to come
   let owners = []; // for each physical block: [{table, index, held}], a table lists it as `index` and holds `held` tokens
 
   const root = el("div", { class: `pl-root${live ? " pl-live" : ""}`, role: "group", "aria-label": "block pool" });
@@ -111,6 +112,7 @@ function render({ model, el: host }) {
   const heldIn = (table, index) => Math.max(0, Math.min(state.block_size, table.tokens - index * state.block_size));
 
   // ---- once: what can be clicked
+  const send = (message) => { root.dataset.asked = asked += 1; model.send(message); };
   const amount = () => Math.max(1, Math.trunc(Number($.amount.value)) || 1);
   $.amount.value = state.block_size + (state.block_size >> 2);
   $.amount.addEventListener("input", () => paintSelection());
@@ -119,20 +121,20 @@ function render({ model, el: host }) {
     node.addEventListener("click", () => {
       // aria-disabled, not disabled: a button that loses the focus would leave the keyboard to the notebook.
       if (node.getAttribute("aria-disabled") === "true") return;
-      model.send({ op, sequence: op === "new" ? null : selected, n: op === "new" || op === "append" ? amount() : null });
+      send({ op, sequence: op === "new" ? null : selected, n: op === "new" || op === "append" ? amount() : null });
     });
   }
   $.examples.append(...presets.map((name) => new Option(name, name)));
   $.examples.hidden = !presets.length;
   $.examples.addEventListener("change", () => {
-    model.send({ op: "preset", name: $.examples.value });
+    send({ op: "preset", name: $.examples.value });
     $.examples.value = "";
   });
   $.model.append(...models.map(({ name }) => new Option(name, name)));
   $.model.value = "LLaMA-2-7B";
   $.model.addEventListener("change", () => paintCounters());
-  $.scrubber.addEventListener("input", () => model.send({ op: "seek", step: Number($.scrubber.value) }));
-  $.log.addEventListener("click", ({ target }) => target.value && model.send({ op: "seek", step: target.value }));
+  $.scrubber.addEventListener("input", () => send({ op: "seek", step: Number($.scrubber.value) }));
+  $.log.addEventListener("click", ({ target }) => target.value && send({ op: "seek", step: target.value }));
   $.toolbar.hidden = live;
   const bar = Object.values(buttons).filter((node) => $.toolbar.contains(node));
   for (const node of bar) node.tabIndex = -1;
@@ -327,7 +329,7 @@ function render({ model, el: host }) {
     const text = `${live ? "Frame" : "Step"} ${state.step} of ${state.steps}`;
     set($.stepText, { text });
     set($.scrubber, { min: state.floor, max: Math.max(state.floor + 1, state.steps), "aria-valuetext": text });
-    $.scrubber.value = state.step;
+    if (!asked) $.scrubber.value = state.step; // an answer to an earlier place must not pull a moving slider back
     if (live) return;
     set($.calls, { text: [...state.calls.slice(0, 6), ...(state.calls.length > 6 ? ["…"] : [])].join(" · ") });
     while ($.log.children.length < state.log.length) $.log.append(el("li"));
@@ -367,6 +369,7 @@ function render({ model, el: host }) {
   // ---- a new state
   function paint() {
     state = model.get("state");
+    asked = Math.max(0, asked - 1);
     owners = state.counts.map(() => []);
     for (const table of state.tables) {
       table.blocks.forEach((id, index) => owners[id]?.push({ table, index, held: heldIn(table, index) }));
@@ -383,7 +386,7 @@ function render({ model, el: host }) {
     paintGoal();
     scroll();
     point(pointed); // tables may have new cells to light
-    root.dataset.serial = state.serial;
+    Object.assign(root.dataset, { serial: state.serial, asked });
   }
 
   host.append(root);
@@ -391,10 +394,7 @@ function render({ model, el: host }) {
   const resized = new ResizeObserver(() => { paintArrows(); scroll(); });
   resized.observe($.grid);
   model.on("change:state", paint);
-  return () => {
-    resized.disconnect();
-    model.off("change:state", paint);
-  };
+  return () => { resized.disconnect(); model.off("change:state", paint); };
 }
 
 export default { render };
