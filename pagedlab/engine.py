@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from pagedlab.attention import PagedAttention, get_backend
@@ -25,15 +24,13 @@ from pagedlab.batch import build_batch
 from pagedlab.beam import BeamSearch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.model import Model, load_model
+from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Output, Stats
 from pagedlab.prefix import PrefixCache
 from pagedlab.sampling import SamplingParams, sample
-from pagedlab.scheduler import Chunk, Request, Schedule, Scheduler, Sequence
+from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
 
 Prompt = str | list[int] | list[dict[str, str]]
-CPU_KV_BYTES = 1 << 30  # KV cache on a CPU unless num_blocks says otherwise; untouched blocks cost nothing
-GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
 
 
 @dataclass
@@ -63,9 +60,10 @@ class LLM:
     `pagedlab.model.choose_model`. num_blocks: None for what fits. max_batch_tokens: tokens a forward pass.
     max_sequences: texts at once. prefix_caching: keep the blocks of ended texts while there is room, and skip
     what a new prompt shares with them (off for a pool without the verbs for it); or a class with `PrefixCache`'s
-    match and insert, made over the pool. attention_backend: a name, or a function with `paged_attention`'s
-    parameters. block_pool and block_table: classes with `BlockPool`'s and `BlockTable`'s verbs, your own
-    included. seed: where requests without a seed take theirs from.
+    match and insert, made over the pool. preemption: what happens to the KV of a request that gives way when
+    blocks run out, "recompute" or "swap". attention_backend: a name, or a function with `paged_attention`'s
+    parameters. block_pool, block_table and scheduler: classes with the verbs of `BlockPool`, `BlockTable` and
+    `Scheduler`, your own included. seed: where requests without a seed take theirs from.
     """
 
     def __init__(
@@ -79,9 +77,11 @@ class LLM:
         max_batch_tokens: int = 4096,
         max_sequences: int = 256,
         prefix_caching: bool | Callable[[Any], Any] = True,
+        preemption: How = "recompute",
         attention_backend: str | PagedAttention = "auto",
         block_pool: type[Any] = BlockPool,
         block_table: type[BlockTable] = BlockTable,
+        scheduler: type[Scheduler] = Scheduler,
         seed: int = 0,
         verbose: bool = True,
     ) -> None:
@@ -90,7 +90,8 @@ class LLM:
         self.model = model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
         cache = self.model.kv_cache(1, block_size)
         if num_blocks is None:
-            num_blocks = self._blocks_that_fit(cache.bytes_per_block, block_size, max_sequences)
+            useful = max_sequences * blocks_for(self.model.max_length, block_size)
+            num_blocks = min(useful, cache.blocks_that_fit())
         self.pool: Pool = block_pool(num_blocks, block_size)
         verbs = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
         missing = [verb for verb in verbs if not hasattr(self.pool, verb)]
@@ -100,14 +101,18 @@ class LLM:
         new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
         can_cache = prefix_caching and hasattr(self.pool, "attach")
         self.prefix_cache = new_cache(self.pool) if can_cache else None
-        self.scheduler = Scheduler(self.pool, max_batch_tokens, max_sequences, self.prefix_cache)
+        limits = max_batch_tokens, max_sequences
+        self.scheduler = scheduler(self.pool, *limits, self.prefix_cache, preemption=preemption, swapper=self.cache)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self.seed = seed
         self._new_table = block_table
         self._ids = itertools.count()
         self._jobs: dict[int, _Job] = {}
         self._cached_before = 0
+        self._owned: set[int] = set()  # requests of a `generate` or `stream`, which hands them out itself
+        self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
+        self.plan = Schedule()  # of the latest step
 
     # ------------------------------------------------------------------ whole texts
 
@@ -124,7 +129,7 @@ class LLM:
         `sampling` is for all of them, or a list with one each. Only prompts with the same salt share cached
         blocks. `ValueError` names the first bad prompt, and then none has been started.
         """
-        batch: list[Any] = [prompts] if _is_one_prompt(prompts) else list(prompts)
+        batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = list(sampling) if isinstance(sampling, (list, tuple)) else [sampling or SamplingParams()] * len(batch)
         if len(params) != len(batch):
             raise ValueError(f"{len(batch)} prompts and {len(params)} SamplingParams: give one for all, or one each")
@@ -132,11 +137,11 @@ class LLM:
         try:
             for i, (prompt, p) in enumerate(zip(batch, params, strict=True)):
                 try:
-                    added.append(self._jobs[self.add(prompt, p, salt=salt)].completion)
+                    added.append(self._own(self.add(prompt, p, salt=salt)))
                 except ValueError as error:
                     raise ValueError(f"prompt {i}: {error}" if len(batch) > 1 else str(error)) from None
             while not all(completion.finished for completion in added):
-                self.step()
+                self._step_for_others()
         finally:
             self._abort_all(added)
         return added
@@ -148,7 +153,7 @@ class LLM:
             raise ValueError(
                 f"stream yields one text and {params.num_texts} are asked for: use generate, or add and step"
             )
-        pieces = self._pieces(self._jobs[self.add(prompt, params, stream=True)].completion)
+        pieces = self._pieces(self._own(self.add(prompt, params, stream=True)))
         next(pieces)  # into its try block: a stream that nobody reads still aborts its request when it is dropped
         return pieces
 
@@ -159,7 +164,7 @@ class LLM:
         try:
             yield ""
             while not completion.finished:
-                self.step()
+                self._step_for_others()
                 if piece := detokenizer.take(completion.finished):
                     yield piece
             if piece := detokenizer.take(finished=True):  # written in somebody else's steps
@@ -196,29 +201,40 @@ class LLM:
         if params.beam_width:
             eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
             beams = BeamSearch(params.beam_width, max_tokens, eos, params.length_penalty, params.early_stopping)
-        completion = Completion(request_id, ids[:], [self._output(first, params, stream)])
+        completion = Completion(request_id, ids[:], [self._output(first, params, stream)], time.perf_counter())
         self._jobs[request_id] = _Job(request, params, completion, beams)
         return request_id
 
     def step(self) -> list[Completion]:
         """Run one forward pass and return the completions it touched; `finished` tells which are done.
 
-        If the model or the choice of tokens fails, the step has not happened: no token is added, and the tables
-        are as before. If it fails while texts take their tokens, the requests in it are aborted.
+        With them come those that finished since the last call, in the steps of a `generate` or `stream`. If the
+        model or the choice of tokens fails, the step has not happened: no token is added, and the tables are as
+        before. If it fails while texts take their tokens, the requests in it are aborted.
         """
+        touched = self._step()
+        unseen, self._unseen = self._unseen, []
+        return unseen + touched
+
+    def _step_for_others(self) -> None:
+        """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for `step`."""
+        self._unseen += [c for c in self._step() if c.finished and c.request_id not in self._owned]
+
+    def _step(self) -> list[Completion]:
         began = time.perf_counter()
-        plan = self.scheduler.schedule()
+        plan = self.plan = self.scheduler.schedule()
         if not plan.chunks:
             return []
         self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+        speaking = [chunk for chunk in plan.chunks if chunk.is_last]
         try:
             self.cache.copy_blocks(plan.copies)
             logits = self.model.forward(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
-            drawn, searches = self._choose(logits, [chunk for chunk in plan.chunks if chunk.is_last])
+            drawn, searches = self._choose(logits, speaking)
         except BaseException:
             self.scheduler.undo(plan)
             raise
-        touched = list(dict.fromkeys(chunk.request.request_id for chunk in plan.chunks))
+        touched = dict.fromkeys(chunk.request.request_id for chunk in plan.chunks)
         completions = [self._jobs[request_id].completion for request_id in touched]
         try:
             self._remember(plan)
@@ -231,12 +247,15 @@ class LLM:
         except BaseException:
             self._abort_all(completions)
             raise
+        now = time.perf_counter()
+        for request_id in dict.fromkeys(chunk.request.request_id for chunk in speaking):
+            self._jobs[request_id].completion.times.append(now)
         for completion in completions:
             if completion.finished:
                 self.scheduler.remove(self._jobs.pop(completion.request_id).request)
-        self._count(
-            plan, len(drawn) + sum(len(request.sequences) for request, _ in searches), time.perf_counter() - began
-        )
+        cached = self.scheduler.cached_tokens - self._cached_before
+        num_new = len(drawn) + sum(len(request.sequences) for request, _ in searches)
+        self.stats.record(plan, num_new, cached, self._used(), now - began)
         for callback in tuple(self._callbacks):
             callback()
         return completions
@@ -363,35 +382,15 @@ class LLM:
         detokenizer = Detokenizer(self.model.tokenizer, tuple(params.stop)) if needs_text else None
         return Output(sequence, detokenizer, self.decode)
 
-    def _count(self, plan: Schedule, new_tokens: int, seconds: float) -> None:
-        stats = self.stats
-        stats.steps += 1
-        for _, sequence, start, stop in plan.chunks:
-            stats.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
-        stats.cached_tokens = self.scheduler.cached_tokens - self._cached_before
-        stats.output_tokens += new_tokens
-        stats.blocks_used = self._used()
-        stats.seconds += seconds
-
     def _used(self) -> int:
         return self.pool.num_blocks - self.pool.num_free
 
+    def _own(self, request_id: int) -> Completion:
+        self._owned.add(request_id)
+        return self._jobs[request_id].completion
+
     def _abort_all(self, completions: list[Completion]) -> None:
+        self._owned.difference_update(completion.request_id for completion in completions)
         with ExitStack() as stack:  # all of them, even if a pool that is broken raises at the first
             for completion in completions:
                 stack.callback(self.abort, completion.request_id)
-
-    def _blocks_that_fit(self, bytes_per_block: int, block_size: int, max_sequences: int) -> int:
-        useful = max_sequences * blocks_for(self.model.max_length, block_size)
-        if self.model.device.type == "cuda":
-            memory = int(GPU_KV_SHARE * torch.cuda.mem_get_info(self.model.device)[0])
-        else:
-            memory = CPU_KV_BYTES
-        return max(1, min(useful, memory // bytes_per_block))
-
-
-def _is_one_prompt(prompts: Any) -> bool:
-    """A text, a list of ids and a list of messages are one prompt; a list of any of these is several."""
-    if not isinstance(prompts, (list, tuple, np.ndarray)):
-        return True
-    return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))

@@ -14,6 +14,9 @@ import torch
 
 from pagedlab.blocks import BlockCopy
 
+CPU_KV_BYTES = 1 << 30  # of a cache on the CPU, unless its size is chosen; untouched blocks cost nothing
+GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
+
 
 class HostBlocks(NamedTuple):
     """Blocks parked in host memory, each tensor [num_layers, n, block_size, num_kv_heads, head_dim]."""
@@ -47,6 +50,12 @@ class KVCache:
         """Bytes of one block's keys and values in all layers."""
         num_layers, _, *block = self.keys.shape
         return 2 * num_layers * torch.Size(block).numel() * self.keys.element_size()
+
+    def blocks_that_fit(self) -> int:
+        """How many such blocks a cache on this device should hold, given the memory that is free now."""
+        device = self.keys.device
+        memory = int(GPU_KV_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else CPU_KV_BYTES
+        return max(1, memory // self.bytes_per_block)
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pagedlab.batch import Batch
@@ -151,6 +152,13 @@ class Model:
     def decode(self, token_ids: list[int]) -> str:
         """The text of these tokens, without special ones."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def is_one_prompt(prompts: Any) -> bool:
+    """A text, a list of ids and a list of messages are one prompt; a list of any of these is several."""
+    if not isinstance(prompts, (list, tuple, np.ndarray)):
+        return True
+    return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))
 
 
 def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:

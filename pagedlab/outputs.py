@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.scheduler import Sequence
+from pagedlab.scheduler import Schedule, Sequence
 
 
 @dataclass
@@ -50,11 +50,17 @@ class Output:
 
 @dataclass
 class Completion:
-    """What came of one prompt: `n` outputs, or the beams with the best first. `finished` once every one of them is."""
+    """What came of one prompt: `n` outputs, or the beams with the best first. `finished` once every one of them is.
+
+    added and times: when the request came, and when its texts took their first, second, ... token, on the clock of
+    `time.perf_counter`. So the time to first token is `times[0] - added`.
+    """
 
     request_id: int
     prompt_token_ids: list[int]
     outputs: list[Output]
+    added: float = 0.0
+    times: list[float] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -65,7 +71,8 @@ class Completion:
 class Stats:
     """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again.
 
-    prompt_tokens are those computed; cached_tokens were found in the prefix cache and skipped.
+    prompt_tokens are those computed, again for requests that gave way; cached_tokens were found in the prefix
+    cache and skipped. preemptions: how often a request gave way, and swaps: how often by swap.
     """
 
     num_blocks: int
@@ -76,7 +83,20 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    preemptions: int = 0
+    swaps: int = 0
     seconds: float = 0.0
+
+    def record(self, plan: Schedule, new_tokens: int, cached_tokens: int, blocks_used: int, seconds: float) -> None:
+        """Count a step of that plan. cached_tokens and blocks_used are the totals after it."""
+        self.steps += 1
+        for _, sequence, start, stop in plan.chunks:
+            self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
+        self.output_tokens += new_tokens
+        self.preemptions += len(plan.preempted)
+        self.swaps += sum(how == "swap" for _, how in plan.preempted)
+        self.cached_tokens, self.blocks_used = cached_tokens, blocks_used
+        self.seconds += seconds
 
     @property
     def bytes_used(self) -> int:
@@ -97,4 +117,5 @@ class Stats:
             f"{self.steps} steps) after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
             f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), "
             f"now {self.blocks_used} in use"
+            + (f"; {self.preemptions} times a request gave way, {self.swaps} by swap" if self.preemptions else "")
         )

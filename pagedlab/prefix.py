@@ -188,38 +188,37 @@ class PrefixCache:
         last token, and a prompt found whole would leave none to compute. A token id that is no int32 is a
         `ValueError`, and then nothing is shared.
         """
-        if leave < 0:
-            raise ValueError(f"leave must be 0 or more, got {leave}")
-        salt = self.salt if salt is None else salt
-        asked = max(0, len(token_ids) - leave) // self.pool.block_size
-        found: list[Entry] = []
-        for tokens, name in self._blocks.chain(token_ids, 0, asked, self._blocks.root(salt)):
-            entry = self._find(name, tokens, found[-1] if found else None, salt)
-            if entry is None:
-                break
-            found.append(entry)
+        found = self._longest(token_ids, leave, salt)
         table = self._new_table(self.pool)
-        for entry in found:
-            table.block_ids.append(self.pool.share(entry.block_id))
-            entry.hits += 1
-            self.pool.emit("hit", entry.block_id)
+        try:
+            for entry in found:
+                table.block_ids.append(self.pool.share(entry.block_id))
+                entry.hits += 1
+                self.pool.emit("hit", entry.block_id)
+        except BaseException:
+            table.free()
+            raise
         table.num_tokens = len(found) * self.pool.block_size
         self.stats.lookups += 1
         self.stats.asked_tokens += len(token_ids)
-        self.stats.asked_blocks += asked
+        self.stats.asked_blocks += max(0, len(token_ids) - leave) // self.pool.block_size
         self.stats.hit_tokens += table.num_tokens
         self.stats.hit_blocks += len(found)
         return table
+
+    def in_use(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> int:
+        """How many of the blocks that `match` would share somebody holds now. Counts as no lookup."""
+        return sum(self.pool.refcount(entry.block_id) > 0 for entry in self._longest(token_ids, leave, salt))
 
     def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
         """Register the full blocks of `token_ids`, the tokens of `table` whose KV is computed, first to last.
 
         Call it after the KV is there, never before; the salt is that of the match. Blocks registered already cost
-        nothing, so calling it after every step is cheap; call it before a fork, or the fork keeps blocks of its own
-        that nobody else finds. Where the same prefix was computed twice at the same time, the first to register wins:
-        the table's own block is given back and the registered one, which holds the same KV, takes its place. Return
-        how many blocks were exchanged so, for whoever keeps a copy of the table. `ValueError`, with nothing changed,
-        for another pool's table or for tokens that cannot be the table's.
+        nothing, so calling it after every step is cheap; call it before a fork, or both keep blocks that nobody else
+        finds. Where the same prefix was computed twice at the same time, the first to register wins: a block that is
+        the table's alone is given back and the registered one, which holds the same KV, takes its place. Return how
+        many blocks were exchanged so, for whoever keeps a copy of the table. `ValueError`, with nothing changed, for
+        another pool's table or for tokens that cannot be the table's.
         """
         salt = self.salt if salt is None else salt
         size, ids = self.pool.block_size, table.block_ids
@@ -245,7 +244,7 @@ class PrefixCache:
             entry = self._find(name, tokens, parent, salt)
             if entry is None:
                 entry = self._register(ids[i], name, tokens, parent, salt)
-            else:
+            elif self.pool.refcount(ids[i]) == 1:  # a block that a sibling holds too would not be given back
                 own, ids[i] = ids[i], self.pool.share(entry.block_id)
                 self.pool.release(own)
                 exchanged += 1
@@ -257,6 +256,20 @@ class PrefixCache:
         """Forget every registration, for instance when the model's weights change. Blocks in use stay in use."""
         for block_id in tuple(self._by_block):
             self.pool.forget(block_id)
+
+    def _longest(self, token_ids: Sequence[int], leave: int, salt: str | None) -> list[Entry]:
+        """The entries of the longest registered prefix of full blocks."""
+        if leave < 0:
+            raise ValueError(f"leave must be 0 or more, got {leave}")
+        salt = self.salt if salt is None else salt
+        asked = max(0, len(token_ids) - leave) // self.pool.block_size
+        found: list[Entry] = []
+        for tokens, name in self._blocks.chain(token_ids, 0, asked, self._blocks.root(salt)):
+            entry = self._find(name, tokens, found[-1] if found else None, salt)
+            if entry is None:
+                break
+            found.append(entry)
+        return found
 
     def _find(self, name: bytes, tokens: bytes, parent: Entry | None, salt: str | None) -> Entry | None:
         for entry in self._by_name.get(name, ()):

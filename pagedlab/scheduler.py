@@ -1,70 +1,38 @@
 """Who runs in the next step, and in which blocks. Pure Python: it sees numbers of tokens, never a tensor.
 
-First come, first served. A request is admitted once the blocks it may need at most are not promised to
-others, so whoever runs can always finish. A promise is not memory: blocks are taken one by one as the text
-grows, and what a text does not use was never held.
+A request waits, runs, or is swapped out. Whoever runs takes blocks one by one as the text grows; when none is
+left, the request that came last gives way, whole, and its blocks go to those that came before it. Either its
+KV is thrown away and computed again later (recompute), or it is parked in host memory (swap).
+
+Nobody waits for ever: the oldest request is never asked to give way, `add` refuses what would not fit alone,
+and who gave way comes back before anybody new. So the oldest goes on in every step until it is done.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.blocks import BlockCopy, BlockTable, Pool, blocks_for
+from pagedlab.blocks import BlockCopy, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
+from pagedlab.request import Parked, Request, Sequence, common_prefix
+
+__all__ = ["Chunk", "Preemption", "Request", "Schedule", "Scheduler", "Sequence", "Swapper"]
+
+How = Literal["recompute", "swap"]
 
 
-@dataclass(eq=False)
-class Sequence:
-    """One text being written: its tokens, and the blocks that hold the KV of the first `table.num_tokens`."""
+class Swapper(Protocol):
+    """Moves the contents of blocks, at once: `KVCache` in the engine."""
 
-    name: str
-    table: BlockTable
-    token_ids: list[int]
-    seed: int
-    num_prompt_tokens: int
-    finish_reason: str | None = None
-    cumulative_logprob: float = 0.0
-    score: float | None = None  # of a beam that has ended
+    def swap_out(self, block_ids: Seq[int]) -> Any:
+        """Copy blocks to host memory and return what `swap_in` needs to bring them back."""
 
-    @property
-    def num_uncomputed(self) -> int:
-        """Tokens that have no KV yet: the rest of the prompt, or the one token sampled last."""
-        return len(self.token_ids) - self.table.num_tokens
-
-    @property
-    def output_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
-
-
-@dataclass(eq=False)
-class Request:
-    """One prompt and the `num_texts` texts that continue it. They are one sequence until the prompt is computed."""
-
-    request_id: int
-    sequences: list[Sequence]
-    num_texts: int
-    max_tokens: int
-    salt: str | None = None  # only requests with the same salt share cached blocks
-
-    def blocks_at_most(self, block_size: int) -> int:
-        """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.
-
-        The token sampled last is never fed back, so it needs no slot.
-        """
-        prompt = self.sequences[0].num_prompt_tokens
-        shared = prompt // block_size
-        return shared + self.num_texts * (blocks_for(prompt + self.max_tokens - 1, block_size) - shared)
-
-    @property
-    def texts_to_fork(self) -> int:
-        """Texts that are still to be forked from the first one, once its prompt is computed."""
-        return self.num_texts - len(self.sequences)
-
-    @property
-    def unfinished(self) -> list[Sequence]:
-        return [s for s in self.sequences if s.finish_reason is None]
+    def swap_in(self, parked: Any, block_ids: Seq[int]) -> None:
+        """Write what was parked, in order, into `block_ids`."""
 
 
 class Chunk(NamedTuple):
@@ -81,31 +49,87 @@ class Chunk(NamedTuple):
         return self.stop == len(self.sequence.token_ids)
 
 
+class Preemption(NamedTuple):
+    """`request` gave way, and what it had computed will be computed again or is parked in host memory."""
+
+    request: Request
+    how: How
+
+
 @dataclass
 class Schedule:
-    """One step's work: the chunks of the batch, and the block copies to do before it."""
+    """One step's work: the chunks of the batch, and the block copies to do before it. And who came and went."""
 
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    preempted: list[Preemption] = field(default_factory=list)
+    resumed: list[Request] = field(default_factory=list)  # swapped back in
 
 
 class Scheduler:
-    """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step."""
+    """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step.
+
+    preemption: how a request gives way. "swap" needs a swapper, and falls back to "recompute" when the host holds
+    `host_blocks` already (None for as many as the pool has). All queues are in order of arrival. A policy of your
+    own is a subclass that overrides `may_admit`, `next_waiting` or `victim`.
+    """
 
     def __init__(
-        self, pool: Pool, max_batch_tokens: int, max_sequences: int, prefix_cache: PrefixCache | None = None
+        self,
+        pool: Pool,
+        max_batch_tokens: int,
+        max_sequences: int,
+        prefix_cache: PrefixCache | None = None,
+        *,
+        preemption: How = "recompute",
+        swapper: Swapper | None = None,
+        host_blocks: int | None = None,
     ) -> None:
         for name, value in (("max_batch_tokens", max_batch_tokens), ("max_sequences", max_sequences)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if preemption not in ("recompute", "swap"):
+            raise ValueError(f"preemption is 'recompute' or 'swap', got {preemption!r}")
+        if preemption == "swap" and swapper is None:
+            raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
         self.pool = pool
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = max_sequences
         self.prefix_cache = prefix_cache
+        self.preemption = preemption
+        self.swapper = swapper
+        self.host_blocks = pool.num_blocks if host_blocks is None else host_blocks
         self.cached_tokens = 0  # found so far, of all prompts admitted
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.swapped: list[Request] = []
+        self.plan = Schedule()  # the latest, or the one in the making
+        self._budget = 0  # tokens that the plan may still take
         self._owed: list[BlockCopy] = []  # copies of a step that failed: the tables have their new blocks already
+
+    # ------------------------------------------------------------------ what a policy decides
+
+    def may_admit(self, request: Request) -> bool:
+        """Whether there is room for all its tokens, those that others still have to compute, and one block a text.
+
+        Without the last, a request would be let in only to be thrown out when the next block is due.
+        """
+        size, texts = self.pool.block_size, self._texts()
+        to_come = sum(blocks_for(len(text.token_ids), size) - len(text.table.block_ids) for text in texts)
+        room = self.pool.num_free - to_come - len(texts) - request.num_texts
+        need = request.blocks_now(size)
+        return need <= room or need - self._shared_blocks(request) <= room
+
+    def next_waiting(self) -> Request:
+        """Who is considered next: first come, first served. Who would fit does not pass by who would not."""
+        return self.waiting[0]
+
+    def victim(self) -> Request:
+        """Who of `running` gives way: who came last, so that the oldest always goes on."""
+        return self.running[-1]
+
+    # ------------------------------------------------------------------ a step
 
     def add(self, request: Request) -> None:
         """Queue a request. `ValueError` if it could not run even alone."""
@@ -125,21 +149,27 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> Schedule:
-        """Choose the next step's tokens and give them slots. Empty only when nothing is left to do."""
-        self._admit()
-        plan, budget = Schedule(copies=self._owed), self.max_batch_tokens
-        self._owed = []
+        """Choose the next step's tokens and give them slots. Empty only when nothing is left to do.
+
+        Who runs goes on; if nobody had to give way, others come in: nobody new before all who gave way are back.
+        """
+        self.plan = plan = Schedule(copies=self._still_due(self._owed))
+        self._owed, self._budget = [], self.max_batch_tokens
         try:
-            for request in self.running:
-                texts = request.unfinished
-                if len(texts) > budget:
-                    continue  # the texts of one request go on together or not at all
-                for sequence in texts:
-                    start = sequence.table.num_tokens
-                    stop = start + min(sequence.num_uncomputed, budget)
-                    plan.chunks.append(Chunk(request, sequence, start, stop))
-                    plan.copies += sequence.table.append(stop - start)
-                    budget -= stop - start
+            for request in self.running:  # grows shorter from its end as requests give way
+                self._extend(request)
+            while not plan.preempted and (self.swapped or self.waiting) and self._budget:
+                candidates = [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
+                request = min(candidates, key=_arrival)  # who gave way by recompute may be older than who was swapped
+                if not self._has_room(request):
+                    break
+                (self._resume if request.parked else self._admit)(request)
+                self._extend(request)
+            if not plan.chunks and (self.waiting or self.running or self.swapped):
+                raise OutOfBlocks(
+                    f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks free: release "
+                    "the blocks that are held outside the engine, or mend a policy that lets nobody in"
+                )
         except BaseException:
             self.undo(plan)
             raise
@@ -148,33 +178,140 @@ class Scheduler:
     def undo(self, plan: Schedule) -> None:
         """Take back the slots of a step that failed: no table may claim KV that was never computed.
 
-        Its copies stay due. Doing one twice is harmless: nothing is written in between but what is computed again.
+        Who came or went stays so. Copies stay due: doing one twice is harmless, since nothing is written in
+        between but what is computed again.
         """
         self._owed = plan.copies
         for chunk in plan.chunks:
             chunk.sequence.table.truncate(chunk.start)
 
-    def _admit(self) -> None:
-        promised = sum(r.blocks_at_most(self.pool.block_size) for r in self.running)
-        texts = sum(r.num_texts for r in self.running)
-        while self.waiting:
-            request = self.waiting[0]
-            promised += request.blocks_at_most(self.pool.block_size)
-            texts += request.num_texts
-            if promised > self.pool.num_blocks or texts > self.max_sequences:
-                break  # later ones that would fit wait too, or a large request might wait for ever
-            self.running.append(self.waiting.popleft())
-            if self.prefix_cache is not None:
-                (first,) = request.sequences
-                # One token at least is left to compute, or there would be no logits to go on from.
-                first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
-                self.cached_tokens += first.table.num_tokens
-
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""
-        if request in self.running:
-            self.running.remove(request)
-        elif request in self.waiting:
-            self.waiting.remove(request)
+        for queue in (self.running, self.waiting, self.swapped):
+            if request in queue:
+                queue.remove(request)  # type: ignore[attr-defined]
+        request.parked = None
         for sequence in request.sequences:
             sequence.table.free()
+
+    # ------------------------------------------------------------------ moves
+
+    def _extend(self, request: Request) -> None:
+        """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
+        self._rejoin(request)
+        wanted = request.next_tokens(self._budget)
+        while self._blocks_to_take(wanted) > self.pool.num_free:
+            victim = self.victim()
+            self._preempt(victim)
+            if victim is request:
+                return
+        for sequence, n in wanted:
+            start = sequence.table.num_tokens
+            self.plan.copies += sequence.table.append(n)
+            self.plan.chunks.append(Chunk(request, sequence, start, start + n))
+            self._budget -= n
+
+    def _preempt(self, request: Request) -> None:
+        """Free the blocks of a running request, all of them, and put it back in line."""
+        plan, texts = self.plan, request.unfinished
+        for chunk in plan.chunks:
+            if chunk.request is request:  # only if a policy makes an older request give way
+                chunk.sequence.table.truncate(chunk.start)
+                self._budget += chunk.stop - chunk.start
+        blocks = list(dict.fromkeys(block_id for text in texts for block_id in text.table.block_ids))
+        # Copies are done after this: a block that waits for one has nothing yet that could be swapped out.
+        complete = not any(copy.destination in blocks for copy in plan.copies)
+        on_host = sum(other.parked.num_blocks for other in self.swapped if other.parked)
+        how: How = "recompute"
+        if self.preemption == "swap" and blocks and complete and on_host + len(blocks) <= self.host_blocks:
+            assert self.swapper is not None
+            tables = [(t, [blocks.index(b) for b in t.table.block_ids], t.table.num_tokens) for t in texts]
+            request.parked = Parked(self.swapper.swap_out(blocks), len(blocks), tables)
+            how = "swap"
+        for text in texts:
+            text.table.free()
+        plan.chunks = [chunk for chunk in plan.chunks if chunk.request is not request]
+        plan.copies = self._still_due(plan.copies)
+        plan.preempted.append(Preemption(request, how))
+        self.running.remove(request)
+        insort(self.swapped if how == "swap" else self.waiting, request, key=_arrival)  # type: ignore[type-var]
+
+    def _resume(self, request: Request) -> None:
+        """Bring a swapped request back into blocks, other ones perhaps, shared among its texts as they were."""
+        parked, held = request.parked, []
+        assert parked is not None
+        assert self.swapper is not None
+        try:
+            for _ in range(parked.num_blocks):
+                held.append(self.pool.allocate())
+            fresh = held[:]
+            self.swapper.swap_in(parked.contents, fresh)
+            listed = Counter(place for _, places, _ in parked.tables for place in places)
+            for place, count in listed.items():
+                held += [self.pool.share(fresh[place]) for _ in range(count - 1)]
+        except BaseException:
+            for block_id in held:
+                self.pool.release(block_id)
+            raise
+        for text, places, num_tokens in parked.tables:
+            text.table.block_ids = [fresh[place] for place in places]
+            text.table.num_tokens = num_tokens
+        request.parked = None
+        self.swapped.remove(request)
+        insort(self.running, request, key=_arrival)
+        self.plan.resumed.append(request)
+
+    def _admit(self, request: Request) -> None:
+        self.waiting.remove(request)
+        insort(self.running, request, key=_arrival)
+        self.plan.admitted.append(request)
+        if self.prefix_cache is not None:
+            first = request.unfinished[0]
+            # One token at least is left to compute, or there would be no logits to go on from.
+            first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
+            self.cached_tokens += first.table.num_tokens
+
+    def _rejoin(self, request: Request) -> None:
+        """Fork the texts of a request that is computed again from its first, once that has what they share."""
+        first, *others = request.unfinished
+        for text in others:
+            if not text.table.num_tokens and first.table.num_tokens >= (shared := common_prefix(first, text)):
+                text.table = first.table.fork()
+                text.table.truncate(shared)
+
+    # ------------------------------------------------------------------ counting
+
+    def _texts(self) -> list[Sequence]:
+        return [text for request in self.running for text in request.unfinished]
+
+    def _shared_blocks(self, request: Request) -> int:
+        """Blocks that the prefix cache has for the request and that others hold anyway."""
+        in_use = getattr(self.prefix_cache, "in_use", None)  # a reader's cache need not have it
+        return in_use(request.unfinished[0].token_ids, leave=1, salt=request.salt) if in_use else 0
+
+    def _has_room(self, request: Request) -> bool:
+        if sum(r.num_texts for r in self.running) + request.num_texts > self.max_sequences:
+            return False
+        if request.parked:
+            spare = len(self._texts()) + request.num_texts
+            return not self.running or request.parked.num_blocks + spare <= self.pool.num_free
+        return not self.running or self.may_admit(request)
+
+    def _blocks_to_take(self, wanted: list[tuple[Sequence, int]]) -> int:
+        """Blocks that these texts take for that many more tokens each, copies on write included."""
+        size, new, writers = self.pool.block_size, 0, Counter[int]()
+        for sequence, n in wanted:
+            table = sequence.table
+            new += blocks_for(table.num_tokens + n, size) - len(table.block_ids)
+            if table.num_tokens % size:
+                writers[table.block_ids[-1]] += 1
+        # Of those that share a block, the last to write finds itself alone and needs no copy.
+        return new + sum(n - (self.pool.refcount(block_id) == n) for block_id, n in writers.items())
+
+    def _still_due(self, copies: list[BlockCopy]) -> list[BlockCopy]:
+        """Without the copies into blocks that were freed since: they may be somebody else's by now."""
+        return [copy for copy in copies if self.pool.refcount(copy.destination)]
+
+
+def _arrival(request: Request) -> int:
+    return request.request_id

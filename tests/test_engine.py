@@ -58,6 +58,7 @@ def assert_idle(llm: LLM) -> None:
     """Nothing runs, nothing waits, every block is free."""
     assert not llm.scheduler.running
     assert not llm.scheduler.waiting
+    assert not llm.scheduler.swapped
     assert llm.sequences() == []
     assert llm.pool.num_free == llm.pool.num_blocks
     assert llm.stats.blocks_used == 0
@@ -429,6 +430,27 @@ def test_a_stream_and_a_call_of_generate_within_it(tiny: Model, hugging_face: Ge
     assert inner == hugging_face(tiny, second, 64)[:40]
     assert text == tiny.decode(hugging_face(tiny, first, 64)[:20])
     assert_idle(llm)
+
+
+def test_a_request_that_ends_in_somebody_elses_steps_is_returned_by_the_next(tiny: Model) -> None:
+    llm = engine(tiny)
+    request_id = llm.add([5, 6, 7], SamplingParams(max_tokens=2, ignore_eos=True))
+    for call in (lambda: llm.generate([[1, 2]]), lambda: list(llm.stream([1, 2]))):
+        call()
+        (completion,) = llm.step()
+        assert completion.request_id == request_id
+        assert completion.finished
+        assert llm.step() == []
+        request_id = llm.add([5, 6, 7], SamplingParams(max_tokens=2, ignore_eos=True))
+
+
+def test_times_of_the_tokens(tiny: Model) -> None:
+    (completion,) = engine(tiny).generate(
+        [5, 6, 7], SamplingParams(max_tokens=4, n=2, temperature=1.0, ignore_eos=True)
+    )
+    assert len(completion.times) == 4
+    assert completion.added < completion.times[0]
+    assert completion.times == sorted(completion.times)
 
 
 def test_add_during_a_stream(tiny: Model, hugging_face: Generate) -> None:
