@@ -82,9 +82,11 @@ class Request:
         Texts of one request are sampled together. If they gave way and are computed again, each stops before its
         last token until all are there.
         """
+        if not budget:
+            return []
         texts = self.unfinished
         if len(texts) == 1:
-            return [(texts[0], min(texts[0].num_uncomputed, budget))] if budget else []
+            return [(texts[0], min(texts[0].num_uncomputed, budget))]
         if all(text.num_uncomputed == 1 for text in texts):
             return [(text, 1) for text in texts] if len(texts) <= budget else []
         wanted = []

@@ -198,9 +198,10 @@ class Scheduler:
 
     def _extend(self, request: Request) -> None:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
-        self._rejoin(request)
+        if len(request.sequences) > 1:
+            self._rejoin(request)
         wanted = request.next_tokens(self._budget)
-        while self._blocks_to_take(wanted) > self.pool.num_free:
+        while not self._fits(wanted):
             victim = self.victim()
             self._preempt(victim)
             if victim is request:
@@ -296,6 +297,11 @@ class Scheduler:
             spare = len(self._texts()) + request.num_texts
             return not self.running or request.parked.num_blocks + spare <= self.pool.num_free
         return not self.running or self.may_admit(request)
+
+    def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
+        # A text starts two blocks at most beside those it fills: only where free ones are few is an exact count needed.
+        at_most = sum(n // self.pool.block_size + 2 for _, n in wanted)
+        return at_most <= self.pool.num_free or self._blocks_to_take(wanted) <= self.pool.num_free
 
     def _blocks_to_take(self, wanted: list[tuple[Sequence, int]]) -> int:
         """Blocks that these texts take for that many more tokens each, copies on write included."""

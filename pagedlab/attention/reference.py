@@ -39,7 +39,7 @@ def block_scores(
         filled = min(size, seq_len - i * size)  # slots behind the last token hold anything, NaN included
         k = k_cache[block_id, :filled].transpose(0, 1).to(q.dtype)  # [Hkv, b, D]
         v = v_cache[block_id, :filled].transpose(0, 1).to(q.dtype)
-        scores = q @ k[:, None].transpose(2, 3) * scale  # [Hkv, G, n, b]
+        scores = torch.einsum("hgnd,hbd->hgnb", q, k) * scale
         key_positions = torch.arange(i * size, i * size + filled, device=q.device)
         yield scores.masked_fill(key_positions > query_positions, float("-inf")), v
 
@@ -52,7 +52,7 @@ def concat_attention(
     blocks = list(block_scores(q, k_cache, v_cache, block_ids, seq_len, scale))
     scores = torch.cat([scores for scores, _ in blocks], dim=3)
     values = torch.cat([v for _, v in blocks], dim=1)
-    return ungroup_heads(torch.softmax(scores, dim=3) @ values[:, None])
+    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", torch.softmax(scores, dim=3), values))
 
 
 def safe_attention(
@@ -72,7 +72,7 @@ def safe_attention(
     for scores, v in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         p = torch.exp(scores - m)
         total += p.sum(dim=3, keepdim=True)
-        out += p @ v[:, None]
+        out += torch.einsum("hgnb,hbd->hgnd", p, v)
     return ungroup_heads(out / total)
 
 
@@ -94,7 +94,7 @@ def online_attention(
         rescale = torch.exp(m - new_m)
         p = torch.exp(scores - new_m)
         total = total * rescale + p.sum(dim=3, keepdim=True)
-        out = out * rescale + p @ v[:, None]
+        out = out * rescale + torch.einsum("hgnb,hbd->hgnd", p, v)
         m = new_m
     return ungroup_heads(out / total)
 
