@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.colors import NEUTRAL, SEQUENCE_COLORS, sequence_color
+from pagedlab.colors import NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
 from pagedlab.simulation import KINDS, Place, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from pagedlab.attention.tracer import DecodeTrace, RaggedTrace
 
 STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
@@ -134,3 +136,107 @@ def draw_chains(ax: Axes, chains: Sequence[Sequence[tuple[str, str]]]) -> None:
                 ax.annotate("", (i, y), start, arrowprops={"arrowstyle": "->", "color": NEUTRAL})
     ax.set(xlim=(-0.05, max(map(len, chains))), ylim=(-len(chains) + 0.4, 0.4))
     ax.axis("off")
+
+
+def draw_loads(ax: Axes, trace: DecodeTrace, step: int, pages_a_row: int = 4) -> None:
+    """Memory page by page, a stripe a KV head: which keys each program loads in this step, and in those before.
+
+    A sequence has its colour: outlined is what it holds, pale what was loaded before, solid what is loaded now, with
+    the ids of the programs that load it.
+    """
+    from matplotlib.colors import to_rgb
+
+    size, heads = trace.batch.block_size, trace.batch.kv_heads
+    owner = {page: b for b, table in enumerate(trace.batch.tables()) for page in table}
+
+    def bar(page: int, head: int, first: int, width: int, **look: Any) -> tuple[float, float]:
+        """Draw slots of a page, and return the middle of what was drawn."""
+        row, column = divmod(page, pages_a_row)
+        left, bottom, height = column * (size + 2) + first, row + head * 0.8 / heads, 0.7 / heads
+        ax.broken_barh([(left, width)], (bottom, height), **look)
+        return left + width / 2, bottom + height / 2
+
+    for page in range(trace.batch.num_blocks):
+        color = sequence_color(owner[page]) if page in owner else NEUTRAL
+        for head in range(heads):
+            bar(page, head, 0, size, facecolor="none", edgecolor=color, linestyle="-" if page in owner else ":")
+        row, column = divmod(page, pages_a_row)
+        ax.text(column * (size + 2) - 0.25, row + 0.38, str(page), fontsize=6, ha="right", va="center")
+    for i, programs in enumerate(trace.steps[: step + 1]):
+        loaded: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        for program, rows in programs.items():
+            for row in rows.tolist():
+                (page, offset), head = divmod(row // heads, size), row % heads
+                loaded.setdefault((page, head), []).append((offset, f"({program[0]},{program[1]})"))
+        for (page, head), slots in loaded.items():
+            color, first = sequence_color(owner[page]), min(slots)[0]
+            width = max(slots)[0] - first + 1  # a program takes neighbouring slots
+            x, y = bar(page, head, first, width, facecolor=color, alpha=1 if i == step else 0.3)
+            if i == step:
+                names, dark = dict.fromkeys(name for _, name in slots), to_rgb(color)[0] == 0
+                ax.text(x, y, " ".join(names), fontsize=7, ha="center", va="center", color="white" if dark else "black")
+    ax.set(xlim=(-2, pages_a_row * (size + 2) - 1.5), ylim=(-(-trace.batch.num_blocks // pages_a_row), -0.2))
+    ax.axis("off")
+    working = sum(len(rows) > 0 for rows in trace.steps[step].values()) if step < len(trace.steps) else 0
+    ax.set_title(f"step {step + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work")
+
+
+def draw_tiles(ax: Axes, trace: RaggedTrace) -> None:
+    """New tokens (down) over key positions: a colour a program, solid what its queries see, pale what is masked."""
+    import numpy as np
+    from matplotlib.colors import to_rgba
+
+    batch = trace.batch
+    last = [length - n + i for length, n in zip(batch.lengths, batch.queries, strict=True) for i in range(n)]
+    picture = np.zeros((len(last), max(batch.lengths), 4))
+    programs = [program for program in sorted(trace.queries, reverse=True) if program[0] % batch.kv_heads == 0]
+    for number, program in enumerate(programs):
+        rows, keys = trace.queries[program], trace.keys[program]
+        cells = np.ix_(rows, keys)
+        seen = keys[None, :] <= np.array(last)[rows][:, None]
+        picture[cells] = to_rgba(sequence_color(number))
+        picture[..., 3][cells] = np.where(seen, 1, 0.3)
+    ax.imshow(picture, aspect="auto", interpolation="nearest")
+    edges = np.cumsum(batch.queries)[:-1] - 0.5
+    ax.hlines(edges, -0.5, picture.shape[1] - 0.5, color=NEUTRAL, linewidth=0.8)
+    for b, n in enumerate(batch.queries):
+        ax.text(picture.shape[1], sum(batch.queries[:b]) + (n - 1) / 2, f"sequence {b}", fontsize=7, va="center")
+    ax.set(xlabel="position of the key", ylabel="new token in the batch")
+
+
+def _draw_blocks(ax: Axes, heights: Sequence[float], block_size: int, total: int) -> None:
+    """A bar a token, coloured by block; the rest of `total` tokens is not read yet."""
+    colors = [sequence_color(i // block_size) for i in range(len(heights))]
+    hatches = [sequence_hatch(i // block_size) for i in range(len(heights))]
+    ax.bar(range(len(heights)), heights, color=colors, hatch=hatches, edgecolor=NEUTRAL, linewidth=0.5)
+    for i in range(block_size, total, block_size):
+        ax.axvline(i - 0.5, color=NEUTRAL, linewidth=0.5)
+    if len(heights) < total:
+        place = ((len(heights) + total - 1) / 2, 0.5)
+        ax.text(*place, "not read yet", ha="center", va="center", style="italic", transform=ax.get_xaxis_transform())
+    ax.set(xlim=(-0.6, total - 0.4), xticks=[])
+
+
+def draw_scores(ax: Axes, scores: Sequence[float], block_size: int, seen: int) -> None:
+    """Scores of the first `seen` blocks, and as a line the largest so far, which is what online softmax keeps."""
+    import numpy as np
+
+    read = np.asarray(scores, float)[: seen * block_size]
+    _draw_blocks(ax, read.tolist(), block_size, len(scores))
+    largest = np.maximum.accumulate(read.reshape(seen, block_size).max(axis=1))
+    ax.stairs(largest, np.arange(seen + 1) * block_size - 0.5, baseline=None, color="#D55E00", linewidth=2)
+
+
+def draw_weights(ax: Axes, scores: Sequence[float], block_size: int, seen: int, outlines: bool = True) -> None:
+    """Softmax over the first `seen` blocks before it is normalised: exp(score - m), m the largest score so far.
+
+    Dotted outlines show how high the earlier bars stood before the last of these blocks was read.
+    """
+    import numpy as np
+
+    read, edge = np.asarray(scores, float)[: seen * block_size], (seen - 1) * block_size
+    _draw_blocks(ax, np.exp(read - read.max()).tolist(), block_size, len(scores))
+    if edge and outlines:
+        before = np.exp(read[:edge] - read[:edge].max())
+        ax.bar(range(edge), before, facecolor="none", edgecolor=NEUTRAL, linestyle=":", linewidth=1.2)
+    ax.set(ylim=(0, 1.08), yticks=[0, 1])
