@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from pagedlab.attention import runs_triton
 from pagedlab.blocks import BlockCopy
 
 CPU_KV_BYTES = 1 << 30  # of a cache on the CPU, unless its size is chosen; untouched blocks cost nothing
@@ -44,6 +45,7 @@ class KVCache:
         self.block_size = block_size
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
+        self._in_triton = runs_triton(self.keys.device)  # one launch for keys and values, instead of several
 
     @property
     def bytes_per_block(self) -> int:
@@ -59,8 +61,13 @@ class KVCache:
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer."""
-        self.keys[layer].flatten(0, 1)[slots] = k
-        self.values[layer].flatten(0, 1)[slots] = v
+        if self._in_triton:
+            from pagedlab.attention.triton_cache import write_kv
+
+            write_kv(k, v, self.keys[layer], self.values[layer], slots)
+        else:
+            self.keys[layer].flatten(0, 1)[slots] = k
+            self.values[layer].flatten(0, 1)[slots] = v
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks in every layer, with the same result as doing `copies` one after the other."""
@@ -68,6 +75,12 @@ class KVCache:
         for source, destination in copies:
             origin[destination] = origin.get(source, source)
         if not origin:
+            return
+        if self._in_triton and not origin.keys() & set(origin.values()):
+            from pagedlab.attention import triton_cache
+
+            kv = triton_cache.KV(self.keys, self.values)
+            triton_cache.copy_blocks(kv, kv, list(origin.values()), list(origin))
             return
         device = self.keys.device
         destinations = torch.tensor(list(origin), device=device)

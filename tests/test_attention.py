@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.attention import BACKENDS, get_backend, paged_attention, paged_decode
+from pagedlab.attention import BACKENDS, _fastest, get_backend, paged_attention, paged_decode
 
 HEADS = [(4, 4), (8, 2), (5, 1), (14, 2), (28, 4)]
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -343,13 +343,21 @@ def test_backends_by_name_and_by_hand() -> None:
     assert set(BACKENDS) >= {"concat", "safe", "online", "torch"}
     for name, function in BACKENDS.items():
         assert get_backend(name) is function
-    assert get_backend("auto") is BACKENDS["torch"]
     assert get_backend(torch.add) is torch.add
     with pytest.raises(ValueError, match=r"no attention backend 'flash': choose one of 'auto', 'concat'"):
         get_backend("flash")
     case = make(0, [(1, 3)])
     with pytest.raises(ValueError, match="no attention backend 'Torch'"):
         case.attend("Torch")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu asks what it takes on a GPU")
+def test_auto_takes_torch_on_a_cpu_and_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _fastest.cache_clear()
+    case = make(0, [(1, 3), (2, 7)])
+    outs = [case.attend("auto") for _ in range(2)]
+    assert capsys.readouterr().out == "attention: torch (no GPU)\n"
+    assert torch.equal(outs[0], case.attend("torch"))
 
 
 def test_a_function_of_your_own_gets_the_arguments() -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab import BlockCopy, BlockPool, BlockTable, KVCache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=[False, True], ids=["torch", "triton"], autouse=True)
+def in_triton(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test with torch's indexing and with the kernels, which run in Triton's interpreter where no GPU is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pagedlab.kv_cache.runs_triton", lambda device: request.param)
+        yield
+
 
 LAYERS, BLOCKS, SIZE, HEADS, DIM = 3, 8, 4, 2, 5
 BLOCK = st.integers(0, BLOCKS - 1)
@@ -46,6 +60,7 @@ def test_chains_swaps_and_overwrites(copies: list[tuple[int, int]]) -> None:
     assert torch.equal(cache.values, -expected)
 
 
+@settings(max_examples=40)
 @given(data=st.data(), length=st.integers(1, BLOCKS * SIZE))
 def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data: st.DataObject, length: int) -> None:
     pool = BlockPool(BLOCKS, SIZE)

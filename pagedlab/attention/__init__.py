@@ -39,7 +39,7 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     if callable(backend):
         return backend
     if backend == "auto":
-        return _auto_attention if torch.cuda.is_available() else BACKENDS["torch"]
+        return _auto_attention
     if backend == "triton":
         return _triton_attention()
     if backend not in BACKENDS:
@@ -63,19 +63,27 @@ def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
 
 
 @lru_cache
+def runs_triton(device: torch.device) -> bool:
+    """Whether Triton is installed and compiles for this device."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= TRITON_CAPABILITY
+
+
+@lru_cache
 def _fastest(device: torch.device) -> PagedAttention:
-    """The backend for tensors on this device. For a GPU it says, once, which one that is and why."""
-    if device.type != "cuda":
-        return BACKENDS["torch"]
-    capability = torch.cuda.get_device_capability(device)
-    card = f"{torch.cuda.get_device_name(device)}, compute capability {capability[0]}.{capability[1]}"
-    if importlib.util.find_spec("triton") is None:
-        print(f"attention: torch ({card}; Triton is not installed)")
-    elif capability < TRITON_CAPABILITY:
-        print(f"attention: torch ({card}; Triton needs {TRITON_CAPABILITY[0]}.{TRITON_CAPABILITY[1]})")
-    else:
-        print(f"attention: Triton ({card})")
+    """The backend for tensors on this device. It says, once, which one that is and why."""
+    if runs_triton(device):
+        print(f"attention: Triton ({torch.cuda.get_device_name(device)})")
         return _triton_attention()
+    if device.type != "cuda":
+        why = "no GPU"
+    elif importlib.util.find_spec("triton") is None:
+        why = "Triton is not installed"
+    else:
+        major, minor = torch.cuda.get_device_capability(device)
+        why = f"compute capability {major}.{minor}, and Triton needs {'.'.join(map(str, TRITON_CAPABILITY))}"
+    print(f"attention: torch ({why})")
     return BACKENDS["torch"]
 
 
