@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pagedlab import BlockPool, BlockTable, broken
 from pagedlab.blocks import InvariantError
 from pagedlab.checks import CheckResult, Wrong, check, compare, search, to_write
-from pagedlab.show import show_source
+from pagedlab.show import show_changes, show_source
 
 # Stubs --------------------------------------------------------------------------------------------------------
 
@@ -247,3 +247,20 @@ def test_show_source_is_the_source_under_its_file() -> None:
     assert f"```python\n{shown!r}\n```" in shown._repr_markdown_()
     with pytest.raises(ValueError, match="no source"):
         show_source(3)
+
+
+def test_a_triton_kernel_is_shown_like_the_function_that_it_is() -> None:
+    ladder = pytest.importorskip("pagedlab.attention.ladder")
+    shown = repr(show_source(ladder.one_page_kernel))
+    assert shown.startswith("# pagedlab/attention/ladder.py: one_page_kernel\n@triton.jit\ndef one_page_kernel(")
+    assert shown.endswith("tl.store(out + row, acc / total)")
+
+
+def test_changes_are_the_lines_that_differ() -> None:
+    shown = show_changes(BlockPool.share, BlockPool.release)
+    heads = [f"# pagedlab/blocks.py: BlockPool.{name}" for name in ("share", "release")]
+    assert repr(shown).splitlines()[:2] == heads
+    assert "\n-def share(self, block_id: int) -> int:" in repr(shown)
+    assert "\n+def release(self, block_id: int) -> None:" in repr(shown)
+    assert repr(show_changes(BlockPool.share, BlockPool.share)).splitlines() == [heads[0], heads[0]]
+    assert shown._repr_markdown_().count("```diff") == 1
