@@ -189,7 +189,7 @@ class Scheduler:
         """Take a request out, finished or not, and free its blocks."""
         for queue in (self.running, self.waiting, self.swapped):
             if request in queue:
-                queue.remove(request)  # type: ignore[attr-defined]
+                queue.remove(request)
         request.parked = None
         for sequence in request.sequences:
             sequence.table.free()
@@ -235,7 +235,7 @@ class Scheduler:
         plan.copies = self._still_due(plan.copies)
         plan.preempted.append(Preemption(request, how))
         self.running.remove(request)
-        insort(self.swapped if how == "swap" else self.waiting, request, key=_arrival)  # type: ignore[type-var]
+        insort(self.swapped if how == "swap" else self.waiting, request, key=_arrival)
 
     def _resume(self, request: Request) -> None:
         """Bring a swapped request back into blocks, other ones perhaps, shared among its texts as they were."""
