@@ -156,8 +156,9 @@ class Scheduler:
         self.plan = plan = Schedule(copies=self._still_due(self._owed))
         self._owed, self._budget = [], self.max_batch_tokens
         try:
-            for request in self.running:  # grows shorter from its end as requests give way
-                self._extend(request)
+            for request in tuple(self.running):
+                if not plan.preempted or request in self.running:  # it may have given way to one before it
+                    self._extend(request)
             while not plan.preempted and (self.swapped or self.waiting) and self._budget:
                 candidates = [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
                 request = min(candidates, key=_arrival)  # who gave way by recompute may be older than who was swapped

@@ -393,14 +393,16 @@ def test_a_screen_reader_hears_names_and_what_happened(page: Any) -> None:
 
 # Themes, views, stored output --------------------------------------------------------------------------------------
 
-CONTRAST = """(root) => {
+GRID_TEXT = [".pl-prompt", ".pl-detail", ".pl-log li", ".pl-name small", ".pl-step"]
+TIMELINE_TEXT = [".pl-prompt", ".pl-detail", ".pl-step", ".pt-name", ".pt-legend span", ".pt-axis span"]
+CONTRAST = """(root, selectors) => {
     const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
     const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
     const rgb = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
         return canvas.getImageData(0, 0, 1, 1).data; };
     const light = (color) => [0.2126, 0.7152, 0.0722].reduce((sum, part, i) => sum + part * channel(rgb(color)[i]), 0);
     const ground = light(getComputedStyle(root).backgroundColor);
-    return Object.fromEntries(['.pl-prompt', '.pl-detail', '.pl-log li', '.pl-name small', '.pl-step'].map((css) => {
+    return Object.fromEntries(selectors.map((css) => {
         const ink = light(getComputedStyle(root.querySelector(css)).color);
         return [css, (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05)];
     }));
@@ -413,7 +415,7 @@ def test_text_can_be_read_in_both_themes(page: Any, theme: str) -> None:
     grid = Grid(page, "w")
     grid.python("{w}.preset('parallel sampling'); {w}.seek(7)")
     grid.settled()
-    low = {css: ratio for css, ratio in grid.root.evaluate(CONTRAST).items() if ratio < 4.5}
+    low = {css: ratio for css, ratio in grid.root.evaluate(CONTRAST, GRID_TEXT).items() if ratio < 4.5}
     assert not low
     folder = os.environ.get("PAGEDLAB_SCREENSHOTS")
     if folder:
@@ -493,6 +495,74 @@ def test_the_live_grid_follows_an_engine_and_ends_at_its_last_state(page: Any) -
     grid.root.locator(".pl-used").first.wait_for()
     grid.block(1).hover()
     assert "tokens 16–31" in grid.text(".pl-detail")
+
+
+# The timeline ----------------------------------------------------------------------------------------------------
+
+TIMELINE = """
+from pagedlab.checks_scheduling import ToyEngine
+from pagedlab.widgets.timeline import Timeline
+engine = ToyEngine(num_blocks=12, preemption="swap")
+with Timeline(engine) as timeline:
+    for _ in range(3):
+        engine.add(8, 20)
+    engine.run()"""
+
+
+def test_the_timeline_says_what_each_cell_is_and_moves_the_blocks(lab: browser.Lab) -> None:
+    browser.write_notebook(lab.root / "timeline.ipynb", [TIMELINE])
+    with lab.notebook("timeline.ipynb") as page:
+        browser.run_all(page)
+        assert browser.cell_errors(page) == []
+        root, detail = page.locator(".pt-root"), page.locator(".pt-root .pl-detail")
+        now, grid = page.locator(".pt-root .pl-step"), page.locator(".pl-live .pl-prompt")
+
+        def step_is(n: int) -> None:
+            page.locator(f'.pt-root[data-step="{n}"]').wait_for()
+            assert now.inner_text().startswith(f"Step {n} of ")
+            grid.get_by_text(f"Engine step {n}:").wait_for()
+
+        kinds = [
+            (run["first"], run["letter"])
+            for run in root.locator('[data-row="2"]').evaluate(
+                """row => [...row.querySelectorAll('.pt-run')].map(run =>
+                    ({ first: Number(run.dataset.first), letter: run.textContent }))"""
+            )
+        ]
+        steps = browser.run_python(page, "print(timeline.recording.rows[2].kinds)").strip()
+        assert [letter for _, letter in kinds] == [c for i, c in enumerate(steps) if steps[i - 1 : i] != c]
+        assert {"P", "D", "S"} == {letter for _, letter in kinds}
+
+        root.locator('[data-row="0"] .pt-run').first.hover()
+        assert detail.inner_text() == "r0, step 1, prefill: tokens 0–7 “ 0 1 2 3 4 5 6 7”; writes “ 8”."
+        root.locator('[data-row="1"] .pt-run').nth(1).click(position={"x": 3, "y": 8})
+        step_is(2)
+        before = cells(page)
+        root.locator('.pt-run[tabindex="0"]').focus()
+        for key in ("ArrowRight", "ArrowDown", "d", "d", "b", "ArrowRight"):
+            page.keyboard.press(key)
+        step_is(4)
+        assert detail.inner_text() == "r2, step 4, decode: token 10; writes “ 11”."
+        assert root.locator("[aria-live=polite]").inner_text() == detail.inner_text()
+        assert page.evaluate("() => document.activeElement.getAttribute('aria-label')").startswith(
+            "r2, decode, steps 2 to"
+        )
+        assert root.locator('.pt-run[tabindex="0"]').count() == 1
+        page.keyboard.press("Home")
+        step_is(1)
+        root.locator(".pl-scrubber").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        step_is(3)
+        assert cells(page) == before, "no key reached the notebook"
+        assert browser.run_python(page, "print(timeline.view.step)").strip() == "3"
+        browser.run_python(page, "timeline.seek(5)")
+        step_is(5)
+        for theme in ("dark", "light"):
+            browser.set_theme(page, theme)
+            low = {css: ratio for css, ratio in root.evaluate(CONTRAST, TIMELINE_TEXT).items() if ratio < 4.5}
+            assert not low
+        assert page.problems == []
 
 
 # The notebooks ---------------------------------------------------------------------------------------------------

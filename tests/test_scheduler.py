@@ -568,6 +568,24 @@ def test_the_promise_holds_to_the_last_block() -> None:
         engine.add([1] * 5, 3, 5)
 
 
+def test_whoever_gives_way_nobody_else_loses_a_step() -> None:
+    """A policy may choose any victim; who stands behind it in line has its turn all the same."""
+
+    class OldestFirst(Scheduler):
+        def victim(self) -> Request:
+            return self.running[0]
+
+    engine = ToyEngine(12, 4, 100, 10, scheduler=OldestFirst)
+    requests = [engine.add([i] * 4, 1, 9) for i in range(3)]
+    engine.step()
+    engine.others.append(4 * engine.pool.num_free)
+    plan = engine.scheduler.schedule()
+    # The first gives way to itself, the second takes its block, and loses it to the third.
+    assert [request for request, _ in plan.preempted] == requests[:2]
+    assert [chunk.request for chunk in plan.chunks] == requests[2:]
+    engine.scheduler.undo(plan)
+
+
 def test_prompts_without_a_partial_block_need_no_copies() -> None:
     engine = ToyEngine(9, 4, 100, 10)
     engine.add([1] * 8, 3, 3)

@@ -1,4 +1,4 @@
-"""Widgets for the notebooks: the block grid, driven by clicks or by a running engine, and its challenges."""
+"""Widgets for the notebooks: the block grid, driven by clicks or by a running engine, its challenges, and the timeline."""
 
 from __future__ import annotations
 
@@ -6,5 +6,6 @@ from pagedlab.widgets.block_grid import BlockPoolWidget
 from pagedlab.widgets.challenge import CHALLENGES, Challenge
 from pagedlab.widgets.live_grid import LiveGrid
 from pagedlab.widgets.presets import PRESETS
+from pagedlab.widgets.timeline import Timeline
 
-__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "LiveGrid"]
+__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "LiveGrid", "Timeline"]

@@ -13,7 +13,7 @@ from pagedlab.widgets.reading import runs
 
 SCALE = 2  # pixels of the PNG to one of the page
 MAX_ROWS = 12  # block tables drawn
-_CARD, _EDGE, _INK, _SOFT, _EMPTY = "#FFFFFF", "#C9CDD2", "#1F2328", "#5F6772", "#EEF0F2"
+CARD, _EDGE, INK, SOFT, _EMPTY = "#FFFFFF", "#C9CDD2", "#1F2328", "#5F6772", "#EEF0F2"
 
 
 def columns(num_blocks: int) -> int:
@@ -71,9 +71,9 @@ class Picture:
         tables_top = grid_top + rows * pitch + 10
         drawn = tables[:MAX_ROWS]
         height = tables_top + 26 * len(drawn) + (20 if tables[MAX_ROWS:] else 0) + margin - 8
-        canvas = _Canvas(max(wide * pitch - gap, 620) + 2 * margin, height)
+        canvas = Canvas(max(wide * pitch - gap, 620) + 2 * margin, height)
         canvas.card()
-        canvas.write(margin, margin, self.headline(), 12.5, _INK)
+        canvas.write(margin, margin, self.headline(), 12.5, INK)
         owners: dict[int, list[tuple[dict[str, Any], int]]] = {}
         for table in tables:
             for index, block_id in enumerate(table["blocks"]):
@@ -88,14 +88,14 @@ class Picture:
         for row, table in enumerate(drawn):
             y = tables_top + 26 * row
             canvas.block(margin, y + 2, 16, [(table, size)], size)
-            canvas.write(margin + 24, y + 3, f"{table['name']}, {table['tokens']} tokens", 11.5, _INK)
-            canvas.write(margin + 170, y + 3, _shorten(runs(table["blocks"]) or "no block", 80), 11.5, _SOFT)
+            canvas.write(margin + 24, y + 3, f"{table['name']}, {table['tokens']} tokens", 11.5, INK)
+            canvas.write(margin + 170, y + 3, _shorten(runs(table["blocks"]) or "no block", 80), 11.5, SOFT)
         if tables[MAX_ROWS:]:
-            canvas.write(margin, height - margin - 8, f"and {len(tables) - MAX_ROWS} more sequences", 11.5, _SOFT)
+            canvas.write(margin, height - margin - 8, f"and {len(tables) - MAX_ROWS} more sequences", 11.5, SOFT)
         return canvas.image
 
 
-class _Canvas:
+class Canvas:
     """Pillow in page pixels."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -104,22 +104,22 @@ class _Canvas:
 
     def card(self) -> None:
         width, height = self.image.size
-        self.draw.rounded_rectangle((0, 0, width - 1, height - 1), 20, fill=_CARD, outline=_EDGE, width=SCALE)
+        self.draw.rounded_rectangle((0, 0, width - 1, height - 1), 20, fill=CARD, outline=_EDGE, width=SCALE)
 
     def write(self, x: float, y: float, text: str, size: float, color: str, anchor: str = "la") -> None:
-        self.draw.text((x * SCALE, y * SCALE), text, font=_font(size * SCALE), fill=color, anchor=anchor)
+        self.draw.text((x * SCALE, y * SCALE), text, font=font(size * SCALE), fill=color, anchor=anchor)
 
     def label(self, x: float, y: float, text: str, size: float, on_color: bool) -> None:
-        box = self.draw.textbbox((x * SCALE + 4, y * SCALE + 2), text, font=_font(size * SCALE))
+        box = self.draw.textbbox((x * SCALE + 4, y * SCALE + 2), text, font=font(size * SCALE))
         if on_color:
-            self.draw.rounded_rectangle((box[0] - 4, box[1] - 4, box[2] + 4, box[3] + 4), 6, fill=_CARD)
-        self.write(x + 2, y + 1, text, size, _INK if on_color else "#8A929C")
+            self.draw.rounded_rectangle((box[0] - 4, box[1] - 4, box[2] + 4, box[3] + 4), 6, fill=CARD)
+        self.write(x + 2, y + 1, text, size, INK if on_color else "#8A929C")
 
     def badge(self, x: float, y: float, text: str, size: float) -> None:
         radius = size * 0.9 * SCALE
         x, y = x * SCALE, y * SCALE
-        self.draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=_INK, outline=_CARD, width=SCALE)
-        self.draw.text((x, y), text, font=_font(size * SCALE), fill=_CARD, anchor="mm")
+        self.draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=INK, outline=CARD, width=SCALE)
+        self.draw.text((x, y), text, font=font(size * SCALE), fill=CARD, anchor="mm")
 
     def block(
         self, x: int, y: int, side: int, owners: list[tuple[dict[str, Any], int]], size: int, lost: bool = False
@@ -131,32 +131,32 @@ class _Canvas:
             owners = [({"color": "#8A8A8A", "pattern": 4}, size)]
         for i, (owner, held) in enumerate(owners):
             left, right = side * i // len(owners), side * (i + 1) // len(owners)
-            tile.paste(_mix(owner["color"], _CARD, 0.22), (left, 0, right, side))
+            tile.paste(mix(owner["color"], CARD, 0.22), (left, 0, right, side))
             top = side - round(side * max(held, 0) / size)
             if top < side:
-                tile.paste(_band(owner["color"], owner["pattern"], right - left, side - top), (left, top))
+                tile.paste(band(owner["color"], owner["pattern"], right - left, side - top), (left, top))
         mask = Image.new("L", (side, side), 0)
         ImageDraw.Draw(mask).rounded_rectangle((0, 0, side - 1, side - 1), side // 8, fill=255)
         self.image.paste(tile, (x, y), mask)
-        edge = _mix(owners[0][0]["color"], "#000000", 0.85) if owners else _EDGE
+        edge = mix(owners[0][0]["color"], "#000000", 0.85) if owners else _EDGE
         self.draw.rounded_rectangle((x, y, x + side - 1, y + side - 1), side // 8, outline=edge, width=1)
 
 
 @cache
-def _font(size: float) -> Any:
+def font(size: float) -> Any:
     return ImageFont.load_default(size)
 
 
-def _mix(color: str, other: str, share: float) -> tuple[int, int, int]:
+def mix(color: str, other: str, share: float) -> tuple[int, int, int]:
     a, b = (tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in (color, other))
     red, green, blue = (round(p * share + q * (1 - share)) for p, q in zip(a, b, strict=True))
     return red, green, blue
 
 
-def _band(color: str, pattern: int, width: int, height: int) -> Image.Image:
+def band(color: str, pattern: int, width: int, height: int) -> Image.Image:
     """A rectangle in the sequence's colour and pattern, numbered as in `colors.HATCHES`: none // .. \\\\ xx -- ||"""
     band = Image.new("RGBA", (width, height), color)
-    draw, ink, step = ImageDraw.Draw(band), _mix(color, "#000000", 0.62), 12
+    draw, ink, step = ImageDraw.Draw(band), mix(color, "#000000", 0.62), 12
     for at in range(-height, width + height, step):
         if pattern in (1, 4):
             draw.line((at, height, at + height, 0), fill=ink, width=2)

@@ -1,0 +1,249 @@
+"""Checks of notebook 09: a queue that starves nobody, the victim, swap or recompute, the edge of a block.
+
+`ToyEngine` runs a scheduler without a model, and `FirstThatFits` is the scheduler that starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.checks import CheckResult, Wrong, attempt, compare, exercise, explain, failed, passed, search
+from pagedlab.scheduler import Request, Schedule, Scheduler
+from pagedlab.scheduler import Sequence as Text
+
+PATIENCE = 3  # how often the first in line may be passed
+
+
+class ToyEngine:
+    """A scheduler at work, without a model: each text gets a number for its next token, and ends when it has them all.
+
+    It has what `Recording` and `Timeline` ask of an engine. Preemption by swap moves nothing but the books.
+    """
+
+    def __init__(
+        self,
+        scheduler: type[Scheduler] = Scheduler,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_batch_tokens: int = 64,
+        max_sequences: int = 8,
+        preemption: Any = "recompute",
+    ) -> None:
+        self.pool = BlockPool(num_blocks, block_size)
+        self.scheduler = scheduler(self.pool, max_batch_tokens, max_sequences, preemption=preemption, swapper=self)
+        self._ids, self._callbacks = count(), list[Callable[[], None]]()
+
+    def swap_out(self, block_ids: Sequence[int]) -> None:
+        """Nothing to move."""
+
+    def swap_in(self, parked: None, block_ids: Sequence[int]) -> None:
+        """Nothing to move."""
+
+    @property
+    def plan(self) -> Schedule:
+        """The latest step's."""
+        return self.scheduler.plan
+
+    def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after every step; what is returned stops it."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def sequences(self) -> list[Text]:
+        """The texts that hold blocks."""
+        return [text for r in self.scheduler.running for text in r.sequences if text.table.block_ids]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Token i is the word "i"."""
+        return "".join(f" {i}" for i in token_ids)
+
+    def add(self, prompt: int, new: int) -> Request:
+        """Queue a request of so many prompt tokens and new ones."""
+        number = next(self._ids)
+        text = Text(f"r{number}", BlockTable(self.pool), list(range(prompt)), 0, prompt)
+        request = Request(number, [text], 1, new)
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> Schedule:
+        """One step, if there is anything to do."""
+        plan = self.scheduler.schedule()
+        for request, text, _, stop in plan.chunks:
+            if stop == len(text.token_ids):
+                text.token_ids.append(stop)
+                if len(text.output_ids) == request.max_tokens:
+                    text.finish_reason = "length"
+                    self.scheduler.remove(request)
+        for callback in tuple(self._callbacks if plan.chunks else ()):
+            callback()
+        return plan
+
+    def run(self) -> None:
+        """Steps until nobody is left."""
+        while self.step().chunks:
+            pass
+
+
+# A queue that starves nobody ----------------------------------------------------------------------------------
+
+
+class FirstThatFits(Scheduler):
+    """Fills every gap, and lets a large request wait as long as small ones keep coming."""
+
+    def next_waiting(self) -> Request:
+        """The first in line for whom there is room."""
+        return next((request for request in self.waiting if self.may_admit(request)), self.waiting[0])
+
+
+class Patient(Scheduler):
+    """Right: the first in line is passed `PATIENCE` times and no more."""
+
+    passed = 0
+
+    def next_waiting(self) -> Request:
+        """The first in line for whom there is room, unless the very first has been passed often enough."""
+        first = self.waiting[0]
+        if self.may_admit(first):
+            self.passed = 0
+        elif self.passed < PATIENCE:
+            for request in self.waiting:
+                if self.may_admit(request):
+                    self.passed += 1
+                    return request
+        return first
+
+
+_PROMPTS = {"s": 6, "L": 30}  # tokens; with 3 new ones, 2 and 8 of the 10 blocks
+
+
+class QueueTrial:
+    """The reader's scheduler beside `Patient`, on the same arrivals. Nobody's blocks grow, so nobody gives way."""
+
+    def __init__(self, answer: type[Scheduler]) -> None:
+        self.setup = f"LLM(scheduler={answer.__name__}), 10 blocks of 4; s takes 2 blocks for 3 steps, L takes 8"
+        self.mine, self.right = (ToyEngine(made, num_blocks=10) for made in (answer, Patient))
+
+    def choices(self) -> Sequence[str]:
+        return ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')", "step(12)"]
+
+    def do(self, operation: str) -> None:
+        done = []
+        for engine in (self.mine, self.right):
+            names = {"arrive": partial(self._arrive, engine), "step": partial(self._step, engine)}
+            admitted, error = attempt(operation, names)
+            if error is not None:
+                raise Wrong("Your code raises an error.", "no error", explain(error))
+            done.append(admitted)
+        got, expected = done
+        if got != expected:
+            raise Wrong(f"{operation} lets others in.", f"lets in {expected}", f"lets in {got}")
+
+    def _arrive(self, engine: ToyEngine, kinds: str) -> list[str]:
+        for kind in kinds:
+            engine.add(_PROMPTS[kind], 3)
+        return []
+
+    def _step(self, engine: ToyEngine, n: int = 1) -> list[str]:
+        return [f"r{request.request_id}" for _ in range(n) for request in engine.step().admitted]
+
+
+@exercise
+def patient(answer: type[Scheduler]) -> CheckResult:
+    """next_waiting(self): the first that fits, but the first in line is passed three times at most."""
+    if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
+        return failed("Give a subclass of Scheduler.", expected="class ...(Scheduler)", got=repr(answer))
+    return search([partial(QueueTrial, answer)], sequences=300, walks=60, length=16) or passed(
+        "The same order as ours in hundreds of queues: gaps are filled, and whoever is first in line is passed\n"
+        f"{PATIENCE} times at most, however many small requests keep coming."
+    )
+
+
+# The victim ---------------------------------------------------------------------------------------------------
+
+
+class Cheapest(Scheduler):
+    """Right: of all but the oldest, whoever loses the fewest tokens."""
+
+    def victim(self) -> Request:
+        """Who gives way; the later one of two that lose as many, and nobody who holds no block."""
+        others = [r for r in reversed(self.running[1:]) if r.unfinished[0].table.num_tokens]
+        return min(others, key=lambda r: sum(t.table.num_tokens for t in r.unfinished), default=self.running[0])
+
+
+def _victim_of(policy: type[Scheduler], computed: Sequence[int]) -> Any:
+    """Which of running requests, in order of arrival and with so many tokens computed, the policy makes give way."""
+    engine = ToyEngine(policy)
+    for tokens in computed:
+        engine.add(max(1, tokens), 4).sequences[0].table.append(tokens)
+    engine.scheduler.running += engine.scheduler.waiting
+    engine.scheduler.waiting.clear()
+    chosen = engine.scheduler.victim()
+    return f"r{chosen.request_id}" if isinstance(chosen, Request) else chosen
+
+
+@exercise
+def victim(answer: type[Scheduler]) -> CheckResult:
+    """victim(self): whoever loses the fewest tokens, but not the oldest, and nobody without a block."""
+    if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
+        return failed("Give a subclass of Scheduler.", expected="class ...(Scheduler)", got=repr(answer))
+
+    def victim_if_computed(*computed: int) -> Any:
+        return _victim_of(answer, computed)
+
+    cases = [(5,), (5, 3), (3, 5), (2, 9, 4), (2, 4, 9), (1, 6, 6), (7, 0, 5), (2, 0, 8, 3), (9, 0), (30, 8, 12, 8, 40)]
+    return compare(victim_if_computed, lambda *computed: _victim_of(Cheapest, computed), cases) or passed(
+        "The oldest goes on whatever happens, so somebody always finishes; and of the others the one gives way\n"
+        "whose work is the cheapest to do again."
+    )
+
+
+# Swap or recompute --------------------------------------------------------------------------------------------
+
+
+def _swap_or_recompute(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
+    return "swap" if 2 * tokens * kv_bytes / bandwidth < 2 * tokens * parameters / flops else "recompute"
+
+
+@exercise
+def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> CheckResult:
+    """Which is over sooner: the KV of so many tokens out and back, or their forward pass once more."""
+    cases: list[tuple[Any, ...]] = [
+        (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
+        (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
+        (1, 1000, 1e9, 1e6, 1e12),
+        (1, 1000, 2e9, 1e6, 1e12),
+        (1, 1000, 0.5e9, 1e6, 1e12),
+        (100, 1500, 1e9, 1e6, 1e12),
+        (100, 700, 1e9, 1e6, 1e12),
+        (100, 1500, 1e9, 2e6, 1e12),
+        (100, 1000, 1e9, 1e6, 0.7e12),
+        (100, 1000, 1e9, 1e6, 1.5e12),
+    ]
+    return compare(answer, _swap_or_recompute, cases) or passed(
+        "Right on all of them. The number of tokens drops out: what decides is bytes of KV a token over the\n"
+        "bandwidth, against parameters over the arithmetic."
+    )
+
+
+# The edge of a block ------------------------------------------------------------------------------------------
+
+
+def _must_give_way(held: list[int], free: int, block_size: int) -> bool:
+    return sum(tokens % block_size == 0 for tokens in held) > free
+
+
+@exercise
+def must_give_way(answer: Callable[[list[int], int, int], bool]) -> CheckResult:
+    """Whether one more token for each text takes more blocks than are free."""
+    edges = (1, 3, 4, 5, 7, 8, 9)
+    cases = [([tokens], 0, 4) for tokens in edges]
+    cases += [([a, b], free, 4) for a in edges for b in edges for free in (0, 1, 2)]
+    cases += [([tokens], 0, size) for size in (1, 2, 16) for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)]
+    cases += [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)]
+    return compare(answer, _must_give_way, cases) or passed(
+        "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, and no other."
+    )

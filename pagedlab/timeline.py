@@ -1,0 +1,184 @@
+"""Who did what in every step of an engine: recorded while it runs, to be drawn, counted and compared.
+
+    with Recording(llm) as run:
+        llm.generate(prompts)
+    print(run.summary())
+
+A row is a request, a cell one of its steps, from the one in which it is first seen to the one in which it ends.
+What a cell can be is in `KINDS`. `pagedlab.widgets.Timeline` draws a recording.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+KINDS = {
+    "W": "waiting",  # in the queue, and in no block
+    "P": "prefill",  # tokens of its prompt are computed
+    "D": "decode",  # each of its texts gets one more token
+    "R": "recomputed",  # tokens are computed that were computed before: it gave way, and its blocks are lost
+    "S": "swapped",  # its blocks lie in host memory
+    "-": "passed over",  # it runs, but others took all tokens of this step
+}
+SHOWN_TOKENS = 16  # of a chunk, as words
+
+
+class Cell(NamedTuple):
+    """One step of a request: its kind, the chunk computed (`tokens` from position `start` on), and what came of it."""
+
+    kind: str
+    start: int = 0
+    tokens: int = 0
+    again: int = 0  # of them computed before, and lost
+    wrote: int = 0  # new tokens, one a text
+    reads: str = ""  # the chunk as words, its first ones; not for a decode, which reads what was written last
+    writes: str = ""
+
+
+@dataclass
+class Row:
+    """One request. Its cells are those of steps `first`, `first` + 1, ..."""
+
+    name: str
+    first: int
+    cells: list[Cell] = field(default_factory=list)
+    end: str | None = None  # finish reason of its first text, None while it is not finished
+
+    @property
+    def kinds(self) -> str:
+        """One letter a step."""
+        return "".join(cell.kind for cell in self.cells)
+
+    @property
+    def waited(self) -> int:
+        """Steps in which nothing of it was computed."""
+        return sum(cell.tokens == 0 for cell in self.cells)
+
+    @property
+    def to_first_token(self) -> int | None:
+        """Steps from its arrival to its first token, that one included."""
+        return next((i for i, cell in enumerate(self.cells, 1) if cell.wrote), None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in figures. Steps are not seconds: one with many tokens takes longer, and `largest` says how many."""
+
+    steps: int
+    written: int  # tokens
+    computed: int  # tokens, those of prompts and those computed again included
+    recomputed: int  # tokens, of those computed
+    largest: int  # tokens computed in one step, at most
+    waited_mean: float  # steps in which a request got nothing
+    waited_p99: float
+    preempted: dict[str, int]  # by how: "recompute", "swap"
+
+    @property
+    def written_a_step(self) -> float:
+        """Mean number of new tokens in a step: the sequences that were really served side by side."""
+        return self.written / self.steps if self.steps else 0.0
+
+
+class Recording:
+    """Watches an engine from now until `close()`, or for the length of a `with` block.
+
+    llm  has `on_step(callback) -> unsubscribe`, `decode(token_ids) -> str`, `plan` (the latest step's `Schedule`)
+         and `scheduler` with its queues `waiting`, `running` and `swapped`
+    """
+
+    def __init__(self, llm: Any) -> None:
+        self.rows: list[Row] = []  # in order of arrival
+        self.steps = 0
+        self.preempted: Counter[str] = Counter()
+        self._llm = llm
+        self._live: dict[Any, Row] = {}  # by request, as long as it is unfinished
+        self._reached: Counter[Any] = Counter()  # how far each request was ever computed
+        self._written: Counter[Any] = Counter()
+        self._end: Callable[[], None] | None = llm.on_step(self._on_step)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._end:
+            self._end()
+        self._end = None
+
+    @property
+    def watching(self) -> bool:
+        """Whether the next step is still recorded."""
+        return self._end is not None
+
+    def batches(self) -> list[dict[str, int]]:
+        """Tokens computed in each step, by kind."""
+        steps: list[dict[str, int]] = [defaultdict(int) for _ in range(self.steps)]
+        for row in self.rows:
+            for step, cell in enumerate(row.cells, row.first):
+                if cell.tokens:
+                    steps[step - 1][cell.kind] += cell.tokens
+        return [dict(step) for step in steps]
+
+    def summary(self) -> Summary:
+        """The run so far in figures."""
+        cells = [cell for row in self.rows for cell in row.cells]
+        waited = sorted(row.waited for row in self.rows)
+        return Summary(
+            steps=self.steps,
+            written=sum(cell.wrote for cell in cells),
+            computed=sum(cell.tokens for cell in cells),
+            recomputed=sum(cell.again for cell in cells),
+            largest=max((sum(batch.values()) for batch in self.batches()), default=0),
+            waited_mean=sum(waited) / len(waited) if waited else 0.0,
+            # The nearest rank: a wait that somebody really had, the longest of up to a hundred.
+            waited_p99=float(waited[math.ceil(0.99 * len(waited)) - 1]) if waited else 0.0,
+            preempted=dict(self.preempted),
+        )
+
+    def _on_step(self) -> None:
+        self.steps += 1
+        plan, queues = self._llm.plan, self._llm.scheduler
+        self.preempted.update(preemption.how for preemption in plan.preempted)
+        chunks: dict[Any, list[Any]] = defaultdict(list)
+        for chunk in plan.chunks:
+            chunks[chunk.request].append(chunk)
+        places = {"W": set(queues.waiting), "S": set(queues.swapped), "-": set(queues.running)}
+        seen = set(chunks).union(*places.values()) - set(self._live)
+        for request in sorted(seen, key=lambda request: request.request_id):
+            if request.unfinished or request in chunks:
+                self.rows.append(Row(f"r{request.request_id}", self.steps))
+                self._live[request] = self.rows[-1]
+        for request, row in list(self._live.items()):
+            place = next((kind for kind, queue in places.items() if request in queue), None)
+            if request in chunks:
+                row.cells.append(self._computed(request, chunks[request]))
+            elif place:
+                row.cells.append(Cell(place))
+            if not request.unfinished:
+                row.end = request.sequences[0].finish_reason
+            if place is None:  # finished or aborted
+                del self._live[request], self._reached[request], self._written[request]
+
+    def _computed(self, request: Any, chunks: list[Any]) -> Cell:
+        first, reached = chunks[0], self._reached[request]
+        again = sum(max(0, min(chunk.stop, reached) - chunk.start) for chunk in chunks)
+        kind = "R" if again else "P" if first.start < first.sequence.num_prompt_tokens else "D"
+        self._reached[request] = max(reached, *(chunk.stop for chunk in chunks))
+        written = sum(len(text.output_ids) for text in request.sequences)
+        wrote = written - self._written[request]
+        self._written[request] = written
+        tokens = sum(chunk.stop - chunk.start for chunk in chunks)
+        reads = "" if kind == "D" else self._words(first.sequence.token_ids[first.start : first.stop])
+        longest = max(len(text.output_ids) for text in request.sequences)
+        new = [text.token_ids[-1:] for text in request.sequences if wrote > 0 and len(text.output_ids) == longest]
+        return Cell(kind, first.start, tokens, again, max(0, wrote), reads, " | ".join(map(self._words, new[:4])))
+
+    def _words(self, token_ids: list[int]) -> str:
+        return self._llm.decode(token_ids[:SHOWN_TOKENS]) + (" …" if len(token_ids) > SHOWN_TOKENS else "")
