@@ -1,4 +1,4 @@
-"""Widgets for the notebooks: the block grid, driven by clicks or by a running engine, its challenges, and the timeline."""
+"""Widgets for the notebooks: the block grid, clicked or driven by a running engine, its challenges, the timeline."""
 
 from __future__ import annotations
 

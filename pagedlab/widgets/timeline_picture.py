@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from pagedlab.widgets.static import CARD, INK, SOFT, SCALE, Picture, band, Canvas, font, mix
+from pagedlab.widgets.static import CARD, INK, SCALE, SOFT, Canvas, Picture, band, font, mix
 
 WIDTH = 820  # of all steps, in pixels of the page; one step is 1 to 24 wide
 MARGIN, LEFT, TOP, BARS = 16, 66, 74, 36
