@@ -136,22 +136,36 @@ def sample(
 
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], u: torch.Tensor) -> torch.Tensor:
-    """Invert the cumulative distribution of each row at u: temperature first, then top_k, then top_p."""
-    vocabulary = logits.shape[1]
+    """Invert the cumulative distribution of each row at u, tokens in the vocabulary's order.
+
+    Temperature first, then top_k, then top_p. Only rows that have one of the last two need sorting.
+    """
 
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
 
-    logits, order = logits.double().sort(dim=1, descending=True, stable=True)
+    logits = logits.double()
     # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
-    scaled = (logits - logits[:, :1]) / column([p.temperature for p in params])
-    rank = torch.arange(vocabulary, device=logits.device)
-    top_k = column([p.top_k or vocabulary for p in params])
-    probs = torch.softmax(scaled.masked_fill(rank >= top_k, float("-inf")), dim=1)
+    scaled = (logits - logits.amax(dim=1, keepdim=True)) / column([p.temperature for p in params])
+    cut = [i for i, p in enumerate(params) if p.top_k or p.top_p < 1]
+    if cut:
+        rows = torch.tensor(cut, device=logits.device)
+        top_k = column([params[i].top_k or logits.shape[1] for i in cut])
+        top_p = column([params[i].top_p for i in cut])
+        scaled[rows] = scaled[rows].masked_fill(_unlikely(logits[rows], scaled[rows], top_k, top_p), float("-inf"))
+    cumulative = torch.softmax(scaled, dim=1).cumsum(dim=1)
+    total = cumulative[:, -1:]
+    # Below the total, also after rounding, so that the pick has a probability above zero.
+    target = torch.minimum(u[:, None] * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1)
+
+
+def _unlikely(logits: torch.Tensor, scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Where top_k and then top_p leave a token no chance: bool [R, V]. Of equals, the first in the vocabulary stay."""
+    order = logits.argsort(dim=1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[1], device=logits.device)
+    probs = torch.softmax(scaled.gather(1, order).masked_fill(rank >= top_k, float("-inf")), dim=1)
     before = probs.cumsum(dim=1) - probs  # probability of the tokens likelier than this one
     # Rank 0 always stays, so that no top_p, however small, leaves nothing to draw from.
-    probs = probs.masked_fill((before >= column([p.top_p for p in params])) & (rank > 0), 0)
-    cumulative = probs.cumsum(dim=1)
-    # u < 1, so the target lies below the total and the pick has a probability above zero.
-    pick = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
-    return order.gather(1, pick.clamp(max=vocabulary - 1)).squeeze(1)
+    gone = (rank >= top_k) | ((before >= top_p) & (rank > 0))
+    return torch.empty_like(gone).scatter_(1, order, gone)

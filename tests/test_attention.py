@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.attention import BACKENDS, _fastest, get_backend, paged_attention, paged_decode
+from pagedlab.attention import BACKENDS, fastest_backend, get_backend, paged_attention, paged_decode
 
 HEADS = [(4, 4), (8, 2), (5, 1), (14, 2), (28, 4)]
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -353,7 +353,7 @@ def test_backends_by_name_and_by_hand() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu asks what it takes on a GPU")
 def test_auto_takes_torch_on_a_cpu_and_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
-    _fastest.cache_clear()
+    fastest_backend.cache_clear()
     case = make(0, [(1, 3), (2, 7)])
     outs = [case.attend("auto") for _ in range(2)]
     assert capsys.readouterr().out == "attention: torch (no GPU)\n"

@@ -59,7 +59,7 @@ def _triton_attention() -> PagedAttention:
 def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
     if q.dtype == torch.float64:  # the kernels sum in fp32
         return BACKENDS["torch"](q, *args)
-    return _fastest(q.device)(q, *args)
+    return fastest_backend(q.device)(q, *args)
 
 
 @lru_cache
@@ -71,8 +71,8 @@ def runs_triton(device: torch.device) -> bool:
 
 
 @lru_cache
-def _fastest(device: torch.device) -> PagedAttention:
-    """The backend for tensors on this device. It says, once, which one that is and why."""
+def fastest_backend(device: torch.device) -> PagedAttention:
+    """What "auto" takes for tensors on this device. It says, once, which backend that is and why."""
     if runs_triton(device):
         print(f"attention: Triton ({torch.cuda.get_device_name(device)})")
         return _triton_attention()

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pagedlab.attention import _fastest, paged_attention, paged_decode
+from pagedlab.attention import fastest_backend, paged_attention, paged_decode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 QWEN, LLAMA = (14, 2, 64), (32, 8, 128)
@@ -193,7 +193,7 @@ def test_queries_behind_two_to_the_31_elements(seed: int) -> None:
 def test_auto_takes_triton_and_says_so_once(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("Triton needs compute capability 8.0")
-    _fastest.cache_clear()
+    fastest_backend.cache_clear()
     args = batch(seed, [(1, 30), (5, 5)])
     capsys.readouterr()
     outs = [paged_attention(*args) for _ in range(2)]
