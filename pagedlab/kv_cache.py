@@ -60,14 +60,15 @@ class KVCache:
         return max(1, memory // self.bytes_per_block)
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer."""
+        """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer; at -1, nothing."""
         if self._in_triton:
             from pagedlab.attention.triton_cache import write_kv
 
             write_kv(k, v, self.keys[layer], self.values[layer], slots)
         else:
-            self.keys[layer].flatten(0, 1)[slots] = k
-            self.values[layer].flatten(0, 1)[slots] = v
+            real = slots >= 0
+            self.keys[layer].flatten(0, 1)[slots[real]] = k[real]
+            self.values[layer].flatten(0, 1)[slots[real]] = v[real]
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks in every layer, with the same result as doing `copies` one after the other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -125,34 +125,59 @@ def sample(
     `positions` is where each new token will stand. The log-probability is the model's own: of the plain
     softmax, before temperature, top_k and top_p.
     """
+
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=logits.device)
+
+    if not any(p.temperature for p in params):
+        return choose(logits, None, seeds, positions)
+    some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
+    limits = None
+    if some:
+        top_k = column([params[i].top_k or logits.shape[1] for i in some])
+        limits = Limits(torch.tensor(some, device=logits.device), top_k, column([params[i].top_p for i in some]))
+    return choose(logits, column([p.temperature for p in params]), seeds, positions, limits)
+
+
+class Limits(NamedTuple):
+    """Rows that draw from fewer tokens: int64 [S], and their top_k and top_p, float64 [S]."""
+
+    rows: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+
+
+def choose(
+    logits: torch.Tensor,
+    temperature: torch.Tensor | None,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    limits: Limits | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`sample` with tensors for parameters: nothing waits for the device, so that it fits into a CUDA graph.
+
+    temperature: float64 [R], 0 for the likeliest token; None if that is wanted of all rows.
+    """
     logits = logits.float()
     tokens = logits.argmax(dim=1)
-    drawn = [i for i, p in enumerate(params) if p.temperature > 0]
-    if drawn:
-        rows = torch.tensor(drawn, device=logits.device)
-        chosen = [params[i] for i in drawn]
-        tokens[rows] = _draw(logits[rows], chosen, uniform(seeds[rows], positions[rows]))
+    if temperature is not None:
+        drawn = _draw(logits, torch.where(temperature > 0, temperature, 1), uniform(seeds, positions), limits)
+        tokens = torch.where(temperature > 0, drawn, tokens)
     return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
 
 
-def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], u: torch.Tensor) -> torch.Tensor:
+def _draw(logits: torch.Tensor, temperature: torch.Tensor, u: torch.Tensor, limits: Limits | None) -> torch.Tensor:
     """Invert the cumulative distribution of each row at u, tokens in the vocabulary's order.
 
     Temperature first, then top_k, then top_p. Only rows that have one of the last two need sorting.
     """
-
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
-
     logits = logits.double()
     # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
-    scaled = (logits - logits.amax(dim=1, keepdim=True)) / column([p.temperature for p in params])
-    cut = [i for i, p in enumerate(params) if p.top_k or p.top_p < 1]
-    if cut:
-        rows = torch.tensor(cut, device=logits.device)
-        top_k = column([params[i].top_k or logits.shape[1] for i in cut])
-        top_p = column([params[i].top_p for i in cut])
-        scaled[rows] = scaled[rows].masked_fill(_unlikely(logits[rows], scaled[rows], top_k, top_p), float("-inf"))
+    scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
+    if limits is not None:
+        rows, top_k, top_p = limits
+        gone = _unlikely(logits[rows], scaled[rows], top_k[:, None], top_p[:, None])
+        scaled[rows] = scaled[rows].masked_fill(gone, float("-inf"))
     cumulative = torch.softmax(scaled, dim=1).cumsum(dim=1)
     total = cumulative[:, -1:]
     # Below the total, also after rounding, so that the pick has a probability above zero.
