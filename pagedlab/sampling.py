@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from pagedlab.attention import runs_triton
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -158,6 +160,11 @@ def choose(
 
     temperature: float64 [R], 0 for the likeliest token; None if that is wanted of all rows.
     """
+    if limits is None and runs_triton(logits.device):
+        from pagedlab.triton_sampling import triton_choose
+
+        cold = torch.zeros_like(seeds, dtype=torch.float64) if temperature is None else temperature
+        return triton_choose(logits, cold, uniform(seeds, positions))
     logits = logits.float()
     tokens = logits.argmax(dim=1)
     if temperature is not None:
