@@ -1,0 +1,53 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from pagedlab.engine import LLM
+from pagedlab.engine_thread import EngineThread, Ticket
+from pagedlab.outputs import Completion
+
+
+class Metrics:
+    """What Prometheus reads. Each app has a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.gauges = {
+            name: Gauge(f"pagedlab_{name}", text, registry=registry)
+            for name, text in {
+                "requests_waiting": "requests that no step has touched yet",
+                "requests_running": "requests that have begun and not ended",
+                "blocks": "blocks in the pool",
+                "blocks_used": "blocks with a reference",
+                "blocks_cached": "blocks without a reference whose contents can be found again",
+            }.items()
+        }
+        self.requests = Counter("pagedlab_requests", "answers by status", ["status"], registry=registry)
+        self.prompt_tokens = Counter("pagedlab_prompt_tokens", "prompt tokens of ended requests", registry=registry)
+        self.output_tokens = Counter("pagedlab_output_tokens", "tokens written for ended requests", registry=registry)
+        self.begun = Histogram("pagedlab_begun_seconds", "from arrival to the end of the first step", registry=registry)
+        self.ended = Histogram("pagedlab_ended_seconds", "from arrival to the last token", registry=registry)
+
+    def observe(self, event: str, ticket: Ticket, completion: Completion) -> None:
+        """Told by the engine's thread."""
+        (self.begun if event == "begun" else self.ended).observe(time.perf_counter() - ticket.began)
+        if event == "ended":
+            self.prompt_tokens.inc(len(completion.prompt_token_ids))
+            self.output_tokens.inc(sum(len(output.token_ids) for output in completion.outputs))
+
+    def text(self, engine: EngineThread, llm: LLM) -> bytes:
+        """Called in the engine's thread."""
+        values = (
+            engine.waiting,
+            engine.running,
+            llm.pool.num_blocks,
+            llm.pool.num_blocks - llm.pool.num_free,
+            getattr(llm.pool, "num_cached", 0),
+        )
+        for gauge, value in zip(self.gauges.values(), values, strict=True):
+            gauge.set(value)
+        return generate_latest(self.registry)
