@@ -19,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from test_attention import HEADS, Case, make, ragged
 
-from pagedlab.attention import BACKENDS, get_backend, paged_decode
+from pagedlab.attention import BACKENDS, fastest_backend, get_backend, paged_decode
 
 if find_spec("triton") is None:  # not importorskip: pagedlab chooses the interpreter before it imports triton
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -278,8 +278,8 @@ def test_plans_depend_on_shapes_and_stay_within_bounds() -> None:
 
 def test_triton_by_name() -> None:
     assert get_backend("triton") is triton_attention.triton_attention
-    if DEVICE == "cpu":
-        assert get_backend("auto") is BACKENDS["torch"]
+    fastest = fastest_backend(torch.device(DEVICE), verbose=False)
+    assert fastest is (BACKENDS["torch"] if DEVICE == "cpu" else triton_attention.triton_attention)
 
 
 def test_one_new_token_each_by_name(seed: int) -> None:

@@ -59,7 +59,7 @@ def _triton_attention() -> PagedAttention:
 def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
     if q.dtype == torch.float64:  # the kernels sum in fp32
         return BACKENDS["torch"](q, *args)
-    return fastest_backend(q.device)(q, *args)
+    return fastest_backend(q.device, True)(q, *args)
 
 
 @lru_cache
@@ -71,20 +71,21 @@ def runs_triton(device: torch.device) -> bool:
 
 
 @lru_cache
-def fastest_backend(device: torch.device) -> PagedAttention:
+def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
     """What "auto" takes for tensors on this device. It says, once, which backend that is and why."""
     if runs_triton(device):
-        print(f"attention: Triton ({torch.cuda.get_device_name(device)})")
-        return _triton_attention()
-    if device.type != "cuda":
-        why = "no GPU"
+        name, why = "Triton", torch.cuda.get_device_name(device)
+    elif device.type != "cuda":
+        name, why = "torch", "no GPU"
     elif importlib.util.find_spec("triton") is None:
-        why = "Triton is not installed"
+        name, why = "torch", "Triton is not installed"
     else:
         major, minor = torch.cuda.get_device_capability(device)
-        why = f"compute capability {major}.{minor}, and Triton needs {'.'.join(map(str, TRITON_CAPABILITY))}"
-    print(f"attention: torch ({why})")
-    return BACKENDS["torch"]
+        needed = ".".join(map(str, TRITON_CAPABILITY))
+        name, why = "torch", f"compute capability {major}.{minor}, and Triton needs {needed}"
+    if verbose:
+        print(f"attention: {name} ({why})")
+    return _triton_attention() if name == "Triton" else BACKENDS["torch"]
 
 
 def paged_attention(
