@@ -30,7 +30,8 @@ class Batch:
 
 
 def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
-    """Lay the chunks' tokens end to end. Wanted are the logits of each text's last token, if it is among them."""
+    """Lay the chunks' tokens end to end. Wanted are the logits of each text's last token, if it is among them, and of
+    the one before a draft and all drafted tokens."""
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -42,8 +43,7 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         positions += range(start, stop)
         slots += sequence.table.slots(start, stop)
         tables[b, : len(sequence.table.block_ids)] = sequence.table.block_ids
-        if chunk.is_last:
-            last_rows.append(len(token_ids) - 1)
+        last_rows += range(len(token_ids) - chunk.num_rows, len(token_ids))
     query_starts = list(accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0))
 
     def integers(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:

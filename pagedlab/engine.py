@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from pagedlab.attention import PagedAttention, get_backend
+from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.beam import BeamSearch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
+from pagedlab.choice import next_tokens
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.model import Model, is_one_prompt, load_model
+from pagedlab.model import is_one_prompt
 from pagedlab.outputs import Completion, Output, Stats
+from pagedlab.parallel import Closing, open_model
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import SamplingParams, sample
-from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
+from pagedlab.sampling import SamplingParams
+from pagedlab.scheduler import How, Request, Schedule, Scheduler, Sequence
+from pagedlab.speculative import Drafter, Speculation
 
 Prompt = str | list[int] | list[dict[str, str]]
 
@@ -43,17 +45,7 @@ class _Job:
     beams: BeamSearch | None
 
 
-class _Draw(NamedTuple):
-    """The next token of a text: of `sequence`, or if nth > 0 of the nth text to be forked from it now."""
-
-    request: Request
-    sequence: Sequence
-    nth: int
-    token: int
-    logprob: float
-
-
-class LLM:
+class LLM(Closing):
     """A language model whose KV lives in blocks.
 
     model: a hub id, folder, .gguf file, or a `Model` already loaded; None for the default chain of
@@ -63,7 +55,9 @@ class LLM:
     match and insert, made over the pool. preemption: what happens to the KV of a request that gives way when
     blocks run out, "recompute" or "swap". attention_backend: a name, or a function with `paged_attention`'s
     parameters. block_pool, block_table and scheduler: classes with the verbs of `BlockPool`, `BlockTable` and
-    `Scheduler`, your own included. seed: where requests without a seed take theirs from.
+    `Scheduler`, your own included. tensor_parallel: ranks that share the model, ended by `close` or `with`.
+    speculative: who drafts tokens, `PromptLookup(k=4)` or `DraftModel(model, k=4)`. seed: where requests without a
+    seed take theirs from.
     """
 
     def __init__(
@@ -82,16 +76,21 @@ class LLM:
         block_pool: type[Any] = BlockPool,
         block_table: type[BlockTable] = BlockTable,
         scheduler: type[Scheduler] = Scheduler,
+        tensor_parallel: int = 1,
+        speculative: Drafter | None = None,
         seed: int = 0,
         verbose: bool = True,
     ) -> None:
         self._attend = get_backend(attention_backend)
         BlockPool(1, block_size)  # says what is wrong with a block size, before a model is loaded
-        self.model = model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
+        self.model = open_model(model, device, dtype, verbose, tensor_parallel, attention_backend)
+        if attention_backend == "auto" and self.model.module.dtype != torch.float64:
+            self._attend = fastest_backend(self.model.device, verbose)
         cache = self.model.kv_cache(1, block_size)
+        self.speculation = Speculation(speculative, self, block_size)
         if num_blocks is None:
             useful = max_sequences * blocks_for(self.model.max_length, block_size)
-            num_blocks = min(useful, cache.blocks_that_fit())
+            num_blocks = min(useful, self.speculation.share_of(cache.blocks_that_fit(), cache.bytes_per_block))
         self.pool: Pool = block_pool(num_blocks, block_size)
         verbs = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
         missing = [verb for verb in verbs if not hasattr(self.pool, verb)]
@@ -186,6 +185,7 @@ class LLM:
         params = sampling or SamplingParams()
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling must be SamplingParams, got {params!r}")
+        self.speculation.refuse(params)
         ids = self.model.checked_ids(prompt)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         request_id = next(self._ids)
@@ -218,10 +218,18 @@ class LLM:
 
     def _step_for_others(self) -> None:
         """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for `step`."""
-        self._unseen += [c for c in self._step() if c.finished and c.request_id not in self._owned]
+        self._unseen = [c for c in self.step() if c.finished and c.request_id not in self._owned]
 
     def _step(self) -> list[Completion]:
+        try:
+            return self._forward()
+        finally:
+            self.speculation.clear()
+
+    def _forward(self) -> list[Completion]:
         began = time.perf_counter()
+        params = {request_id: job.params for request_id, job in self._jobs.items()}
+        self.speculation.propose(self.scheduler, params)
         plan = self.plan = self.scheduler.schedule()
         if not plan.chunks:
             return []
@@ -230,18 +238,25 @@ class LLM:
         try:
             self.cache.copy_blocks(plan.copies)
             logits = self.model.forward(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
-            drawn, searches = self._choose(logits, speaking)
+            drawn, searches = next_tokens(logits, speaking, params, self.speculation.drafts)
         except BaseException:
             self.scheduler.undo(plan)
             raise
         touched = dict.fromkeys(chunk.request.request_id for chunk in plan.chunks)
         completions = [self._jobs[request_id].completion for request_id in touched]
         try:
+            for draw in drawn:
+                self.speculation.settle(draw.sequence, len(draw.tokens) - 1)
             self._remember(plan)
+            num_new = 0
             # All forks first: a text that ends with its first token frees the blocks its siblings start from.
             texts = [self._fork(d.request, d.sequence) if d.nth else d.sequence for d in drawn]
             for draw, sequence in zip(drawn, texts, strict=True):
-                self._extend(draw.request, sequence, draw.token, draw.logprob)
+                sequence.drop_draft()  # accepted tokens come back one by one: any of them may end the text
+                for token, logprob in zip(draw.tokens, draw.logprobs, strict=True):
+                    if sequence.finish_reason is None:
+                        self._extend(draw.request, sequence, token, logprob)
+                        num_new += 1
             for request, logprobs in searches:
                 self._replace_beams(request, logprobs)
         except BaseException:
@@ -249,12 +264,15 @@ class LLM:
             raise
         now = time.perf_counter()
         for request_id in dict.fromkeys(chunk.request.request_id for chunk in speaking):
-            self._jobs[request_id].completion.times.append(now)
+            done = self._jobs[request_id].completion
+            longest = max(len(output.token_ids) for output in done.outputs)
+            done.times += [now] * max(1, longest - len(done.times))
         for completion in completions:
             if completion.finished:
                 self.scheduler.remove(self._jobs.pop(completion.request_id).request)
         cached = self.scheduler.cached_tokens - self._cached_before
-        num_new = len(drawn) + sum(len(request.sequences) for request, _ in searches)
+        num_new += sum(len(request.sequences) for request, _ in searches)
+        self.stats.record_drafts(self.speculation.checked)
         self.stats.record(plan, num_new, cached, self._used(), now - began)
         for callback in tuple(self._callbacks):
             callback()
@@ -286,36 +304,6 @@ class LLM:
         return self.model.decode(token_ids)
 
     # ------------------------------------------------------------------ inside a step
-
-    def _choose(
-        self, logits: torch.Tensor, speaking: list[Chunk]
-    ) -> tuple[list[_Draw], list[tuple[Request, torch.Tensor]]]:
-        """Next tokens from the logits [R, V] of the R texts that were computed to their end.
-
-        A prompt that asks for n texts gives n draws from its one row. A beam search gets its rows as
-        log-probabilities and advances later, with its tables: once it has, the step can no longer be undone.
-        """
-        wanted: list[tuple[int, Request, Sequence, int]] = []  # row of logits, and nth as in _Draw
-        beam_rows: dict[Request, list[int]] = defaultdict(list)
-        for row, (request, sequence, _, _) in enumerate(speaking):
-            if self._jobs[request.request_id].beams:
-                beam_rows[request].append(row)
-            else:
-                wanted += [(row, request, sequence, nth) for nth in range(1 + request.texts_to_fork)]
-        drawn: list[_Draw] = []
-        if wanted:
-            rows, seeds, positions = (
-                torch.tensor(values, device=logits.device)
-                for values in zip(
-                    *((row, (s.seed + nth) % 2**63, len(s.token_ids)) for row, _, s, nth in wanted), strict=True
-                )
-            )
-            params = [self._jobs[request.request_id].params for _, request, _, _ in wanted]
-            tokens, logprobs = sample(logits[rows], params, seeds, positions)
-            picks = zip(wanted, tokens.tolist(), logprobs.tolist(), strict=True)
-            drawn = [_Draw(request, s, nth, token, logprob) for (_, request, s, nth), token, logprob in picks]
-        searches = [(r, torch.log_softmax(logits[rows].float(), dim=1)) for r, rows in beam_rows.items()]
-        return drawn, searches
 
     def _remember(self, plan: Schedule) -> None:
         """Register the blocks that this step filled, now that their KV is computed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,8 @@ class Model:
     tokenizer: Any
     name: str
     reason: str
+    num_ranks: int = 1  # that share its heads, see parallel.py
+    new_cache: Callable[..., KVCache] = KVCache
 
     @property
     def device(self) -> torch.device:
@@ -91,9 +93,9 @@ class Model:
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """A cache of this model's shape, dtype and device."""
         config = self.module.config
-        num_kv_heads = config.num_key_value_heads
+        num_kv_heads = config.num_key_value_heads // self.num_ranks
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return KVCache(
+        return self.new_cache(
             config.num_hidden_layers, num_blocks, block_size, num_kv_heads, head_dim, self.module.dtype, self.device
         )
 
@@ -184,11 +186,13 @@ def load_model(
     device: str = "auto",
     dtype: str | torch.dtype = "auto",
     verbose: bool = True,
+    prepare: Callable[[Any], None] | None = None,
 ) -> Model:
     """Load a Qwen2-, Qwen3- or Llama-shaped checkpoint by hub id, folder or .gguf file, and say which and why.
 
     device "auto": the GPU if there is one. dtype "auto": bfloat16 on a GPU, float32 on a CPU. `ValueError` if
     the name leads to no usable checkpoint. Weights are safetensors or GGUF; no code from the hub is run.
+    prepare: what to do with the transformers module before it is moved to the device.
     """
     from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -219,6 +223,8 @@ def load_model(
         names = sorted(report["missing_keys"])
         raise ValueError(f"{source!r} lacks {len(names)} of the model's weights, the first is {names[0]}")
     _refuse_other_attention(module.config, source)
+    if prepare:
+        prepare(module)
     module.to(target).eval()
     model = Model(module, tokenizer, _short_name(source), reason)
     if verbose:
@@ -250,6 +256,16 @@ def _locate(source: str) -> dict[str, Any]:
     if problem:
         raise ValueError(f"{source!r} is no folder here, is not in the local Hugging Face cache, and {problem}")
     return {"pretrained_model_name_or_path": source, "local_files_only": cached}
+
+
+def read_config(source: str) -> Any:
+    """The config of a checkpoint, without its weights; `ValueError` if there is none."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(**_locate(source))
+    except OSError as error:
+        raise ValueError(f"cannot read the config of {source!r}: {_first_sentence(error)}") from error
 
 
 def _is_cached(hub_id: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.scheduler import Schedule, Sequence
+from pagedlab.speculative import Checked
 
 
 @dataclass
@@ -72,7 +73,8 @@ class Stats:
     """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again.
 
     prompt_tokens are those computed, again for requests that gave way; cached_tokens were found in the prefix
-    cache and skipped. preemptions: how often a request gave way, and swaps: how often by swap.
+    cache and skipped. preemptions: how often a request gave way, and swaps: how often by swap. drafts: how often a
+    draft was checked; drafted_tokens were looked at in them, and accepted_tokens agreed with.
     """
 
     num_blocks: int
@@ -85,6 +87,9 @@ class Stats:
     output_tokens: int = 0
     preemptions: int = 0
     swaps: int = 0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     seconds: float = 0.0
 
     def record(self, plan: Schedule, new_tokens: int, cached_tokens: int, blocks_used: int, seconds: float) -> None:
@@ -97,6 +102,17 @@ class Stats:
         self.swaps += sum(how == "swap" for _, how in plan.preempted)
         self.cached_tokens, self.blocks_used = cached_tokens, blocks_used
         self.seconds += seconds
+
+    def record_drafts(self, checked: list[Checked]) -> None:
+        """Count the drafts that a step checked."""
+        self.drafts += len(checked)
+        self.drafted_tokens += sum(len(draft.tokens) for draft in checked)
+        self.accepted_tokens += sum(draft.accepted for draft in checked)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens that a text gets from a step with a draft, on average: those accepted, and the model's own."""
+        return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
 
     @property
     def bytes_used(self) -> int:
@@ -118,4 +134,5 @@ class Stats:
             f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), "
             f"now {self.blocks_used} in use"
             + (f"; {self.preemptions} times a request gave way, {self.swaps} by swap" if self.preemptions else "")
+            + (f"; {self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted" if self.drafts else "")
         )

@@ -21,11 +21,29 @@ class Sequence:
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
     score: float | None = None  # of a beam that has ended
+    num_draft: int = 0  # tokens at the end that are only proposed, see speculative.py; none between steps
 
     @property
     def num_uncomputed(self) -> int:
         """Tokens that have no KV yet: the rest of the prompt, or the one token sampled last."""
         return len(self.token_ids) - self.table.num_tokens
+
+    @property
+    def num_known(self) -> int:
+        """Tokens that stand, as against those that are only proposed."""
+        return len(self.token_ids) - self.num_draft
+
+    def roll_back(self, accepted: int = 0) -> None:
+        """Forget the drafted tokens but the first `accepted`, and the slots that they had."""
+        del self.token_ids[self.num_known + accepted :]
+        self.num_draft = accepted
+        self.table.truncate(min(len(self.token_ids), self.table.num_tokens))
+
+    def drop_draft(self) -> list[int]:
+        """Take the drafted tokens off the end, and return them; their slots stay."""
+        dropped, self.token_ids[self.num_known :] = self.token_ids[self.num_known :], []
+        self.num_draft = 0
+        return dropped
 
     @property
     def output_ids(self) -> list[int]:
@@ -87,8 +105,12 @@ class Request:
         texts = self.unfinished
         if len(texts) == 1:
             return [(texts[0], min(texts[0].num_uncomputed, budget))]
-        if all(text.num_uncomputed == 1 for text in texts):
-            return [(text, 1) for text in texts] if len(texts) <= budget else []
+        if all(text.num_uncomputed == 1 + text.num_draft for text in texts):
+            return (
+                [(text, text.num_uncomputed) for text in texts]
+                if sum(t.num_uncomputed for t in texts) <= budget
+                else []
+            )
         wanted = []
         for text in texts:
             if text.table.num_tokens or text is texts[0]:  # the others start as forks of the first

@@ -52,23 +52,26 @@ class SamplingParams:
         for problem, wrong in (
             (
                 f"max_tokens must be a whole number of at least 1, got {self.max_tokens!r}",
-                not _whole(self.max_tokens, 1),
+                not is_whole(self.max_tokens, 1),
             ),
             (
                 f"temperature must be 0 (the likeliest token) or above, got {self.temperature!r}",
                 not (isinstance(self.temperature, Real) and 0 <= self.temperature < float("inf")),
             ),
-            (f"top_k must be 0 (all tokens) or a whole number above, got {self.top_k!r}", not _whole(self.top_k, 0)),
+            (f"top_k must be 0 (all tokens) or a whole number above, got {self.top_k!r}", not is_whole(self.top_k, 0)),
             (
                 f"top_p must be above 0 and at most 1, got {self.top_p!r}",
                 not (isinstance(self.top_p, Real) and 0 < self.top_p <= 1),
             ),
-            (f"n must be a whole number of at least 1, got {self.n!r}", not _whole(self.n, 1)),
+            (f"n must be a whole number of at least 1, got {self.n!r}", not is_whole(self.n, 1)),
             (
                 f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1",
                 self.temperature == 0 and self.n > 1,
             ),
-            (f"beam_width must be 0 or a whole number above, got {self.beam_width!r}", not _whole(self.beam_width, 0)),
+            (
+                f"beam_width must be 0 or a whole number above, got {self.beam_width!r}",
+                not is_whole(self.beam_width, 0),
+            ),
             (
                 "beam search looks for the likeliest texts: it takes n=1, temperature=0 and no stop strings",
                 self.beam_width != 0 and (self.n != 1 or self.temperature != 0 or bool(stop)),
@@ -83,7 +86,7 @@ class SamplingParams:
             ),
             (
                 f"seed must be a whole number from 0 or None, got {self.seed!r}",
-                self.seed is not None and not _whole(self.seed, 0),
+                self.seed is not None and not is_whole(self.seed, 0),
             ),
             (
                 f"stop must be strings with at least one character, got {stop!r}",
@@ -94,7 +97,8 @@ class SamplingParams:
                 raise ValueError(problem)
 
 
-def _whole(value: object, minimum: int) -> bool:
+def is_whole(value: object, minimum: int) -> bool:
+    """Whether `value` is a whole number, no bool, and at least `minimum`."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= minimum
 
 
@@ -127,18 +131,10 @@ def sample(
     `positions` is where each new token will stand. The log-probability is the model's own: of the plain
     softmax, before temperature, top_k and top_p.
     """
-
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)
-
     if not any(p.temperature for p in params):
         return choose(logits, None, seeds, positions)
-    some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
-    limits = None
-    if some:
-        top_k = column([params[i].top_k or logits.shape[1] for i in some])
-        limits = Limits(torch.tensor(some, device=logits.device), top_k, column([params[i].top_p for i in some]))
-    return choose(logits, column([p.temperature for p in params]), seeds, positions, limits)
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
+    return choose(logits, temperature, seeds, positions, _limits(logits, params))
 
 
 class Limits(NamedTuple):
@@ -147,6 +143,17 @@ class Limits(NamedTuple):
     rows: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
+
+
+def _limits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> Limits | None:
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=logits.device)
+
+    some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
+    if not some:
+        return None
+    top_k = column([params[i].top_k or logits.shape[1] for i in some])
+    return Limits(torch.tensor(some, device=logits.device), top_k, column([params[i].top_p for i in some]))
 
 
 def choose(
@@ -168,16 +175,29 @@ def choose(
     logits = logits.float()
     tokens = logits.argmax(dim=1)
     if temperature is not None:
-        drawn = _draw(logits, torch.where(temperature > 0, temperature, 1), uniform(seeds, positions), limits)
+        probs = _distribution(logits, torch.where(temperature > 0, temperature, 1), limits)
+        drawn = invert(probs, uniform(seeds, positions))
         tokens = torch.where(temperature > 0, drawn, tokens)
     return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
 
 
-def _draw(logits: torch.Tensor, temperature: torch.Tensor, u: torch.Tensor, limits: Limits | None) -> torch.Tensor:
-    """Invert the cumulative distribution of each row at u, tokens in the vocabulary's order.
+def probabilities(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """What `sample` draws from, float64 [R, V], for rows with temperatures above 0."""
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
+    return _distribution(logits.float(), temperature, _limits(logits, params))
 
-    Temperature first, then top_k, then top_p. Only rows that have one of the last two need sorting.
-    """
+
+def invert(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Draw a token a row, int64 [R]: the cumulative distribution of probs [R, V], of any sum above 0, inverted at u."""
+    cumulative = probs.cumsum(dim=1)
+    total = cumulative[:, -1:]
+    # Below the total, also after rounding, so that the pick has a probability above zero.
+    target = torch.minimum(u[:, None] * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1)
+
+
+def _distribution(logits: torch.Tensor, temperature: torch.Tensor, limits: Limits | None) -> torch.Tensor:
+    """Probabilities [R, V]: temperature first, then top_k, then top_p. Only rows with the last two need sorting."""
     logits = logits.double()
     # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
     scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
@@ -185,11 +205,7 @@ def _draw(logits: torch.Tensor, temperature: torch.Tensor, u: torch.Tensor, limi
         rows, top_k, top_p = limits
         gone = _unlikely(logits[rows], scaled[rows], top_k[:, None], top_p[:, None])
         scaled[rows] = scaled[rows].masked_fill(gone, float("-inf"))
-    cumulative = torch.softmax(scaled, dim=1).cumsum(dim=1)
-    total = cumulative[:, -1:]
-    # Below the total, also after rounding, so that the pick has a probability above zero.
-    target = torch.minimum(u[:, None] * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    return torch.softmax(scaled, dim=1)
 
 
 def _unlikely(logits: torch.Tensor, scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

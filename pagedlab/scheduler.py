@@ -44,9 +44,14 @@ class Chunk(NamedTuple):
     stop: int
 
     @property
+    def num_rows(self) -> int:
+        """Rows of logits that are wanted: at the last known token, if it is here, and at each drafted one behind it."""
+        return max(0, self.stop - self.sequence.num_known + 1)
+
+    @property
     def is_last(self) -> bool:
         """Whether the text is computed to its end with this chunk, so that its next token can be chosen."""
-        return self.stop == len(self.sequence.token_ids)
+        return self.num_rows > 0
 
 
 class Preemption(NamedTuple):
@@ -231,6 +236,7 @@ class Scheduler:
             request.parked = Parked(self.swapper.swap_out(blocks), len(blocks), tables)
             how = "swap"
         for text in texts:
+            text.drop_draft()
             text.table.free()
         plan.chunks = [chunk for chunk in plan.chunks if chunk.request is not request]
         plan.copies = self._still_due(plan.copies)

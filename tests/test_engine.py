@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pagedlab.choice
 import pagedlab.engine
 from pagedlab import LLM, BlockPool, BlockTable, Completion, OutOfBlocks, SamplingParams, blocks_for
 from pagedlab.attention import get_backend
@@ -287,7 +288,7 @@ def test_a_real_end_of_text_is_no_text(tiny: Model, monkeypatch: pytest.MonkeyPa
     """The tokenizer's own end-of-text token ends the text and leaves no trace in it."""
     end = tiny.tokenizer.eos_token_id
     calls = iter([*tiny.encode(" one two"), end])
-    monkeypatch.setattr(pagedlab.engine, "sample", lambda logits, *_: (torch.tensor([next(calls)]), torch.zeros(1)))
+    monkeypatch.setattr(pagedlab.choice, "sample", lambda logits, *_: (torch.tensor([next(calls)]), torch.zeros(1)))
     for params in (SamplingParams(max_tokens=30), SamplingParams(max_tokens=30, stop="zzz")):
         calls = iter([*tiny.encode(" one two"), end])
         output = engine(tiny).generate([5], params)[0].outputs[0]
@@ -738,7 +739,7 @@ def with_failing_attention(tiny: Model, call: int, error: type[BaseException], p
 
 
 def with_failing_sampler(tiny: Model, call: int, error: type[BaseException], patch: pytest.MonkeyPatch) -> LLM:
-    patch.setattr(pagedlab.engine, "sample", raising_at(call, pagedlab.engine.sample, error))
+    patch.setattr(pagedlab.choice, "sample", raising_at(call, pagedlab.choice.sample, error))
     return engine(tiny, 64, 4, max_batch_tokens=16)
 
 

@@ -1,0 +1,447 @@
+"""Speculative decoding: the same texts, the same distribution, and nothing left behind of what was rejected.
+
+In fp32 on caches full of NaN, the draft model's included.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_engine import TEXT, assert_idle, drain, engine, ids_of, prompts_of
+from test_preemption import LENGTHS, NEW, PREEMPTIONS, smallest
+
+from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
+from pagedlab.model import Model
+from pagedlab.sampling import probabilities
+from pagedlab.scheduler import Request, Scheduler, Sequence
+from pagedlab.speculative import Ask, Draft, Drafter, DraftModel, PromptLookup, Speculation, accept_or_redraw
+
+if TYPE_CHECKING:
+    from conftest import Generate
+
+
+class Poisoned(DraftModel):
+    """A draft model whose cache is full of NaN before it is used."""
+
+    def propose(self, asks: Any) -> list[Draft]:
+        if self._cache.keys.shape[1] != self._llm.pool.num_blocks:
+            self._cache = self.model.kv_cache(self._llm.pool.num_blocks, self._llm.pool.block_size)
+            self._cache.keys.fill_(torch.nan)
+            self._cache.values.fill_(torch.nan)
+        return super().propose(asks)
+
+
+class Scripted:
+    """Proposes what `say` returns for a text and a limit."""
+
+    def __init__(self, k: int, say: Any) -> None:
+        self.k, self.say = k, say
+
+    def attach(self, llm: LLM, block_size: int) -> int:
+        return 0
+
+    def propose(self, asks: list[Ask]) -> list[Draft]:
+        return [Draft(self.say(ask.text, ask.limit)) for ask in asks]
+
+
+@pytest.fixture(scope="module")
+def noisy(tiny: Model) -> Model:
+    """The tiny model with noise in its weights: right often, wrong often."""
+    import copy
+
+    module = copy.deepcopy(tiny.module)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight += 0.15 * weight.std() * torch.randn(weight.shape, generator=generator)
+    return Model(module, tiny.tokenizer, "noisy", "a test")
+
+
+def drafter_of(name: str, k: int, tiny: Model, noisy: Model) -> Drafter:
+    if name == "lookup":
+        return PromptLookup(k)
+    return Poisoned(tiny if name == "itself" else noisy, k)
+
+
+DRAFTERS = ["lookup", "itself", "noisy"]
+
+
+def fifty(model: Model) -> list[list[int]]:
+    """Prompts from the text, some of which repeat themselves."""
+    ids = model.encode(TEXT)
+    return [ids[3 * i : 3 * i + 2 + i // 2] * (1 + i % 2) for i in range(50)]
+
+
+# Greedy: lossless ---------------------------------------------------------------------------------------------
+
+
+def test_fifty_prompts(tiny: Model, noisy: Model, hugging_face: Generate) -> None:
+    prompts = fifty(tiny)
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    plain = engine(tiny, 1024)
+    expected = ids_of(plain.generate(prompts, params))
+    for i in (0, 7, 23, 49):
+        ends = hugging_face(tiny, prompts[i], 8)
+        assert expected[i][: len(ends)] == ends
+    steps = plain.stats.steps
+    for k in range(1, 9):
+        for drafter in {"lookup", "itself" if k == 5 else "noisy"} if k in (1, 3, 5, 8) else {"lookup"}:
+            llm = engine(tiny, 1024, speculative=drafter_of(drafter, k, tiny, noisy))
+            assert ids_of(llm.generate(prompts, params)) == expected, (k, drafter)
+            assert llm.stats.output_tokens == 8 * 50
+            assert llm.stats.drafted_tokens > 0
+            if drafter == "itself":
+                assert llm.stats.accepted_tokens == llm.stats.drafted_tokens
+                assert llm.stats.steps == 1 + -(-(8 - 1) // (k + 1)) < steps
+            elif drafter == "noisy":
+                assert 0 < llm.stats.accepted_tokens < llm.stats.drafted_tokens
+            assert_idle(llm)
+
+
+def test_one_text_of_its_own_draft(tiny: Model) -> None:
+    """k + 1 tokens a step, and the acceptance length says so."""
+    for caching in (True, False):
+        llm = engine(tiny, 32, 4, speculative=Poisoned(tiny, 3), prefix_caching=caching)
+        for _ in range(4):  # the draft's own blocks of one text are the next one's, and the other way round
+            llm.generate(prompts_of(tiny, [20]), SamplingParams(max_tokens=13, ignore_eos=True))
+            assert (llm.stats.steps, llm.stats.drafts, llm.stats.acceptance_length) == (4, 3, 4.0)
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+@pytest.mark.parametrize("chunk", [5, 40])
+def test_chunked_prompts(tiny: Model, noisy: Model, hugging_face: Generate, block_size: int, chunk: int) -> None:
+    lengths = [1, 2, 15, 16, 17, 48]
+    prompts = prompts_of(tiny, lengths)
+    expected = [hugging_face(tiny, prompt, 64)[:16] for prompt in prompts]
+    drafts = 0
+    for name in ("lookup", "noisy"):
+        drafter = drafter_of(name, 3, tiny, noisy)
+        llm = engine(tiny, 512, block_size, max_batch_tokens=chunk, max_sequences=3, speculative=drafter)
+        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=16))) == expected, name
+        drafts += llm.stats.drafts
+        assert_idle(llm)
+    assert drafts > 0
+
+
+@pytest.mark.parametrize("preemption", PREEMPTIONS)
+@pytest.mark.parametrize("caching", [False, True], ids=["cold", "cached"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_under_pressure(
+    tiny: Model, noisy: Model, hugging_face: Generate, preemption: str, caching: bool, name: str
+) -> None:
+    prompts = prompts_of(tiny, LENGTHS)
+    expected = [hugging_face(tiny, prompt, 64)[:NEW] for prompt in prompts]
+    least, gave_way = smallest(LENGTHS, NEW, 4), Counter[str]()
+    for num_blocks in (least, least + 9):
+        llm = engine(
+            tiny,
+            num_blocks,
+            4,
+            preemption=preemption,
+            prefix_caching=caching,
+            max_batch_tokens=64,
+            speculative=drafter_of(name, 3, tiny, noisy),
+        )
+        llm.on_step(lambda llm=llm: gave_way.update(how for _, how in llm.plan.preempted))
+        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected, num_blocks
+        assert llm.stats.drafts > 0
+        assert_idle(llm)
+    assert gave_way[preemption] > 0
+
+
+def test_the_prefix_cache_never_holds_a_rejected_token(tiny: Model) -> None:
+    """Wrong drafts over a block's end, then a prompt that begins with exactly that wrong text."""
+    (prompt,) = prompts_of(tiny, [14])
+    right = ids_of(engine(tiny).generate([prompt], SamplingParams(max_tokens=40, ignore_eos=True)))[0]
+
+    def nearly(text: Sequence, limit: int) -> list[int]:
+        ahead = right[len(text.output_ids) :][:limit]
+        return [token if i < 2 else (token + 1) % tiny.vocab_size for i, token in enumerate(ahead)]
+
+    llm = engine(tiny, 256, 4, speculative=Scripted(7, nearly))
+    wrong: list[list[int]] = []
+
+    def watch() -> None:
+        for sequence in llm.sequences():
+            assert sequence.num_draft == 0
+            assert sequence.table.num_tokens == len(sequence.token_ids) - 1
+        drafts = [c for c in llm.speculation.checked if c.accepted < len(c.tokens)]
+        wrong.extend([*prompt, *right][: c.position] + c.tokens for c in drafts)
+
+    llm.on_step(watch)
+    assert ids_of(llm.generate([prompt], SamplingParams(max_tokens=40, ignore_eos=True)))[0] == right
+    assert 0 < llm.stats.accepted_tokens < llm.stats.drafted_tokens
+    assert wrong
+    assert llm.prefix_cache is not None
+    for text in wrong:
+        agreed = next(i for i, pair in enumerate(zip(text, [*prompt, *right, -1], strict=False)) if pair[0] != pair[1])
+        with_tail = llm.prefix_cache.match(text)
+        assert with_tail.num_tokens <= agreed
+        with_tail.free()
+    # And what it does hold is right: the next turn finds it.
+    follow = [*prompt, *right, 5, 6, 7]
+    found = llm.generate([follow], SamplingParams(max_tokens=8))
+    assert llm.stats.cached_tokens >= len(prompt) + len(right) - 4
+    assert ids_of(found) == ids_of(engine(tiny).generate([follow], SamplingParams(max_tokens=8)))
+
+
+def test_ends(tiny: Model, hugging_face: Generate) -> None:
+    """End of text, stop strings and max_tokens in the midst of an accepted draft."""
+    (prompt,) = prompts_of(tiny, [31])
+    full = hugging_face(tiny, prompt, 64)
+    plain = engine(tiny)
+    (whole,) = plain.generate([prompt], SamplingParams(max_tokens=64))
+    words = whole.outputs[0].text.split()
+    cases = [SamplingParams(max_tokens=n) for n in (1, 2, 5, 6, 64)]
+    cases += [SamplingParams(max_tokens=64, stop=" ".join(words[i : i + 2])) for i in (1, 4, 7)]
+    for params in cases:
+        (expected,) = plain.generate([prompt], params)
+        llm = engine(tiny, speculative=Poisoned(tiny, 4))
+        (got,) = llm.generate([prompt], params)
+        assert got.outputs[0].token_ids == expected.outputs[0].token_ids == full[: len(got.outputs[0].token_ids)]
+        assert got.outputs[0].text == expected.outputs[0].text
+        assert got.outputs[0].finish_reason == expected.outputs[0].finish_reason
+        assert got.outputs[0].cumulative_logprob == pytest.approx(expected.outputs[0].cumulative_logprob, abs=1e-3)
+        assert len(got.times) == len(got.outputs[0].token_ids)
+        assert_idle(llm)
+    llm = engine(tiny, speculative=Poisoned(tiny, 4))
+    assert "".join(llm.stream(prompt, SamplingParams(max_tokens=64))) == whole.outputs[0].text
+
+
+@pytest.mark.parametrize("preemption", PREEMPTIONS)
+def test_arrivals_and_aborts(tiny: Model, noisy: Model, hugging_face: Generate, preemption: str, seed: int) -> None:
+    rng = random.Random(seed)
+    lengths = rng.sample(LENGTHS, len(LENGTHS))
+    drafter = drafter_of(rng.choice(DRAFTERS), rng.randint(1, 6), tiny, noisy)
+    budget = rng.choice([7, 32])
+    llm = engine(
+        tiny, smallest(LENGTHS, NEW, 4) + 4, 4, preemption=preemption, max_batch_tokens=budget, speculative=drafter
+    )
+    ids, done = {}, {}
+    aborted: set[int] = set()
+    for prompt in prompts_of(tiny, lengths):
+        ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
+        for _ in range(rng.randrange(6)):
+            done |= {c.request_id: c for c in llm.step() if c.finished}
+        if rng.random() < 0.3:
+            aborted.add(victim := rng.choice(list(ids)))
+            llm.abort(victim)
+    done |= drain(llm)
+    for request_id, prompt in ids.items():
+        if request_id not in aborted:
+            assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 64)[:NEW]
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("call", [0, 1, 4, 11, 30])
+def test_a_failing_draft_leaves_nothing_behind(tiny: Model, hugging_face: Generate, call: int) -> None:
+    """The draft model shares the target's forward here: some calls fail in the draft, some in the check."""
+    calls = iter(range(10**6))
+
+    def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if next(calls) == call:
+            raise RuntimeError("planted")
+        return inner(*args, **kwargs)
+
+    prompts = prompts_of(tiny, [17, 9])
+    llm = engine(tiny, 64, 4, speculative=Poisoned(tiny, 3))
+    inner, llm._attend = llm._attend, attend
+    with pytest.raises(RuntimeError, match="planted"):
+        llm.generate(prompts, SamplingParams(max_tokens=20, ignore_eos=True))
+    assert_idle(llm)
+    expected = [hugging_face(tiny, prompt, 64)[:12] for prompt in prompts]
+    assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=12))) == expected
+
+
+# Sampled: the same distribution -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preemption", PREEMPTIONS)
+def test_a_certain_draft_changes_no_sample(tiny: Model, preemption: str) -> None:
+    """Prompt lookup leaves the very same samples, n of them, also when blocks are short."""
+    lengths = [13, 16, 17]
+    prompts = [prompt * 2 for prompt in prompts_of(tiny, lengths)]
+    params = [
+        SamplingParams(max_tokens=NEW, n=3, temperature=0.5, top_k=20, seed=i, ignore_eos=True)
+        for i in range(len(lengths))
+    ]
+    roomy = engine(tiny, 512, 4).generate(prompts, params)
+    for num_blocks in (smallest([2 * n for n in lengths], NEW, 4, 3), 512):
+        llm = engine(tiny, num_blocks, 4, preemption=preemption, speculative=PromptLookup(4))
+        got = llm.generate(prompts, params)
+        assert [[o.token_ids for o in c.outputs] for c in got] == [[o.token_ids for o in c.outputs] for c in roomy]
+        assert llm.stats.drafts > 0
+        assert_idle(llm)
+
+
+def chi_square_p(observed: torch.Tensor, expected: torch.Tensor) -> float:
+    """The chance of a chi-square as large; expected counts below 5 are pooled."""
+    rare = expected < 5
+    counts = [torch.cat([x[~rare], x[rare].sum()[None]]) for x in (observed.double(), expected.double())]
+    if counts[1][-1] < 5:
+        counts = [torch.cat([x[:-2], x[-2:].sum()[None]]) for x in counts]
+    statistic = ((counts[0] - counts[1]) ** 2 / counts[1]).sum()
+    freedom = torch.tensor(len(counts[0]) - 1, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+
+
+def test_sampled_texts_have_the_models_distribution(tiny: Model, noisy: Model, seed: int) -> None:
+    """The first three tokens of 1,200 texts, two of them drafted, against the products of the model's probabilities."""
+    (prompt,) = prompts_of(tiny, [24])
+    params = SamplingParams(temperature=1.5, top_k=3)
+    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        starts = list(expected)
+        rows = []
+        for start in starts:
+            with tiny.stock_attention() as module, torch.inference_mode():
+                rows.append(module(torch.tensor([[*prompt, *start]])).logits[0, -1])
+        probs = probabilities(torch.stack(rows), [params] * len(rows))
+        expected = {
+            (*start, token): expected[start] * p[token].item()
+            for start, p in zip(starts, probs, strict=True)
+            for token in p.nonzero().flatten().tolist()
+        }
+    llm = engine(tiny, 512, speculative=Poisoned(noisy, 2))
+    observed: Counter[tuple[int, ...]] = Counter()
+    drafted = accepted = 0
+    for i in range(6):
+        sampling = SamplingParams(max_tokens=4, n=200, temperature=1.5, top_k=3, seed=seed + 1000 * i, ignore_eos=True)
+        (completion,) = llm.generate([prompt], sampling)
+        observed.update(tuple(output.token_ids[:3]) for output in completion.outputs)
+        drafted, accepted = drafted + llm.stats.drafted_tokens, accepted + llm.stats.accepted_tokens
+    assert set(observed) <= set(expected)
+    assert 0.1 * drafted < accepted < 0.95 * drafted, "both outcomes of the rule must occur"
+    total = observed.total()
+    counts = [
+        torch.tensor([x[text] for text in expected]) for x in (observed, {t: total * p for t, p in expected.items()})
+    ]
+    assert chi_square_p(*counts) > 1e-6
+
+
+def distributions(vocabulary: int = 5) -> Any:
+    weights = st.lists(st.integers(0, 9), min_size=vocabulary, max_size=vocabulary).filter(any)
+    return weights.map(lambda w: torch.tensor(w, dtype=torch.float64) / sum(w))
+
+
+@settings(max_examples=60)
+@given(distributions(), distributions())
+def test_the_rule_gives_p_exactly(p: torch.Tensor, q: torch.Tensor) -> None:
+    """Over a fine grid of both uniforms: what comes out is p, for each p and q."""
+    n = 40
+    grid = [(i + 0.5) / n for i in range(n)]
+    out = torch.zeros_like(p)
+    for token in q.nonzero().flatten().tolist():
+        taken = [u for u in grid if accept_or_redraw(p, q, token, u, 0.5) is None]
+        out[token] += q[token] * len(taken) / n
+        if len(taken) < n:
+            redrawn = Counter(accept_or_redraw(p, q, token, 1 - 1e-9, u) for u in grid)
+            for other, times in redrawn.items():
+                assert other is not None
+                out[other] += q[token] * (1 - len(taken) / n) * times / n
+    assert (out - p).abs().max() < 5 / n
+
+
+# Nothing leaks ------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_rejections(seed: int) -> None:
+    """The scheduler alone, without a model: whatever part of a draft is accepted, tables and counts stay right."""
+    rng = random.Random(seed)
+    pool = BlockPool(64, 4)
+    scheduler = Scheduler(pool, 64, 8)
+    drafter = Scripted(6, lambda text, limit: [rng.randrange(9) for _ in range(limit)])
+    speculation = Speculation(drafter, None, 4)
+    rejected = served = 0
+    while rejected < 10_000:
+        while len(scheduler.running) + len(scheduler.waiting) < 8:
+            served += 1
+            text = Sequence(f"r{served}", BlockTable(pool), [1] * rng.randint(1, 30), 0, 1)
+            text.num_prompt_tokens = len(text.token_ids)
+            scheduler.add(Request(served, [text], 1, rng.randint(1, 60)))
+        params = dict.fromkeys(range(served + 1), SamplingParams())
+        speculation.propose(scheduler, params)
+        plan = scheduler.schedule()
+        for request, text, _, stop in [chunk for chunk in plan.chunks if chunk.is_last]:
+            offered = stop - text.num_known
+            accepted = rng.randint(0, offered)
+            rejected += offered - accepted
+            speculation.settle(text, accepted)
+            kept = text.drop_draft()
+            text.token_ids += [*kept, 0]
+            assert text.table.num_tokens == len(text.token_ids) - 1
+            assert len(text.table.block_ids) == -(-text.table.num_tokens // 4)
+            if len(text.output_ids) >= request.max_tokens:
+                assert len(text.output_ids) == request.max_tokens
+                text.finish_reason = "length"
+                scheduler.remove(request)
+        speculation.clear()
+        pool.check([text.table for request in scheduler.running for text in request.sequences])
+    for request in [*scheduler.running, *scheduler.waiting]:
+        scheduler.remove(request)
+    pool.check([])
+    assert pool.num_free == 64
+
+
+# Prompt lookup, and errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "limit", "expected"),
+    [
+        ([1, 2, 3, 9, 1, 2, 3], 2, [9, 1]),
+        ([1, 2, 3, 9, 4, 2, 3, 8, 2, 3], 1, [8]),  # the latest of the longest
+        ([7, 1, 2, 3, 5, 2, 3, 6, 1, 2, 3], 1, [5]),  # longer endings come first
+        ([4, 4], 3, [4, 4, 4]),  # it runs into itself
+        ([1, 2, 1, 2], 5, [1, 2, 1, 2, 1]),
+        ([1, 2, 3], 4, []),
+        ([1], 4, []),
+    ],
+)
+def test_look_up(token_ids: list[int], limit: int, expected: list[int]) -> None:
+    assert PromptLookup(4).look_up(token_ids, limit) == expected
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6))
+def test_look_up_finds_what_there_is(token_ids: list[int], limit: int) -> None:
+    draft = PromptLookup(8).look_up(token_ids, limit)
+    assert len(draft) == (limit if token_ids[-1] in token_ids[:-1] else 0)
+    if draft:
+        assert any(token_ids[i] == token_ids[-1] and token_ids[i + 1] == draft[0] for i in range(len(token_ids) - 1))
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, "4", True, None])
+def test_k_must_be_a_whole_number(tiny: Model, k: Any) -> None:
+    for make in (PromptLookup, lambda k: DraftModel(tiny, k)):
+        with pytest.raises(ValueError, match="k, the tokens of a draft, must be a whole number of at least 1, got"):
+            make(k)
+
+
+def test_what_cannot_speculate(tiny: Model) -> None:
+    for wrong in (4, "lookup", PromptLookup):
+        with pytest.raises(ValueError, match=r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
+            LLM(tiny, num_blocks=8, speculative=wrong)
+    with pytest.raises(ValueError, match="min_ngram <= max_ngram"):
+        PromptLookup(4, max_ngram=1, min_ngram=2)
+    other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
+    with pytest.raises(ValueError, match="other cannot draft for tiny-qwen2: their vocabularies differ"):
+        LLM(tiny, num_blocks=8, speculative=DraftModel(other))
+    llm = engine(tiny, 64, speculative=PromptLookup(4))
+    with pytest.raises(ValueError, match="beam search does not go with speculative decoding"):
+        llm.generate("Once", SamplingParams(beam_width=2))
+    assert_idle(llm)
+
+
+def test_real_qwen(qwen: Model, hugging_face: Generate) -> None:
+    prompts = [prompt * 2 for prompt in prompts_of(qwen, [9, 33])]
+    for drafter in (PromptLookup(4), DraftModel(qwen, 2)):
+        llm = engine(qwen, 64, speculative=drafter)
+        expected = [hugging_face(qwen, prompt, 24) for prompt in prompts]
+        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=24))) == expected
+        assert llm.stats.accepted_tokens > 0
