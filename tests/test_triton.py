@@ -208,11 +208,14 @@ def test_a_batch_of_nothing() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scores_of_a_million(sign: int, seed: int) -> None:
-    """Whole numbers up to 2^20 in size are exact in fp32, so what is left is the softmax: no overflow, no NaN."""
+    """Multiples of 64 up to 2^20 are exact in fp32, and either equal or far apart: no overflow, no NaN, no rounding.
+
+    (Scores of that size that lie a few units apart would be rounded: the kernels work with score x log2(e).)
+    """
     for lengths in ([(1, 40), (9, 9), (3, 35)], [(1, 40), (1, 300), (1, 1)]):
         case = make(seed, lengths)
         rng = torch.Generator().manual_seed(seed)
-        case.q = sign * torch.randint(100, 129, case.q.shape, generator=rng).float()
+        case.q = sign * 64.0 * torch.randint(1, 3, case.q.shape, generator=rng)
         for b, length in enumerate(case.seq_lens.tolist()):
             case.keys[b] = torch.randint(100, 129, case.keys[b].shape, generator=rng).float()
             for position in range(length):
