@@ -60,7 +60,7 @@ print(json.dumps(dict(
 )))"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
     why = browser.missing()
     if why and not os.environ.get("PAGEDLAB_REQUIRE_BROWSER"):
