@@ -106,11 +106,8 @@ class Request:
         if len(texts) == 1:
             return [(texts[0], min(texts[0].num_uncomputed, budget))]
         if all(text.num_uncomputed == 1 + text.num_draft for text in texts):
-            return (
-                [(text, text.num_uncomputed) for text in texts]
-                if sum(t.num_uncomputed for t in texts) <= budget
-                else []
-            )
+            wanted = [(text, text.num_uncomputed) for text in texts]
+            return wanted if sum(n for _, n in wanted) <= budget else []
         wanted = []
         for text in texts:
             if text.table.num_tokens or text is texts[0]:  # the others start as forks of the first
