@@ -46,15 +46,15 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         last_rows += range(len(token_ids) - chunk.num_rows, len(token_ids))
     query_starts = list(accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0))
 
-    def integers(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
+    def integers(values: list[int], dtype: type[np.signedinteger] = np.int64) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, dtype)).to(device, non_blocking=True)  # NumPy reads lists faster
 
     return Batch(
         token_ids=integers(token_ids),
         positions=integers(positions),
         slots=integers(slots),
         block_tables=torch.from_numpy(tables).to(device, non_blocking=True),
-        seq_lens=integers([chunk.stop for chunk in chunks], torch.int32),
-        query_starts=integers(query_starts, torch.int32),
+        seq_lens=integers([chunk.stop for chunk in chunks], np.int32),
+        query_starts=integers(query_starts, np.int32),
         last_rows=integers(last_rows),
     )

@@ -1,4 +1,4 @@
-"""Beam search: keep the `width` likeliest texts, step by step. Numbers only; the engine forks and frees tables.
+"""Beam search: keep the `width` likeliest texts, step by step. Numbers, and at the end the tables that follow them.
 
 The rules are those of transformers' `generate(num_beams=width)`, so that texts and scores are equal. A text
 that ends is scored by its summed log-probability over its length to the power of `length_penalty`; the best
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
+
+from pagedlab.request import Request, Sequence
 
 EarlyStopping = bool | Literal["never"]
 
@@ -78,3 +80,25 @@ class BeamSearch:
         if self.early_stopping == "never" and self.length_penalty > 0:
             length = self.max_tokens
         return self.running[0].logprob / length**self.length_penalty <= self.ended[-1].score
+
+
+def advance_beams(request: Request, search: BeamSearch, logprobs: torch.Tensor) -> None:
+    """Take one step of the search, logprobs [width, V], and let the request's texts follow it.
+
+    The tables of the beams that go on are forked, then all the old ones freed: no KV moves, only counts change.
+    """
+    parents = request.sequences
+    first, steps = parents[0], search.advance(logprobs)
+    prompt, sequences = first.token_ids[: first.num_prompt_tokens], []
+    for i, beam in enumerate(search.running if steps else search.ended):
+        table = parents[steps[i].parent].table.fork() if steps else type(first.table)(first.table.pool)
+        sequence = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
+        sequence.cumulative_logprob = beam.logprob
+        if not steps:
+            sequence.score = beam.score
+            sequence.finish_reason = "stop" if beam.token_ids[-1] in search.eos_token_ids else "length"
+        sequences.append(sequence)
+        request.sequences = parents + sequences  # at once, so that an abort would free it
+    for parent in parents:
+        parent.table.free()
+    request.sequences = sequences

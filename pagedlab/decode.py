@@ -1,147 +1,260 @@
-"""Steps of one new token a text that do not leave the device: forward, draw, and the next step's inputs.
+# mypy: allow-untyped-defs
+# ruff: noqa: N803  upper case marks what is known when the kernel is compiled
+"""Decode steps that do not leave the device: forward, draw, and the next step's inputs, as one CUDA graph.
 
-At this size of model a step takes the GPU a millisecond or two, and Python longer than that to prepare it. So what a
-step needs stands in one table on the device, a row a text:
+At this size of model a step takes the GPU a millisecond, and Python longer than that to prepare it. So what a step
+needs stands in tables on the device, a row a text:
 
-    token | position | stop | may end | seed | temperature | block ids ...
+    now     token, position, ended                  the device's own: a step changes them
+    orders  start, stop, may end, seed; temperature; block ids      the host's, sent for a window of some steps
 
-A step computes the token at `position`, draws the next, and writes both back. It can be repeated without a word from
-the host, as often as the blocks reach, and captured as a CUDA graph: then it is one launch. A row is idle once its
-position has come to `stop`, or its text has ended.
+A step computes the token at `position`, draws the next, and makes it the next input. It can be repeated without a word
+from the host until `stop`, and a graph of it is one launch. While a window of steps runs, the host may send the next:
+its rows then go on from wherever the device has come to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from pagedlab.attention import PagedAttention
+
+# First, for it chooses between compiler and interpreter before triton is imported.
+from pagedlab.attention.triton_kernels import tl, triton
 from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
-from pagedlab.model import Model
-from pagedlab.sampling import choose
 from pagedlab.scheduler import Sequence
+from pagedlab.triton_sampling import triton_choose, triton_uniform
 
-TOKEN, POSITION, STOP, MAY_END, SEED, TEMPERATURE, TABLE = 0, 1, 2, 3, 4, 6, 8  # columns of int32; two make 64 bits
-BUCKETS = (1, 2, 4, 8, *range(16, 257, 16))
+BUCKETS = (1, 2, 4, 8, *range(16, 257, 16), *range(288, 513, 32), *range(576, 1025, 64))
+TOKEN, POSITION, ENDED = 0, 1, 2  # columns of `now`
+START, STOP, MAY_END, SEED = 0, 1, 2, 3  # columns of `orders`
 
 
 class Row(NamedTuple):
-    """A text for `Decoder.run`: how far its blocks reach, whether end-of-text ends it, how it draws."""
+    """A text in a window of steps: the positions to compute, whether end-of-text ends it, how it draws."""
 
     sequence: Sequence
-    stop: int  # the first position that is not to be computed
+    start: int
+    stop: int
     may_end: bool
     temperature: float
 
 
+class Window(NamedTuple):
+    """Steps that were launched. The other two are filled when `done` has come to pass."""
+
+    rows: list[Row]
+    done: torch.cuda.Event | None
+    drawn: torch.Tensor  # [max_steps, max_rows] tokens, and behind them in the same rows log-probabilities
+    reached: torch.Tensor  # [max_rows] the position that each row came to
+
+
+@triton.jit
+def advance_kernel(
+    now, orders, tables, table_stride, drawn, said, ends, num_ends, history, MAX_ROWS,
+    token_ids, positions, slots, seq_lens, BLOCK_SIZE, ENDS: tl.constexpr, DREW: tl.constexpr,
+):  # fmt: skip
+    """One text a program: take up the token that was drawn, if any was, and lay out the next step's inputs."""
+    row = tl.program_id(0)
+    token, position, ended = tl.load(now + row * 3), tl.load(now + row * 3 + 1), tl.load(now + row * 3 + 2)
+    start, stop = tl.load(orders + row * 4).to(tl.int32), tl.load(orders + row * 4 + 1).to(tl.int32)
+    active = (position < stop) & (ended == 0)
+    if DREW:
+        token = tl.where(active, tl.load(drawn + row).to(tl.int32), token)
+        place = history + ((position - start) * MAX_ROWS + row) * 2
+        tl.store(place, token.to(tl.float64), mask=active)  # exact below 2**53; one copy to the host brings both
+        tl.store(place + 1, tl.load(said + row).to(tl.float64), mask=active)
+        i = tl.arange(0, ENDS)
+        is_end = tl.load(ends + i, mask=i < num_ends, other=-1).to(tl.int32) == token
+        ended = tl.where(active, tl.max(is_end.to(tl.int32), 0) * tl.load(orders + row * 4 + 2).to(tl.int32), ended)
+        position = tl.where(active, position + 1, position)
+        tl.store(now + row * 3, token)
+        tl.store(now + row * 3 + 1, position)
+        tl.store(now + row * 3 + 2, ended)
+        active = (position < stop) & (ended == 0)
+    tl.store(token_ids + row, token.to(tl.int64))
+    tl.store(positions + row, position.to(tl.int64))
+    block = tl.load(tables + row * table_stride + position // BLOCK_SIZE, mask=active, other=0).to(tl.int64)
+    tl.store(slots + row, tl.where(active, block * BLOCK_SIZE + position % BLOCK_SIZE, -1))
+    tl.store(seq_lens + row, tl.where(active, position + 1, 0))
+
+
 class Decoder:
-    """Runs decode steps for up to `max_rows` texts of up to `max_blocks` blocks, with or without CUDA graphs."""
+    """Runs windows of decode steps for up to `max_rows` texts of up to `max_blocks` blocks."""
 
     def __init__(
         self,
-        model: Model,
+        forward: Callable[[Batch, KVCache, PagedAttention], torch.Tensor],
         cache: KVCache,
         attend: PagedAttention,
+        ends: Iterable[int],
         max_rows: int,
         max_blocks: int,
         max_steps: int,
-        graphs: bool,
+        graphs: bool = True,
     ) -> None:
-        self.model, self.cache, self.attend = model, cache, attend
-        device, shape = model.device, (max_rows, TABLE + max_blocks)
-        self.buckets = [b for b in BUCKETS if b < max_rows] + [max_rows]
-        self.host = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.state = torch.zeros(shape, dtype=torch.int32, device=device)
-        self.turn = torch.zeros(1, dtype=torch.int64, device=device)  # of the steps in one run
-        self.tokens = torch.zeros((max_steps, max_rows), dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros((max_steps, max_rows), device=device)
-        self.ends = torch.tensor(sorted(model.eos_token_ids), dtype=torch.int64, device=device)
-        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] | None = {} if graphs else None
+        """forward: `Model.forward`, or one like it. `attend` must not wait for the device: the Triton kernels do not.
 
-    def run(self, rows: Seq[Row], steps: int) -> list[tuple[list[int], list[float]]]:
-        """Compute up to `steps` tokens of each text; return its new tokens and their log-probabilities.
-
-        Its blocks have room for them. A text gets fewer if it ends or if its row stops before.
+        ends: tokens that end a text. `graphs` off: launch by launch.
         """
-        self._send(rows)
-        size = next(b for b in self.buckets if b >= len(rows))
-        greedy = all(row.temperature == 0 for row in rows)
-        for _ in range(steps):
-            self._step(size, greedy)
-        tokens, logprobs = (x[:steps, : len(rows)].T.tolist() for x in (self.tokens, self.logprobs))
-        counts = [next((i for i, token in enumerate(column) if token < 0), steps) for column in tokens]
-        return [(t[:n], p[:n]) for t, p, n in zip(tokens, logprobs, counts, strict=True)]
+        self.forward, self.cache, self.attend = forward, cache, attend
+        self.buckets = [b for b in BUCKETS if b < max_rows] + [max_rows]
+        self.graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
+        device = cache.keys.device
+        pinned = device.type == "cuda"
+
+        def host(*shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
+            """Two, used in turns: the device may still read the one while the other is written."""
+            return [torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in range(2)]
+
+        self._turn = 0
+        self._host_now = host(max_rows, 3, dtype=torch.int32)
+        self._host_orders = host(max_rows, 4, dtype=torch.int64)
+        self._host_temperature = host(max_rows, dtype=torch.float32)
+        self._host_tables = host(max_rows, max_blocks, dtype=torch.int32)
+        self._host_origin = host(max_rows, dtype=torch.int64)
+        self._host_history = host(max_steps, max_rows, 2, dtype=torch.float64)
+        self._host_reached = host(max_rows, dtype=torch.int32)
+
+        def on_device(like: list[torch.Tensor]) -> torch.Tensor:
+            return torch.zeros_like(like[0], device=device)
+
+        self._now, self._orders = on_device(self._host_now), on_device(self._host_orders)
+        self._temperature, self._tables = on_device(self._host_temperature), on_device(self._host_tables)
+        self._history = on_device(self._host_history)
+        self._ends = torch.tensor(sorted(ends) or [-1], device=device)
+        self._batch = Batch(
+            token_ids=torch.zeros(max_rows, dtype=torch.int64, device=device),
+            positions=torch.zeros(max_rows, dtype=torch.int64, device=device),
+            slots=torch.zeros(max_rows, dtype=torch.int64, device=device),
+            block_tables=self._tables,
+            seq_lens=torch.zeros(max_rows, dtype=torch.int32, device=device),
+            query_starts=torch.arange(max_rows + 1, dtype=torch.int32, device=device),
+            last_rows=torch.arange(max_rows, device=device),
+        )
+
+    def launch(self, rows: list[Row], before: Window | None = None) -> Window:
+        """Start computing the positions of all rows; nothing waits.
+
+        With `before`, the latest window, which may still run, every row goes on where that one leaves the same text.
+        """
+        self._turn ^= 1
+        self._send(rows, before)
+        size = self._size(len(rows))
+        self._advance(size)
+        for _ in range(max(row.stop - row.start for row in rows)):
+            self._step(size)
+        history, reached = self._host_history[self._turn], self._host_reached[self._turn]
+        history.copy_(self._history, non_blocking=True)
+        reached.copy_(self._now[:, POSITION], non_blocking=True)
+        done = torch.cuda.Event() if self._now.is_cuda else None
+        if done:
+            done.record()
+        return Window(rows, done, history, reached)
+
+    def collect(self, window: Window) -> list[tuple[list[int], list[float]]]:
+        """Wait for a window, one of the two latest: each row's new tokens and their log-probabilities.
+
+        A row has fewer than it asked for only if its text ended.
+        """
+        if window.done:
+            window.done.synchronize()
+        tokens = window.drawn[..., 0].long().T.tolist()
+        logprobs = window.drawn[..., 1].T.tolist()
+        counts = [at - row.start for at, row in zip(window.reached.tolist(), window.rows, strict=False)]
+        return [(t[:n], p[:n]) for t, p, n in zip(tokens, logprobs, counts, strict=False)]
 
     def capture(self) -> None:
         """Capture all graphs, the largest first, so that the others fit into its memory."""
         for size in reversed(self.buckets):
-            for greedy in (True, False):
-                self._send([])
-                self._step(size, greedy)
+            self._turn ^= 1
+            self._send([], None)
+            self._advance(size)
+            self._step(size)
 
-    def _send(self, rows: Seq[Row]) -> None:
-        state = self.host.numpy()
-        state[:, POSITION : STOP + 1] = 0  # idle
-        for i, (sequence, stop, may_end, temperature) in enumerate(rows):
-            table, position = sequence.table.block_ids, len(sequence.token_ids) - 1
-            state[i, :SEED] = sequence.token_ids[-1], position, stop, may_end
-            state[i, SEED:TEMPERATURE] = np.array([sequence.seed % 2**63]).view(np.int32)
-            state[i, TEMPERATURE:TABLE] = np.array([temperature], np.float64).view(np.int32)
-            state[i, TABLE : TABLE + len(table)] = table
-        self.state.copy_(self.host, non_blocking=True)
-        self.turn.zero_()
+    def _size(self, rows: int) -> int:
+        return next(b for b in self.buckets if b >= rows)
 
-    def _step(self, size: int, greedy: bool) -> None:
+    def _send(self, rows: list[Row], before: Window | None) -> None:
+        turn, n = self._turn, len(rows)
+        orders, tables = self._host_orders[turn].numpy(), self._host_tables[turn].numpy()
+        orders[n:] = 0  # idle
+        if rows:
+            orders[:n] = [(row.start, row.stop, row.may_end, row.sequence.seed % 2**63) for row in rows]
+            self._host_temperature[turn].numpy()[:n] = [row.temperature for row in rows]
+        for table, row in zip(tables, rows, strict=False):
+            ids = row.sequence.table.block_ids
+            table[: len(ids)] = ids
+        for device, host in (
+            (self._orders, self._host_orders),
+            (self._temperature, self._host_temperature),
+            (self._tables, self._host_tables),
+        ):
+            device.copy_(host[turn], non_blocking=True)
+        if before:
+            place = {row.sequence: i for i, row in enumerate(before.rows)}
+            origin = self._host_origin[turn]
+            origin.numpy()[:n] = [place[row.sequence] for row in rows]
+            self._now.copy_(self._now[origin.to(self._now.device, non_blocking=True)])
+        else:
+            now = self._host_now[turn].numpy()
+            if rows:
+                now[:n] = [(row.sequence.token_ids[row.start], row.start, 0) for row in rows]
+            self._now.copy_(self._host_now[turn], non_blocking=True)
+
+    def _step(self, size: int) -> None:
         if self.graphs is None:
-            self._compute(size, greedy)
+            self._compute(size)
             return
-        graph = self.graphs.get((size, greedy))
-        if graph is None:
-            graph = self.graphs[size, greedy] = self._captured(size, greedy)
-        graph.replay()
+        if size not in self.graphs:
+            self.graphs[size] = self._captured(size)
+        self.graphs[size].replay()
 
-    def _captured(self, size: int, greedy: bool) -> torch.cuda.CUDAGraph:
-        before = self.state.clone(), self.turn.clone()
+    def _captured(self, size: int) -> torch.cuda.CUDAGraph:
+        assert self.graphs is not None
+        batch = self._batch
+        state = self._now, batch.token_ids, batch.positions, batch.slots, batch.seq_lens
+        before = [tensor.clone() for tensor in state]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._compute(size, greedy)  # what is compiled or allocated once must be so before the capture
+            self._compute(size)  # what is compiled or allocated once must be so before the capture
         torch.cuda.current_stream().wait_stream(side)
+        for tensor, was in zip(state, before, strict=True):
+            tensor.copy_(was)  # KV written twice is the same KV
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self.graphs.values())).pool() if self.graphs else None
         with torch.cuda.graph(graph, pool=pool):
-            self._compute(size, greedy)
-        self.state.copy_(before[0])  # KV written twice is the same KV
-        self.turn.copy_(before[1])
+            self._compute(size)
         return graph
 
-    def _compute(self, size: int, greedy: bool) -> None:
+    def _compute(self, size: int) -> None:
         with torch.inference_mode():
-            rows, block_size = self.state[:size], self.cache.block_size
-            position, table = rows[:, POSITION].long(), rows[:, TABLE:]
-            active = position < rows[:, STOP]
-            block = table.gather(1, (position // block_size)[:, None]).squeeze(1).long()
+            everything = self._batch
             batch = Batch(
-                token_ids=rows[:, TOKEN].long(),
-                positions=position,
-                slots=torch.where(active, block * block_size + position % block_size, -1),
-                block_tables=table,
-                seq_lens=torch.where(active, position + 1, 0).int(),
-                query_starts=torch.arange(size + 1, dtype=torch.int32, device=rows.device),
-                last_rows=torch.arange(size, device=rows.device),
+                everything.token_ids[:size],
+                everything.positions[:size],
+                everything.slots[:size],
+                everything.block_tables[:size],
+                everything.seq_lens[:size],
+                everything.query_starts[: size + 1],
+                everything.last_rows[:size],
             )
-            logits = self.model.forward(batch, self.cache, self.attend)
-            seeds = rows[:, SEED:TEMPERATURE].contiguous().view(torch.int64).squeeze(1)
-            temperature = None if greedy else rows[:, TEMPERATURE:TABLE].contiguous().view(torch.float64).squeeze(1)
-            tokens, logprobs = choose(logits, temperature, seeds, position + 1)
-            self.tokens[:, :size].index_copy_(0, self.turn, torch.where(active, tokens, -1)[None])
-            self.logprobs[:, :size].index_copy_(0, self.turn, logprobs[None])
-            ended = torch.isin(tokens, self.ends) & (rows[:, MAY_END] > 0)
-            rows[:, STOP] = torch.where(active & ended, rows[:, POSITION], rows[:, STOP])
-            rows[:, TOKEN] = torch.where(active, tokens.int(), rows[:, TOKEN])
-            rows[:, POSITION] += active.int()
-            self.turn += 1
+            logits = self.forward(batch, self.cache, self.attend)
+            u = triton_uniform(self._orders[:size, SEED].contiguous(), batch.positions + 1)
+            tokens, logprobs = triton_choose(logits, self._temperature[:size], u)
+            self._advance(size, tokens, logprobs)
+
+    def _advance(self, size: int, drawn: torch.Tensor | None = None, said: torch.Tensor | None = None) -> None:
+        batch, num_ends = self._batch, len(self._ends)
+        with torch.cuda.device(self._now.device) if self._now.is_cuda else contextlib.nullcontext():
+            advance_kernel[(size,)](
+                self._now, self._orders, self._tables, self._tables.stride(0), drawn, said, self._ends, num_ends,
+                self._history, len(self._now), batch.token_ids, batch.positions, batch.slots, batch.seq_lens,
+                self.cache.block_size, triton.next_power_of_2(num_ends), drawn is not None, num_warps=1,
+            )  # fmt: skip

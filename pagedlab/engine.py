@@ -18,20 +18,22 @@ from typing import Any
 
 import torch
 
+from pagedlab import fast
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
-from pagedlab.beam import BeamSearch
+from pagedlab.beam import BeamSearch, advance_beams
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
-from pagedlab.choice import next_tokens
+from pagedlab.choice import Draw, next_tokens
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.model import is_one_prompt
 from pagedlab.outputs import Completion, Output, Stats
 from pagedlab.parallel import Closing, open_model
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import SamplingParams
-from pagedlab.scheduler import How, Request, Schedule, Scheduler, Sequence
+from pagedlab.sampling import SamplingParams, one_each
+from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
 from pagedlab.speculative import Drafter, Speculation
 
+CPU_TOKENS, GPU_TOKENS = 4096, 16384  # of a forward pass
 Prompt = str | list[int] | list[dict[str, str]]
 
 
@@ -49,15 +51,17 @@ class LLM(Closing):
     """A language model whose KV lives in blocks.
 
     model: a hub id, folder, .gguf file, or a `Model` already loaded; None for the default chain of
-    `pagedlab.model.choose_model`. num_blocks: None for what fits. max_batch_tokens: tokens a forward pass.
-    max_sequences: texts at once. prefix_caching: keep the blocks of ended texts while there is room, and skip
-    what a new prompt shares with them (off for a pool without the verbs for it); or a class with `PrefixCache`'s
-    match and insert, made over the pool. preemption: what happens to the KV of a request that gives way when
-    blocks run out, "recompute" or "swap". attention_backend: a name, or a function with `paged_attention`'s
-    parameters. block_pool, block_table and scheduler: classes with the verbs of `BlockPool`, `BlockTable` and
-    `Scheduler`, your own included. tensor_parallel: ranks that share the model, ended by `close` or `with`.
-    speculative: who drafts tokens, `PromptLookup(k=4)` or `DraftModel(model, k=4)`. seed: where requests without a
-    seed take theirs from.
+    `pagedlab.model.choose_model`. num_blocks: None for what fits. max_batch_tokens: tokens a forward pass, None for
+    16,384 on a GPU and 4,096 on a CPU. max_sequences: texts at once. prefix_caching: keep the blocks of ended texts
+    while there is room, and skip what a new prompt shares with them (off for a pool without the verbs for it); or a
+    class with `PrefixCache`'s match and insert, made over the pool. preemption: what happens to the KV of a request
+    that gives way when blocks run out, "recompute" or "swap". attention_backend: a name, or a function with
+    `paged_attention`'s parameters. block_pool, block_table and scheduler: classes with the verbs of `BlockPool`,
+    `BlockTable` and `Scheduler`, your own included. tensor_parallel: ranks that share the model, ended by `close` or
+    `with`. speculative: who drafts tokens, `PromptLookup(k=4)` or `DraftModel(model, k=4)`. cuda_graphs: decode several
+    steps in a row without the host, each one launch; then `step` may return several new tokens of a text. fused: run
+    the model's weights in fewer kernels, see fused.py. Both "auto": on a GPU with the Triton kernels. seed: where
+    requests without a seed take theirs from.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class LLM(Closing):
         dtype: str | torch.dtype = "auto",
         block_size: int = 16,
         num_blocks: int | None = None,
-        max_batch_tokens: int = 4096,
+        max_batch_tokens: int | None = None,
         max_sequences: int = 256,
         prefix_caching: bool | Callable[[Any], Any] = True,
         preemption: How = "recompute",
@@ -78,6 +82,8 @@ class LLM(Closing):
         scheduler: type[Scheduler] = Scheduler,
         tensor_parallel: int = 1,
         speculative: Drafter | None = None,
+        cuda_graphs: fast.Wanted = "auto",
+        fused: fast.Wanted = "auto",
         seed: int = 0,
         verbose: bool = True,
     ) -> None:
@@ -97,6 +103,8 @@ class LLM(Closing):
         if missing:
             raise ValueError(f"{block_pool.__name__} cannot serve as a block pool: it lacks {', '.join(missing)}")
         self.cache = self.model.kv_cache(num_blocks, block_size)
+        if max_batch_tokens is None:
+            max_batch_tokens = GPU_TOKENS if self.model.device.type == "cuda" else CPU_TOKENS
         new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
         can_cache = prefix_caching and hasattr(self.pool, "attach")
         self.prefix_cache = new_cache(self.pool) if can_cache else None
@@ -105,6 +113,7 @@ class LLM(Closing):
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self.seed = seed
         self._new_table = block_table
+        self._ends = self.model.eos_token_ids
         self._ids = itertools.count()
         self._jobs: dict[int, _Job] = {}
         self._cached_before = 0
@@ -112,6 +121,10 @@ class LLM(Closing):
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
         self.plan = Schedule()  # of the latest step
+        self._run = fast.choose_forward(self.model, self._attend, fused)
+        if speculative is not None and cuda_graphs == "auto":
+            cuda_graphs = False  # a draft is checked by the host
+        self._ahead = fast.choose_ahead(cuda_graphs, self.model, self._run, self._attend, self.cache, self.scheduler)
 
     # ------------------------------------------------------------------ whole texts
 
@@ -129,12 +142,9 @@ class LLM(Closing):
         blocks. `ValueError` names the first bad prompt, and then none has been started.
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
-        params = list(sampling) if isinstance(sampling, (list, tuple)) else [sampling or SamplingParams()] * len(batch)
-        if len(params) != len(batch):
-            raise ValueError(f"{len(batch)} prompts and {len(params)} SamplingParams: give one for all, or one each")
         added: list[Completion] = []
         try:
-            for i, (prompt, p) in enumerate(zip(batch, params, strict=True)):
+            for i, (prompt, p) in enumerate(zip(batch, one_each(sampling, len(batch)), strict=True)):
                 try:
                     added.append(self._own(self.add(prompt, p, salt=salt)))
                 except ValueError as error:
@@ -199,7 +209,7 @@ class LLM(Closing):
             self._cached_before = self.scheduler.cached_tokens
         beams = None
         if params.beam_width:
-            eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
+            eos = frozenset() if params.ignore_eos else self._ends
             beams = BeamSearch(params.beam_width, max_tokens, eos, params.length_penalty, params.early_stopping)
         completion = Completion(request_id, ids[:], [self._output(first, params, stream)], time.perf_counter())
         self._jobs[request_id] = _Job(request, params, completion, beams)
@@ -226,22 +236,37 @@ class LLM(Closing):
         finally:
             self.speculation.clear()
 
+    def _drawn(self) -> tuple[Schedule, list[Chunk], list[Draw], list[tuple[Request, torch.Tensor]]]:
+        """Compute a step, or take up a window of them: its plan, the chunks that get tokens, and `next_tokens`."""
+        going = self._ahead.next() if self._ahead else None
+        if going is None:
+            params = {request_id: job.params for request_id, job in self._jobs.items()}
+            self.speculation.propose(self.scheduler, params)
+            plan = self.plan = self.scheduler.schedule()
+            if not plan.chunks:
+                return plan, [], [], []
+            self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+            try:
+                self.cache.copy_blocks(plan.copies)
+                if self._ahead is None or not self._ahead.start(plan, params):
+                    speaking = [chunk for chunk in plan.chunks if chunk.is_last]
+                    logits = self._run(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
+                    return plan, speaking, *next_tokens(logits, speaking, params, self.speculation.drafts)
+                going = self._ahead.next()
+                assert going is not None
+            except BaseException:
+                self.scheduler.undo(plan)
+                raise
+        plan, drawn = going
+        self.plan = plan
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+        return plan, plan.chunks, drawn, []
+
     def _forward(self) -> list[Completion]:
         began = time.perf_counter()
-        params = {request_id: job.params for request_id, job in self._jobs.items()}
-        self.speculation.propose(self.scheduler, params)
-        plan = self.plan = self.scheduler.schedule()
+        plan, speaking, drawn, searches = self._drawn()
         if not plan.chunks:
             return []
-        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-        speaking = [chunk for chunk in plan.chunks if chunk.is_last]
-        try:
-            self.cache.copy_blocks(plan.copies)
-            logits = self.model.forward(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
-            drawn, searches = next_tokens(logits, speaking, params, self.speculation.drafts)
-        except BaseException:
-            self.scheduler.undo(plan)
-            raise
         touched = dict.fromkeys(chunk.request.request_id for chunk in plan.chunks)
         completions = [self._jobs[request_id].completion for request_id in touched]
         try:
@@ -265,7 +290,7 @@ class LLM(Closing):
         now = time.perf_counter()
         for request_id in dict.fromkeys(chunk.request.request_id for chunk in speaking):
             done = self._jobs[request_id].completion
-            longest = max(len(output.token_ids) for output in done.outputs)
+            longest = max(text.num_outputs for text in self._jobs[request_id].request.sequences)
             done.times += [now] * max(1, longest - len(done.times))
         for completion in completions:
             if completion.finished:
@@ -277,6 +302,10 @@ class LLM(Closing):
         for callback in tuple(self._callbacks):
             callback()
         return completions
+
+    def warm_up(self) -> None:
+        """Compile all kernels and capture all CUDA graphs now, rather than each when it is first needed."""
+        fast.warm_up(self)
 
     def abort(self, request_id: int) -> None:
         """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored."""
@@ -330,13 +359,13 @@ class LLM(Closing):
         detokenizer = job.completion.outputs[request.sequences.index(sequence)]._detokenizer
         sequence.token_ids.append(token)
         sequence.cumulative_logprob += logprob
-        ended = token in self.model.eos_token_ids and not job.params.ignore_eos
+        ended = token in self._ends and not job.params.ignore_eos
         if detokenizer and not ended:
             detokenizer.push(token)
             ended = detokenizer.stopped
         if ended:
             sequence.finish_reason = "stop"
-        elif len(sequence.output_ids) >= request.max_tokens:
+        elif sequence.num_outputs >= request.max_tokens:
             sequence.finish_reason = "length"
         if sequence.finish_reason:
             if detokenizer:
@@ -344,24 +373,11 @@ class LLM(Closing):
             sequence.table.free()
 
     def _replace_beams(self, request: Request, logprobs: torch.Tensor) -> None:
-        """Fork the tables of the beams that go on, then free all the old ones: no KV moves, only counts change."""
-        job, parents = self._jobs[request.request_id], request.sequences
+        """Move a beam search on by one token. Its outputs are then the beams that go on, or the best that ended."""
+        job = self._jobs[request.request_id]
         assert job.beams is not None
-        prompt, steps = job.completion.prompt_token_ids, job.beams.advance(logprobs)
-        sequences: list[Sequence] = []
-        for i, beam in enumerate(job.beams.running if steps else job.beams.ended):
-            table = parents[steps[i].parent].table.fork() if steps else self._new_table(self.pool)
-            sequence = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
-            sequence.cumulative_logprob = beam.logprob
-            if not steps:
-                sequence.score = beam.score
-                sequence.finish_reason = "stop" if beam.token_ids[-1] in job.beams.eos_token_ids else "length"
-            sequences.append(sequence)
-            request.sequences = parents + sequences  # at once, so that an abort would free it
-        for parent in parents:
-            parent.table.free()
-        request.sequences = sequences
-        job.completion.outputs[:] = [self._output(sequence, job.params, stream=False) for sequence in sequences]
+        advance_beams(request, job.beams, logprobs)
+        job.completion.outputs[:] = [self._output(text, job.params, stream=False) for text in request.sequences]
 
     # ------------------------------------------------------------------ small things
 

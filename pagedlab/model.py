@@ -141,9 +141,10 @@ class Model:
             ) from None
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
-        outside = [i for i in ids if not 0 <= i < self.vocab_size]
-        if outside:
-            raise ValueError(f"token id {outside[0]} is not in the vocabulary: ids go from 0 to {self.vocab_size - 1}")
+        size = self.vocab_size
+        if min(ids) < 0 or max(ids) >= size:
+            outside = next(i for i in ids if not 0 <= i < size)
+            raise ValueError(f"token id {outside} is not in the vocabulary: ids go from 0 to {size - 1}")
         if len(ids) >= self.max_length:
             raise ValueError(
                 f"the prompt has {len(ids)} tokens and {self.name} takes {self.max_length}, "

@@ -94,7 +94,7 @@ class Stats:
 
     def record(self, plan: Schedule, new_tokens: int, cached_tokens: int, blocks_used: int, seconds: float) -> None:
         """Count a step of that plan. cached_tokens and blocks_used are the totals after it."""
-        self.steps += 1
+        self.steps += plan.passes
         for _, sequence, start, stop in plan.chunks:
             self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
         self.output_tokens += new_tokens

@@ -49,6 +49,10 @@ class Sequence:
     def output_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
+    @property
+    def num_outputs(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
 
 class Parked(NamedTuple):
     """A request's KV in host memory. Each table is (text, places of its blocks among the parked ones, tokens)."""

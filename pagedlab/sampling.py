@@ -97,6 +97,16 @@ class SamplingParams:
                 raise ValueError(problem)
 
 
+def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    """Parameters for `count` prompts, from one set for all of them, one each, or None for the defaults."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    each = list(params)
+    if len(each) != count:
+        raise ValueError(f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each")
+    return each
+
+
 def is_whole(value: object, minimum: int) -> bool:
     """Whether `value` is a whole number, no bool, and at least `minimum`."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= minimum
@@ -168,10 +178,10 @@ def choose(
     temperature: float64 [R], 0 for the likeliest token; None if that is wanted of all rows.
     """
     if limits is None and runs_triton(logits.device):
-        from pagedlab.triton_sampling import triton_choose
+        from pagedlab.triton_sampling import triton_choose, triton_uniform
 
-        cold = torch.zeros_like(seeds, dtype=torch.float64) if temperature is None else temperature
-        return triton_choose(logits, cold, uniform(seeds, positions))
+        cold = torch.zeros_like(seeds, dtype=torch.float32) if temperature is None else temperature
+        return triton_choose(logits, cold, triton_uniform(seeds, positions))
     logits = logits.float()
     tokens = logits.argmax(dim=1)
     if temperature is not None:

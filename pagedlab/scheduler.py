@@ -70,6 +70,7 @@ class Schedule:
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)  # swapped back in
+    passes: int = 1  # of the model: several if its texts run ahead, see ahead.py
 
 
 class Scheduler:
@@ -165,8 +166,9 @@ class Scheduler:
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
                     self._extend(request)
             while not plan.preempted and (self.swapped or self.waiting) and self._budget:
-                candidates = [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
-                request = min(candidates, key=_arrival)  # who gave way by recompute may be older than who was swapped
+                request = min(
+                    self._in_line(), key=_arrival
+                )  # who gave way by recompute may be older than who was swapped
                 if not self._has_room(request):
                     break
                 (self._resume if request.parked else self._admit)(request)
@@ -180,6 +182,24 @@ class Scheduler:
             self.undo(plan)
             raise
         return plan
+
+    def look_ahead(self, chunks: Seq[Chunk], most: int) -> list[Chunk] | None:
+        """Slots for up to `most` more tokens behind each of `chunks`, whose own may still be in the making.
+
+        None, with nothing changed, if blocks are short or somebody could come in: the next step is `schedule`'s then.
+        """
+        if any(self._has_room(request) for request in self._in_line()):
+            return None
+        further = []
+        for request, text, _, stop in chunks:
+            end = text.num_prompt_tokens + request.max_tokens - 1  # the token sampled last is never fed back
+            if text.finish_reason is None and stop < end:
+                further.append(Chunk(request, text, stop, min(stop + most, end)))
+        if not self._fits([(text, stop - start) for _, text, start, stop in further]):
+            return None
+        for _, text, start, stop in further:
+            text.table.append(stop - start)  # no copies: its last block is its own since it was last written
+        return further
 
     def undo(self, plan: Schedule) -> None:
         """Take back the slots of a step that failed: no table may claim KV that was never computed.
@@ -291,6 +311,10 @@ class Scheduler:
 
     def _texts(self) -> list[Sequence]:
         return [text for request in self.running for text in request.unfinished]
+
+    def _in_line(self) -> list[Request]:
+        """Who could come in next, of those swapped out and of those waiting."""
+        return [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
 
     def _shared_blocks(self, request: Request) -> int:
         """Blocks that the prefix cache has for the request and that others hold anyway."""

@@ -317,7 +317,7 @@ class Speculation:
 
     def settle(self, text: Sequence, accepted: int) -> None:
         """Of the text's drafted tokens the first `accepted` were agreed with: forget the others."""
-        if text.num_draft:
+        if text in self.drafts:
             tokens = text.token_ids[text.num_known : text.table.num_tokens]  # those that were computed
             self.checked.append(Checked(text.name, text.num_known, tokens, accepted))
             text.roll_back(accepted)

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from pagedlab.sampling import choose, uniform
-from pagedlab.triton_sampling import CHUNK, triton_choose
+from pagedlab.triton_sampling import CHUNK, triton_choose, triton_uniform
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -38,6 +38,14 @@ def test_draws_lie_where_u_falls(vocabulary: int, dtype: torch.dtype, seed: int)
         probs = (exact[row] / temperature[row]).softmax(0)
         upto = float(probs[: token + 1].sum())
         assert upto - float(probs[token]) - 1e-5 <= float(u[row]) <= upto + 1e-5
+
+
+def test_uniform_is_the_same_hash(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(2**63 - 1, (300,), generator=generator)
+    positions = torch.randint(2**31, (300,), generator=generator)
+    ours = triton_uniform(seeds.to(DEVICE), positions.to(DEVICE)).cpu()
+    torch.testing.assert_close(ours, uniform(seeds, positions).float(), rtol=0, atol=0)
 
 
 def test_most_draws_are_those_of_torch(seed: int) -> None:

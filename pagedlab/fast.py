@@ -1,0 +1,71 @@
+"""What a GPU makes faster, and whether this engine can have it: fused layers, and decode steps without the host."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from pagedlab.attention import PagedAttention, get_backend, runs_triton
+from pagedlab.batch import Batch
+from pagedlab.blocks import blocks_for
+from pagedlab.kv_cache import KVCache
+from pagedlab.model import Model
+from pagedlab.sampling import SamplingParams
+from pagedlab.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from pagedlab.ahead import Ahead
+
+STEPS_AHEAD = 8  # decode steps in one window
+Wanted = bool | Literal["auto"]
+Forward = Callable[[Batch, KVCache, PagedAttention], torch.Tensor]
+
+
+def is_on_one_gpu(model: Model, attend: PagedAttention) -> bool:
+    """Whether the model runs on one GPU with the Triton kernels, which never wait for it."""
+    return model.num_ranks == 1 and runs_triton(model.device) and attend is get_backend("triton")
+
+
+def choose_forward(model: Model, attend: PagedAttention, fused: Wanted) -> Forward:
+    """The model's own forward pass, or the same from fewer kernels. `ValueError` if that is asked for in vain."""
+    if fused is True or (fused and is_on_one_gpu(model, attend)):
+        from pagedlab.fused import Fused, why_not  # not before: it takes Triton
+
+        if fused is True or not why_not(model.module):
+            return Fused(model.module).forward
+    return model.forward
+
+
+def choose_ahead(
+    wanted: Wanted, model: Model, forward: Forward, attend: PagedAttention, cache: KVCache, scheduler: Scheduler
+) -> Ahead | None:
+    """Windows of decode steps as CUDA graphs, or None where they cannot be had; `ValueError` if asked for in vain."""
+    possible = is_on_one_gpu(model, attend)
+    if wanted is True and not possible:
+        raise ValueError("cuda_graphs=True takes one NVIDIA GPU and the Triton attention backend: leave it at 'auto'")
+    return run_ahead(forward, attend, cache, scheduler, model, graphs=True) if wanted and possible else None
+
+
+def warm_up(llm: Any) -> None:
+    """Compile what an engine runs, and capture its graphs."""
+    longest = min(llm.scheduler.max_batch_tokens, llm.model.max_length, llm.pool.num_blocks * llm.pool.block_size // 2)
+    llm.generate([[0] * min(1024, longest - 1), [0]], SamplingParams(max_tokens=1))
+    if llm._ahead:
+        llm._ahead.decoder.capture()
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector need not look through it again between steps
+
+
+def run_ahead(
+    forward: Forward, attend: PagedAttention, cache: KVCache, scheduler: Scheduler, model: Model, *, graphs: bool
+) -> Ahead:
+    """Windows for all texts that the scheduler may run at once."""
+    from pagedlab.ahead import Ahead  # not before: it takes Triton
+    from pagedlab.decode import Decoder
+
+    blocks = min(scheduler.pool.num_blocks, blocks_for(model.max_length, scheduler.pool.block_size))
+    shape = scheduler.max_sequences, blocks, STEPS_AHEAD
+    return Ahead(Decoder(forward, cache, attend, model.eos_token_ids, *shape, graphs=graphs), scheduler, STEPS_AHEAD)
