@@ -45,6 +45,7 @@ class _Job:
     params: SamplingParams
     completion: Completion
     beams: BeamSearch | None
+    ends: frozenset[int]  # tokens that end a text
 
 
 class LLM(Closing):
@@ -113,7 +114,6 @@ class LLM(Closing):
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self.seed = seed
         self._new_table = block_table
-        self._ends = self.model.eos_token_ids
         self._ids = itertools.count()
         self._jobs: dict[int, _Job] = {}
         self._cached_before = 0
@@ -121,10 +121,8 @@ class LLM(Closing):
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
         self.plan = Schedule()  # of the latest step
-        self._run = fast.choose_forward(self.model, self._attend, fused)
-        if speculative is not None and cuda_graphs == "auto":
-            cuda_graphs = False  # a draft is checked by the host
-        self._ahead = fast.choose_ahead(cuda_graphs, self.model, self._run, self._attend, self.cache, self.scheduler)
+        self._fused = fast.choose_fused(self.model, self._attend, fused)
+        self._ahead = fast.choose_ahead(self, cuda_graphs)
 
     # ------------------------------------------------------------------ whole texts
 
@@ -207,12 +205,11 @@ class LLM(Closing):
         if not self._jobs:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
             self._cached_before = self.scheduler.cached_tokens
-        beams = None
+        beams, ends = None, frozenset() if params.ignore_eos else self.model.eos_token_ids
         if params.beam_width:
-            eos = frozenset() if params.ignore_eos else self._ends
-            beams = BeamSearch(params.beam_width, max_tokens, eos, params.length_penalty, params.early_stopping)
+            beams = BeamSearch(params.beam_width, max_tokens, ends, params.length_penalty, params.early_stopping)
         completion = Completion(request_id, ids[:], [self._output(first, params, stream)], time.perf_counter())
-        self._jobs[request_id] = _Job(request, params, completion, beams)
+        self._jobs[request_id] = _Job(request, params, completion, beams, ends)
         return request_id
 
     def step(self) -> list[Completion]:
@@ -236,43 +233,46 @@ class LLM(Closing):
         finally:
             self.speculation.clear()
 
-    def _drawn(self) -> tuple[Schedule, list[Chunk], list[Draw], list[tuple[Request, torch.Tensor]]]:
-        """Compute a step, or take up a window of them: its plan, the chunks that get tokens, and `next_tokens`."""
+    def _drawn(self) -> tuple[Schedule, list[Chunk], list[Draw], list[tuple[Request, torch.Tensor]], bool]:
+        """A step's or window's plan, the chunks whose texts go on, `next_tokens`, and if its blocks are registered."""
         going = self._ahead.next() if self._ahead else None
         if going is None:
             params = {request_id: job.params for request_id, job in self._jobs.items()}
             self.speculation.propose(self.scheduler, params)
-            plan = self.plan = self.scheduler.schedule()
+            plan = self.scheduler.schedule()
             if not plan.chunks:
-                return plan, [], [], []
-            self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+                return plan, [], [], [], True
             try:
                 self.cache.copy_blocks(plan.copies)
                 if self._ahead is None or not self._ahead.start(plan, params):
                     speaking = [chunk for chunk in plan.chunks if chunk.is_last]
-                    logits = self._run(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
-                    return plan, speaking, *next_tokens(logits, speaking, params, self.speculation.drafts)
+                    run = self._fused or self.model.forward
+                    logits = run(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
+                    drafts = self.speculation.drafts
+                    if not drafts:
+                        self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
+                    return plan, speaking, *next_tokens(logits, speaking, params, drafts), not drafts
                 going = self._ahead.next()
                 assert going is not None
             except BaseException:
                 self.scheduler.undo(plan)
                 raise
         plan, drawn = going
-        self.plan = plan
-        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-        return plan, plan.chunks, drawn, []
+        return plan, plan.chunks, drawn, [], False
 
     def _forward(self) -> list[Completion]:
         began = time.perf_counter()
-        plan, speaking, drawn, searches = self._drawn()
+        plan, speaking, drawn, searches, registered = self._drawn()
+        self.plan = plan
         if not plan.chunks:
             return []
-        touched = dict.fromkeys(chunk.request.request_id for chunk in plan.chunks)
-        completions = [self._jobs[request_id].completion for request_id in touched]
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+        completions = [self._jobs[i].completion for i in dict.fromkeys(c.request.request_id for c in plan.chunks)]
         try:
             for draw in drawn:
                 self.speculation.settle(draw.sequence, len(draw.tokens) - 1)
-            self._remember(plan)
+            if not registered:
+                self._remember(plan)
             num_new = 0
             # All forks first: a text that ends with its first token frees the blocks its siblings start from.
             texts = [self._fork(d.request, d.sequence) if d.nth else d.sequence for d in drawn]
@@ -335,7 +335,7 @@ class LLM(Closing):
     # ------------------------------------------------------------------ inside a step
 
     def _remember(self, plan: Schedule) -> None:
-        """Register the blocks that this step filled, now that their KV is computed."""
+        """Register the blocks that this step filled: their KV is computed, or will be before whoever finds it reads."""
         if self.prefix_cache is None:
             return
         size = self.pool.block_size
@@ -359,7 +359,7 @@ class LLM(Closing):
         detokenizer = job.completion.outputs[request.sequences.index(sequence)]._detokenizer
         sequence.token_ids.append(token)
         sequence.cumulative_logprob += logprob
-        ended = token in self._ends and not job.params.ignore_eos
+        ended = token in job.ends
         if detokenizer and not ended:
             detokenizer.push(token)
             ended = detokenizer.stopped

@@ -14,7 +14,6 @@ from pagedlab.blocks import blocks_for
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
 from pagedlab.sampling import SamplingParams
-from pagedlab.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pagedlab.ahead import Ahead
@@ -29,24 +28,26 @@ def is_on_one_gpu(model: Model, attend: PagedAttention) -> bool:
     return model.num_ranks == 1 and runs_triton(model.device) and attend is get_backend("triton")
 
 
-def choose_forward(model: Model, attend: PagedAttention, fused: Wanted) -> Forward:
-    """The model's own forward pass, or the same from fewer kernels. `ValueError` if that is asked for in vain."""
+def choose_fused(model: Model, attend: PagedAttention, fused: Wanted) -> Forward | None:
+    """The model's forward pass from fewer kernels, or None for its own. `ValueError` if it is asked for in vain."""
     if fused is True or (fused and is_on_one_gpu(model, attend)):
         from pagedlab.fused import Fused, why_not  # not before: it takes Triton
 
         if fused is True or not why_not(model.module):
             return Fused(model.module).forward
-    return model.forward
+    return None
 
 
-def choose_ahead(
-    wanted: Wanted, model: Model, forward: Forward, attend: PagedAttention, cache: KVCache, scheduler: Scheduler
-) -> Ahead | None:
-    """Windows of decode steps as CUDA graphs, or None where they cannot be had; `ValueError` if asked for in vain."""
-    possible = is_on_one_gpu(model, attend)
+def choose_ahead(llm: Any, wanted: Wanted) -> Ahead | None:
+    """Windows of decode steps as CUDA graphs, or None where they cannot be had; `ValueError` if asked for in vain.
+
+    Not with drafts unless it is insisted on: those are checked by the host.
+    """
+    possible = is_on_one_gpu(llm.model, llm._attend)
     if wanted is True and not possible:
         raise ValueError("cuda_graphs=True takes one NVIDIA GPU and the Triton attention backend: leave it at 'auto'")
-    return run_ahead(forward, attend, cache, scheduler, model, graphs=True) if wanted and possible else None
+    wanted = llm.speculation.drafter is None if wanted == "auto" else wanted
+    return run_ahead(llm, graphs=True) if wanted and possible else None
 
 
 def warm_up(llm: Any) -> None:
@@ -59,13 +60,13 @@ def warm_up(llm: Any) -> None:
     gc.freeze()  # what is there now stays: the collector need not look through it again between steps
 
 
-def run_ahead(
-    forward: Forward, attend: PagedAttention, cache: KVCache, scheduler: Scheduler, model: Model, *, graphs: bool
-) -> Ahead:
-    """Windows for all texts that the scheduler may run at once."""
+def run_ahead(llm: Any, *, graphs: bool) -> Ahead:
+    """Windows for all texts that the engine's scheduler may run at once."""
     from pagedlab.ahead import Ahead  # not before: it takes Triton
     from pagedlab.decode import Decoder
 
-    blocks = min(scheduler.pool.num_blocks, blocks_for(model.max_length, scheduler.pool.block_size))
+    scheduler, forward = llm.scheduler, llm._fused or llm.model.forward
+    blocks = min(scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size))
     shape = scheduler.max_sequences, blocks, STEPS_AHEAD
-    return Ahead(Decoder(forward, cache, attend, model.eos_token_ids, *shape, graphs=graphs), scheduler, STEPS_AHEAD)
+    ends = llm.model.eos_token_ids
+    return Ahead(Decoder(forward, llm.cache, llm._attend, ends, *shape, graphs=graphs), scheduler, STEPS_AHEAD)

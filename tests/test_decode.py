@@ -1,6 +1,6 @@
 """Decode steps whose state stays on the device, and windows of them: the same tokens as the engine's, step by step.
 
-In fp32 on poisoned caches, the kernels in Triton's interpreter. The CUDA graphs of the same steps are tested in tests/gpu.
+In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of the same steps are tested in tests/gpu.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_end_of_text_ends_a_row(tiny: Model, monkeypatch: pytest.MonkeyPatch) ->
 def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
     """An engine that decodes in windows, as on a GPU, but launch by launch."""
     llm = engine(model, num_blocks, block_size, **options)
-    llm._ahead = run_ahead(llm._run, llm._attend, llm.cache, llm.scheduler, llm.model, graphs=False)
+    llm._ahead = run_ahead(llm, graphs=False)
     return llm
 
 
@@ -272,7 +272,7 @@ def test_fused_layers_give_the_same_logits_and_cache(tiny: Model, lengths: list[
     prompts = prompts_of(tiny, lengths)
     llms = engine(tiny), engine(tiny)
     fused = Fused(tiny.module)
-    for start, stop in ((0, None), (None, None)):
+    for start in (0, None):
         logits = []
         for llm, forward in zip(llms, (tiny.forward, fused.forward), strict=True):
             if start == 0:
