@@ -2,6 +2,9 @@
 # make test        set up .venv, run all tests and all notebooks
 # make notebooks   execute every notebook in place and normalise it, to be committed
 # make lint        ruff and mypy; make format mends what can be mended
+# make wheel       an installable package with its widgets, tiny model and traces, in dist/
+# make site        the notebooks as pages, with glossary and reference, in build/site (and make lite's, if it is there)
+# make lite        the notebooks that need no PyTorch, to run in a browser, in build/live/lite; make test-lite runs them
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +14,7 @@ RUN := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PAGEDLAB_MODEL=$(CURDIR)/d
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 WORKERS ?= 2
 
-.PHONY: lab test notebooks lint format setup
+.PHONY: lab test notebooks lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
@@ -34,6 +37,22 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# build/lib is where setuptools leaves what it packed before, files that are gone by now included.
+wheel: setup
+	rm -rf build/lib
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+site: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .venv/constraints.txt --editable ".[site]"
+	rm -rf build/site
+	$(RUN) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
+
+lite: setup
+	$(RUN) tools/build_lite.py
+
+test-lite: setup
+	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/test_lite.py
 
 setup:
 	@$(PYTHON) tools/setup_env.py

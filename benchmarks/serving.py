@@ -48,7 +48,7 @@ if not GPU:
 PLAIN: dict[str, Any] = {"cuda_graphs": False, "fused": False}
 RUNGS: dict[str, dict[str, Any]] = {
     "sequential": {"max_sequences": 1, **PLAIN},
-    "looped": {"attention_backend": "online", **PLAIN},
+    "looped": {"attention_backend": "concat", **PLAIN},
     "ragged": PLAIN,
     "fused": {"cuda_graphs": False},
     "graphs": {"fused": False},
@@ -162,13 +162,34 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
         llm = LLM(model, verbose=False, **RUNGS[rung])
         llm.warm_up()
         figures["start-up s"] = round(clock() - began, 1)
+        spent = watch(llm.scheduler, "schedule", "look_ahead")
         seconds, completions = serve(llm, prompts, outputs)
         figures |= {"steps": llm.stats.steps, "preemptions": llm.stats.preemptions, **latencies(completions)}
+        figures["scheduler ms a step"] = round(1000 * sum(spent) / llm.stats.steps, 3)
         if GPU and rung in ("ragged", "fused", "graphs", "all"):
             figures["a step"] = profile_step(llm)
         if rung == "all":
             figures["one text: ms a token"] = one_text(llm)
     return {"rung": rung, "tokens/s": round(sum(outputs) / seconds, 2), "seconds": round(seconds, 2), **figures}
+
+
+def watch(thing: Any, *names: str) -> list[float]:
+    """Seconds of every call of these methods from now on."""
+    spent: list[float] = []
+
+    def timed(method: Any) -> Any:
+        def call(*args: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*args)
+            finally:
+                spent.append(time.perf_counter() - began)
+
+        return call
+
+    for name in names:
+        setattr(thing, name, timed(getattr(thing, name)))
+    return spent
 
 
 def one_text(llm: LLM, tokens: int = 512) -> float:

@@ -4,9 +4,9 @@ python benchmarks/soak.py --minutes 10 [--model FOLDER] [--seed 0]
 
 Requests arrive at random, greedy ones, samples and beams, on a pool that is too small for them, so that they give way
 by recompute and by swap in turns of one minute each; a tenth is aborted somewhere on the way. Every text is compared
-with the one that an engine with room for everybody gives for the same prompt, in float64, where rounding is no
-excuse. Once a minute the engine is drained: then every block must be free or cached, and the process's memory and the
-tensors alive are printed.
+with the one that an engine with room for everybody gives for the same prompt, in float64, where rounding is no excuse;
+in float32, which the Triton kernels take, one text in a hundred may part from it. Once a minute the engine is drained:
+then every block must be free or cached, and the process's memory and the tensors alive are printed.
 """
 
 from __future__ import annotations
@@ -80,11 +80,13 @@ def soak_minute(llm: LLM, kinds: list[Any], rng: random.Random, seconds: float) 
             counts["aborted"] += 1
         for completion in llm.step():
             if completion.finished and completion.request_id in live:
-                assert texts(completion) == live.pop(completion.request_id), "a wrong token"
-                counts["right"] += 1
+                right = texts(completion) == live.pop(completion.request_id)
+                assert right or llm.model.module.dtype != torch.float64, "a wrong token"
+                counts["right" if right else "parted"] += 1
         counts.update(how for _, how in llm.plan.preempted)
     llm.pool.check([])
     assert llm.pool.num_used == 0
+    assert counts["parted"] <= counts["right"] / 100, "more texts parted than rounding explains"
     return counts
 
 
@@ -93,9 +95,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--model", default=str(TINY_MODEL))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="float64")
     args = parser.parse_args()
     rng = random.Random(args.seed)
-    model = load_model(args.model, dtype="float64")
+    model = load_model(args.model, dtype=args.dtype)
     kinds = load_kinds(model, rng)
     options: dict[str, Any] = {"num_blocks": 64, "block_size": BLOCK, "max_batch_tokens": 64, "verbose": False}
     engines = [LLM(model, preemption=how, **options) for how in ("recompute", "swap")]

@@ -8,7 +8,8 @@ import sys
 from pagedlab.attention import BACKENDS
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line's options."""
     parser = argparse.ArgumentParser(prog="python -m pagedlab", description="Continue prompts from a paged KV cache.")
     parser.add_argument("prompts", nargs="+", metavar="prompt")
     parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
@@ -18,31 +19,42 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--num-blocks", type=int)
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that share the model, a part each")
     parser.add_argument("--chat", action="store_true", help="send each prompt as a user's chat message")
     parser.add_argument("--baseline", action="store_true", help="greedy texts from transformers' own cache, too")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
     from pagedlab.baseline import generate_baseline
     from pagedlab.engine import LLM
+    from pagedlab.ranks import RankLost
     from pagedlab.sampling import SamplingParams
 
     try:
+        if options.baseline and options.ranks > 1:
+            raise ValueError("--baseline needs the whole model in one process: leave --ranks out")
         params = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
-        llm = LLM(
+        with LLM(
             options.model,
+            device=options.device,
             dtype=options.dtype,
             block_size=options.block_size,
             num_blocks=options.num_blocks,
             attention_backend=options.attention,
-        )
-        prompts = [[{"role": "user", "content": p}] for p in options.prompts] if options.chat else options.prompts
-        completions = llm.generate(list(prompts), params)
-    except ValueError as error:
+            tensor_parallel=options.ranks,
+        ) as llm:
+            prompts = [[{"role": "user", "content": p}] for p in options.prompts] if options.chat else options.prompts
+            completions = llm.generate(list(prompts), params)
+    except (ValueError, RankLost) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for prompt, completion in zip(options.prompts, completions, strict=True):
         print(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
-    print(f"\npaged: {llm.stats}")
+    print(f"\n{f'{options.ranks} ranks' if options.ranks > 1 else 'paged'}: {llm.stats}")
     if options.baseline:
         ids = [completion.prompt_token_ids for completion in completions]
         baseline = generate_baseline(llm.model, ids, options.max_tokens)

@@ -9,16 +9,19 @@ untouched, that is, the answer is `...`, or a function or method in it has `...`
 beside what came out. "passed": what the answer now proves. Nothing that an answer does, endless loops
 included, ends in a traceback from in here.
 
-Writing a check. A check is a function in a module `pagedlab/checks_<topic>.py`; its name is the exercise's:
+Writing a check. A check is a function in a module `pagedlab/checks_<topic>.py`; its name is the exercise's. It
+returns what a right answer proves, and raises `Wrong` for a wrong one:
 
     @exercise
-    def waste(answer: Callable[[int, int], int]) -> CheckResult:
+    def waste(answer: Callable[[int, int], int]) -> str:
         "Slots of the last block that n tokens leave empty."
-        return compare(answer, lambda n, block_size: -n % block_size, [(1, 4), (4, 4), (5, 4)]) or passed("...")
+        compare(answer, lambda n, block_size: -n % block_size, [(1, 4), (4, 4), (5, 4)])
+        return "Right at every fill of the last block."
 
 `exercise` registers it and answers for untouched stubs before it is called. `check` imports these modules when
-it meets a name that it does not know, so there is no list to keep. For classes, `search` runs sequences of
-operations, short ones first, on the answer beside a reference, and shrinks what fails: see checks_blocks.py.
+it meets a name that it does not know, so there is no list to keep. What else runs a reader's code does so in
+`trying`. For classes, `search` runs sequences of operations, short ones first, on the answer beside a reference,
+and shrinks what fails: see checks_blocks.py.
 
 In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of the cells above
 it needs imports only. Folded below it are three hints and `<details><summary>Solution</summary>` with one
@@ -39,7 +42,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
 from types import CodeType
@@ -82,31 +85,19 @@ class CheckResult:
         )
 
 
-def passed(message: str) -> CheckResult:
-    """The answer is right; `message` says what that proves."""
-    return CheckResult("passed", message)
-
-
-def failed(
-    message: str, *, setup: str = "", operations: Iterable[str] = (), expected: object = "", got: object = ""
-) -> CheckResult:
-    """The answer is wrong; `operations` are the few steps that show it, `expected` and `got` where they end."""
-    return CheckResult("failed", message, setup, tuple(operations), str(expected), str(got))
-
-
 class Wrong(Exception):
-    """An answer differs from the reference: raised by a `Trial`, turned into a failed `CheckResult`."""
+    """The answer is wrong; `operations` are the few steps that show it, `expected` and `got` where they end."""
 
-    def __init__(self, message: str, expected: object = "", got: object = "") -> None:
+    def __init__(
+        self, message: str, expected: object = "", got: object = "", *, setup: str = "", operations: Iterable[str] = ()
+    ) -> None:
         super().__init__(message)
         self.expected, self.got = expected, got
+        self.setup, self.operations = setup, tuple(operations)
 
 
 class StillRunning(BaseException):
-    """An answer executed more than `MAX_STEPS` steps. Not an `Exception`, so that `except Exception` lets it by."""
-
-    def __str__(self) -> str:
-        return f"it is still running after {MAX_STEPS:,} steps: look for a loop that does not end"
+    """An answer executed too many steps. Not an `Exception`, so that `except Exception` lets it by."""
 
 
 # Registration -------------------------------------------------------------------------------------------------
@@ -114,23 +105,25 @@ class StillRunning(BaseException):
 _CHECKS: dict[str, Callable[[Any], CheckResult]] = {}
 
 
-def exercise(function: Callable[[Any], CheckResult]) -> Callable[[Any], CheckResult]:
+def exercise(function: Callable[[Any], str]) -> Callable[[Any], CheckResult]:
     """Register a check under its function's name; see the module's docstring."""
     name = function.__name__
 
     @wraps(function)
     def run(answer: Any) -> CheckResult:
-        missing = to_write(answer)
-        if missing:
-            result = CheckResult("not attempted", f"Still to write: {', '.join(missing)}.")
-        else:
-            try:
-                result = function(answer)
-            except NotImplementedError:
-                result = CheckResult("not attempted", "Your code still raises NotImplementedError.")
-            except (Exception, StillRunning) as error:  # the answer has a shape that the check did not foresee
-                result = failed("Your answer stops the check.", expected="no error", got=explain(error))
-        return replace(result, name=name)
+        if missing := to_write(answer):
+            return CheckResult("not attempted", f"Still to write: {', '.join(missing)}.", name=name)
+        try:
+            return CheckResult("passed", function(answer), name=name)
+        except NotImplementedError as error:
+            said = str(error) or "Your code still raises NotImplementedError."
+            return CheckResult("not attempted", said, name=name)
+        except Wrong as error:
+            wrong = error
+        except (Exception, StillRunning) as error:  # the answer has a shape that the check did not foresee
+            wrong = Wrong("Your answer stops the check.", "no error", explain(error))
+        expected, got = str(wrong.expected), str(wrong.got)
+        return CheckResult("failed", str(wrong), wrong.setup, wrong.operations, expected, got, name)
 
     _CHECKS[name] = run
     return run
@@ -171,6 +164,7 @@ _STUB_OPCODES = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", 
 
 def to_write(answer: Any) -> list[str]:
     """Names of the parts of an answer that are still stubs: `...`, or functions and methods with that body."""
+    answer = getattr(answer, "fn", answer)  # of a Triton kernel, the function that was decorated
     if answer is ... or answer is None:
         return ["the answer"]
     if isinstance(answer, dict):
@@ -196,20 +190,23 @@ def _is_stub(function: Any) -> bool:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
-    """Raise `StillRunning` in whatever runs inside after `MAX_STEPS` instructions in loops; ours do not count."""
-    steps, ours = 0, __file__.removesuffix(".py")  # checks_blocks.py and its like begin so too
+def bounded(limit: int = MAX_STEPS, counts: Callable[[CodeType], bool] | None = None) -> Iterator[None]:
+    """Raise `StillRunning` in whatever runs inside after `limit` instructions of functions that `counts` says count.
+
+    Unless it is given, all functions with loops do, but for ours; endless recursion is stopped by Python.
+    """
+    steps, counts = 0, counts or _loops_of_theirs
 
     def count(frame: Any, event: str, argument: Any) -> Any:
         nonlocal steps
         steps += 1
-        if steps > MAX_STEPS:
-            raise StillRunning
+        if steps > limit:
+            raise StillRunning(f"it is still running after {limit:,} steps: look for a loop that does not end")
         return count
 
     def enter(frame: Any, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.startswith(ours) or not _loops(frame.f_code):
-            return None  # endless recursion is stopped by Python
+        if not counts(frame.f_code):
+            return None
         # Instructions and not lines: "while True: pass" is one line, which Python reports once.
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         return count
@@ -223,9 +220,10 @@ def bounded() -> Iterator[None]:
 
 
 @cache
-def _loops(code: CodeType) -> bool:
+def _loops_of_theirs(code: CodeType) -> bool:
     jumps = {*dis.hasjrel, *dis.hasjabs}
-    return any(step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code))
+    ours = code.co_filename.startswith(__file__.removesuffix(".py"))  # checks_blocks.py and its like begin so too
+    return not ours and any(s.opcode in jumps and s.argval <= s.offset for s in dis.get_instructions(code))
 
 
 def explain(error: BaseException) -> str:
@@ -237,10 +235,25 @@ def explain(error: BaseException) -> str:
     return f"{said} ({own[-1].name}: {own[-1].line})" if own else said
 
 
-def compare(
-    answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]
-) -> CheckResult | None:
-    """Call `answer` and `reference` on each case; the first that differs as a failed result, or None.
+@contextmanager
+def trying(
+    *operations: str, message: str = "Your code raises an error.", setup: str = "", expected: object = "no error"
+) -> Iterator[None]:
+    """Run a reader's code inside, bounded. What it raises is `Wrong`, and a `Wrong` has these operations before it."""
+    try:
+        with bounded():
+            yield
+    except NotImplementedError:
+        raise
+    except Wrong as wrong:
+        wrong.setup, wrong.operations = wrong.setup or setup, wrong.operations or operations
+        raise
+    except (Exception, StillRunning) as error:
+        raise Wrong(message, expected, explain(error), setup=setup, operations=operations) from None
+
+
+def compare(answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]) -> None:
+    """Call `answer` and `reference` on each case; `Wrong` for the first that differs.
 
     Put small cases first: the first one found is the counterexample that the reader sees. Floats are equal when
     they are within one part in 10^9.
@@ -249,16 +262,10 @@ def compare(
     for case in cases:
         line = f"{name}({', '.join(map(repr, case))})"
         expected = reference(*copy.deepcopy(case))
-        try:
-            with bounded():
-                got = answer(*copy.deepcopy(case))
-        except NotImplementedError:
-            raise
-        except (Exception, StillRunning) as error:
-            return failed("Your code raises an error.", operations=[line], expected=expected, got=explain(error))
-        if not same(expected, got):
-            return failed("The smallest case that differs:", operations=[line], expected=expected, got=repr(got))
-    return None
+        with trying(line, expected=expected):
+            got = answer(*copy.deepcopy(case))
+            if not same(expected, got):
+                raise Wrong("The smallest case that differs:", expected, repr(got))
 
 
 def same(expected: Any, got: Any) -> bool:
@@ -301,7 +308,7 @@ def attempt(line: str, names: dict[str, Any]) -> tuple[Any, Exception | None]:
 
 def run(
     start: Callable[[], Trial], pick: Callable[[int, Sequence[str]], str | None]
-) -> tuple[CheckResult | None, Sequence[str]]:
+) -> tuple[Wrong | None, Sequence[str]]:
     """Run one fresh trial: its first difference, if any, and what may come next.
 
     `pick(step, choices)` names each operation, None ends the run. One that is not among the choices (it needs a
@@ -310,7 +317,7 @@ def run(
     trial = None
     done: list[str] = []
     try:
-        with bounded():
+        with trying():
             trial = start()
             while (operation := pick(len(done), choices := trial.choices())) is not None:
                 if operation not in choices:
@@ -318,25 +325,18 @@ def run(
                 done.append(operation)
                 trial.do(operation)
             return None, choices
-    except NotImplementedError:
-        raise
     except Wrong as wrong:
-        message, expected, got = str(wrong), wrong.expected, wrong.got
-    except (Exception, StillRunning) as error:
-        message, expected, got = "Your code raises an error.", "no error", explain(error)
-    setup = trial.setup if trial else ""
-    return failed(message, setup=setup, operations=done, expected=expected, got=got), ()
+        wrong.setup, wrong.operations = trial.setup if trial else "", tuple(done)
+        return wrong, ()
 
 
-def replay(start: Callable[[], Trial], operations: Sequence[str]) -> tuple[CheckResult | None, Sequence[str]]:
+def replay(start: Callable[[], Trial], operations: Sequence[str]) -> tuple[Wrong | None, Sequence[str]]:
     """`run` with the operations given."""
     return run(start, lambda step, _: operations[step] if step < len(operations) else None)
 
 
-def search(
-    starts: Sequence[Callable[[], Trial]], *, sequences: int = 400, walks: int = 48, length: int = 24
-) -> CheckResult | None:
-    """The smallest counterexample that turns up, or None.
+def search(starts: Sequence[Callable[[], Trial]], *, sequences: int = 400, walks: int = 48, length: int = 24) -> None:
+    """Raise `Wrong` with the smallest counterexample that turns up, if one does.
 
     Tries up to `sequences` short sequences on the first start, shortest first, so that what fails there is
     minimal; then random `walks` of up to `length` operations over all starts, what fails shrunk by leaving
@@ -345,23 +345,22 @@ def search(
     queue: deque[tuple[str, ...]] = deque([()])
     for _ in range(sequences):
         prefix = queue.popleft()
-        failure, choices = replay(starts[0], prefix)
-        if failure:
-            return failure
+        wrong, choices = replay(starts[0], prefix)
+        if wrong:
+            raise wrong
         queue.extend((*prefix, choice) for choice in choices)
     chance = random.Random(0)
     for walk in range(walks):
         start = starts[walk % len(starts)]
-        failure, _ = run(start, lambda step, choices: chance.choice(choices) if step < length else None)
-        if failure:
-            return _shrink(start, failure)
-    return None
+        wrong, _ = run(start, lambda step, choices: chance.choice(choices) if step < length else None)
+        if wrong:
+            raise _shrink(start, wrong)
 
 
-def _shrink(start: Callable[[], Trial], failure: CheckResult) -> CheckResult:
-    operations = failure.operations
+def _shrink(start: Callable[[], Trial], wrong: Wrong) -> Wrong:
+    operations = wrong.operations
     for i in reversed(range(len(operations))):
         shorter, _ = replay(start, operations[:i] + operations[i + 1 :])
         if shorter:
             return _shrink(start, shorter)
-    return failure
+    return wrong

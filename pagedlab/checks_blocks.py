@@ -11,7 +11,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks
 from pagedlab.broken import POOLS, CountsForks
-from pagedlab.checks import CheckResult, Wrong, attempt, compare, exercise, explain, failed, passed, search
+from pagedlab.checks import Wrong, attempt, compare, exercise, explain, search
 
 INVARIANTS = {
     "counted": "a block's count is its number of references: allocate gives one, share adds one, release takes one",
@@ -178,9 +178,9 @@ def _counts(counts: Counter[Any]) -> str:
     return "    counts " + ", ".join(f"{b}:{counts[b]}" for b in sorted(counts, key=str) if counts[b])
 
 
-def _search_tables(table_class: type, verbs: Sequence[str]) -> CheckResult | None:
+def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
     sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
-    return search([partial(TableTrial, table_class, verbs, n, size) for n, size in sizes])
+    search([partial(TableTrial, table_class, verbs, n, size) for n, size in sizes])
 
 
 def slot_of(block_ids: Sequence[int], position: int, block_size: int) -> int:
@@ -192,80 +192,76 @@ def slot_of(block_ids: Sequence[int], position: int, block_size: int) -> int:
 
 
 @exercise
-def block_of(answer: int) -> CheckResult:
+def block_of(answer: int) -> str:
     """In which logical block does token 37 lie, at 16 tokens a block?"""
     if answer == 37 // 16:
-        return passed("Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at zero.")
+        return "Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at zero."
     blocks = [f"block {i}: tokens {16 * i} to {16 * i + 15}" for i in range(3)]
-    return failed("Tokens and blocks are counted from zero.", operations=blocks, expected="where 37 is", got=answer)
+    raise Wrong("Tokens and blocks are counted from zero.", "where 37 is", answer, operations=blocks)
 
 
 # Notebook 02 --------------------------------------------------------------------------------------------------
 
 
 @exercise
-def block_pool(answer: type) -> CheckResult:
+def block_pool(answer: type) -> str:
     """A pool with BlockPool's verbs: num_blocks, block_size, num_free, allocate, share, release, refcount."""
-    return search([partial(PoolTrial, answer, n) for n in (3, 2, 8)]) or passed(
+    search([partial(PoolTrial, answer, n) for n in (3, 2, 8)])
+    return (
         "Your pool does what a plain list of counts says, over every short sequence of operations tried and over\n"
         "random longer ones: no block is lost, none is handed out twice, and an error changes nothing."
     )
 
 
 @exercise
-def slot(answer: Callable[[Sequence[int], int, int], int]) -> CheckResult:
+def slot(answer: Callable[[Sequence[int], int, int], int]) -> str:
     """Physical slot of the token at a position, from a table's block ids and the block size."""
     tables = [([0], 2), ([1], 2), ([1, 0], 2), ([5, 12, 3], 16), ([7, 1], 4), ([4, 9, 2, 6], 3), ([3, 8, 1], 1)]
     cases = [(ids, position, size) for ids, size in tables for position in range(len(ids) * size)]
-    return compare(answer, slot_of, cases) or passed(
-        f"All {len(cases)} positions tried are found, in blocks that lie anywhere in memory."
-    )
+    compare(answer, slot_of, cases)
+    return f"All {len(cases)} positions tried are found, in blocks that lie anywhere in memory."
 
 
 @exercise
-def block_table(answer: type) -> CheckResult:
+def block_table(answer: type) -> str:
     """A table with append, slot and free, over the real pool; nothing is shared yet."""
-    return _search_tables(answer, ("append", "slot", "free")) or passed(
-        "Your table always holds just enough blocks, takes all that it needs or none, and gives every one back."
-    )
+    _search_tables(answer, ("append", "slot", "free"))
+    return "Your table always holds just enough blocks, takes all that it needs or none, and gives every one back."
 
 
 @exercise
-def broken_pools(answer: dict[str, str]) -> CheckResult:
+def broken_pools(answer: dict[str, str]) -> str:
     """The invariant, by its name in `INVARIANTS`, that each of the three broken pools breaks first."""
     broken = {"A": "conserved", "B": "exclusive", "C": "atomic"}
     for name, invariant in broken.items():
         said = answer.get(name)
         if said not in INVARIANTS:
-            return failed(f"Pool {name} needs one of the names.", expected=" | ".join(INVARIANTS), got=repr(said))
+            raise Wrong(f"Pool {name} needs one of the names.", " | ".join(INVARIANTS), repr(said))
         if said != invariant:
-            pool_class = POOLS[name]
-            shown = search([partial(PoolTrial, pool_class)])
-            assert shown is not None
-            return failed(
-                f"Pool {name} breaks another one. Watch it here, beside a right pool. {shown.message}",
-                setup=shown.setup,
-                operations=shown.operations,
-                expected=shown.expected,
-                got=f"{shown.got} (pool {name})",
-            )
-    return passed("A loses blocks, B hands out a block that is in use, C counts before it looks.")
+            try:
+                search([partial(PoolTrial, POOLS[name])])
+            except Wrong as shown:
+                message = f"Pool {name} breaks another one. Watch it here, beside a right pool. {shown}"
+                got = f"{shown.got} (pool {name})"
+                raise Wrong(message, shown.expected, got, setup=shown.setup, operations=shown.operations) from None
+    return "A loses blocks, B hands out a block that is in use, C counts before it looks."
 
 
 # Notebook 03 --------------------------------------------------------------------------------------------------
 
 
 @exercise
-def copy_on_write(answer: type) -> CheckResult:
+def copy_on_write(answer: type) -> str:
     """A table with append, fork and free over the real pool, copying on write and only then."""
-    return _search_tables(answer, ("append", "fork", "free")) or passed(
+    _search_tables(answer, ("append", "fork", "free"))
+    return (
         "Your forks share every block, a write copies at most the last one, and every count returns to zero.\n"
         "No sequence can write what another one reads."
     )
 
 
 @exercise
-def copies_after_forks(answer: Callable[[int, int, int], int]) -> CheckResult:
+def copies_after_forks(answer: Callable[[int, int, int], int]) -> str:
     """Blocks copied when a sequence of `num_tokens` is forked `num_forks` times and all then append one token."""
 
     def count(num_forks: int, num_tokens: int, block_size: int) -> int:
@@ -276,48 +272,39 @@ def copies_after_forks(answer: Callable[[int, int, int], int]) -> CheckResult:
 
     sizes = [(size, tokens) for size in (4, 1, 16) for tokens in sorted({0, 1, size - 1, size, size + 1, 2 * size})]
     cases = sorted((forks, tokens, size) for forks in range(4) for size, tokens in sizes)
-    return compare(answer, count, cases) or passed(
+    compare(answer, count, cases)
+    return (
         f"The same as counting on the real pool in all {len(cases)} cases: a full last block is never copied, a\n"
         "partial one once for each sequence but the last, however long the prompt."
     )
 
 
 @exercise
-def truncate(answer: Callable[[Any, int], None]) -> CheckResult:
+def truncate(answer: Callable[[Any, int], None]) -> str:
     """`truncate(table, num_tokens)`: forget the tokens from there on and release the blocks that held only those."""
     table_class = type("MyTable", (BlockTable,), {"truncate": answer, "free": BlockTable.free})
-    return _search_tables(table_class, ("append", "fork", "truncate")) or passed(
-        "Rolling back releases just the blocks that are no longer needed, also when a fork still reads them."
-    )
+    _search_tables(table_class, ("append", "fork", "truncate"))
+    return "Rolling back releases just the blocks that are no longer needed, also when a fork still reads them."
 
 
 @exercise
-def order_of_frees(answer: Sequence[str]) -> CheckResult:
+def order_of_frees(answer: Sequence[str]) -> str:
     """An order of freeing a, b, c and d after which `broken.CountsForks` has freed a block that somebody reads."""
     setup = "a.append(8); b = a.fork(); c = b.fork(); d = a.fork()"
     if sorted(answer) != list("abcd"):
-        return failed("Name each of a, b, c and d once.", setup=setup, expected="an order of a, b, c, d", got=answer)
-    pool = BlockPool(4, 4)
-    a = CountsForks(pool)
-    a.append(8)
-    b = a.fork()
-    tables = {"a": a, "b": b, "c": b.fork(), "d": a.fork()}
-    steps = []
+        raise Wrong("Name each of a, b, c and d once.", "an order of a, b, c, d", answer, setup=setup)
+    names: dict[str, Any] = {"a": CountsForks(BlockPool(4, 4))}
+    exec(setup, names)
+    pool, steps = names["a"].pool, []
     for number, name in enumerate(answer, 1):
-        tables[name].free()
-        readers = [reader for reader in answer[number:] if any(not pool.refcount(i) for i in tables[reader].block_ids)]
-        steps.append(
-            f"{name}.free()  # num_free {pool.num_free}, still reading: {', '.join(answer[number:]) or 'nobody'}"
-        )
-        if readers:
-            return passed(
+        names[name].free()
+        left = answer[number:]
+        if readers := [reader for reader in left if any(not pool.refcount(i) for i in names[reader].block_ids)]:
+            return (
                 f"After {name} is freed the prompt's blocks are free, and {readers[0]} still reads them. It is a fork\n"
                 "of a fork: a counts b and d, b counts c, and nobody counts who reads the block."
             )
-    return failed(
-        "With this order the blocks are freed after their last reader.",
-        setup=setup,
-        operations=steps,
-        expected="blocks free while somebody reads them",
-        got="blocks free when nobody does",
-    )
+        steps.append(f"{name}.free()  # num_free {pool.num_free}, still reading: {', '.join(left) or 'nobody'}")
+    expected, got = "blocks free while somebody reads them", "blocks free when nobody does"
+    message = "With this order the blocks are freed after their last reader."
+    raise Wrong(message, expected, got, setup=setup, operations=steps)

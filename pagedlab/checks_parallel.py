@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pagedlab.checks import CheckResult, compare, exercise, explain, failed, passed
+from pagedlab.checks import Wrong, compare, exercise, trying
 
 
 @exercise
-def mlp_part(answer: Callable[..., Any]) -> CheckResult:
+def mlp_part(answer: Callable[..., Any]) -> str:
     """Rank's part of three weights [out, in] such that the parts' outputs add up to the whole MLP's."""
     import torch
 
@@ -22,31 +22,22 @@ def mlp_part(answer: Callable[..., Any]) -> CheckResult:
         weights = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes.values()]
         x = torch.randn(3, hidden, generator=generator, dtype=torch.float64)
         setup = f"hidden size {hidden}, MLP width {width}, {size} ranks"
-        total, steps = torch.zeros_like(x), []
+        total = torch.zeros_like(x)
         for rank in range(size):
-            steps = [f"mlp_part(gate, up, down, rank={rank}, size={size})"]
-            try:
+            with trying(f"mlp_part(gate, up, down, rank={rank}, size={size})", setup=setup):
                 parts = list(answer(*(weight.clone() for weight in weights), rank, size))
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                return failed("Your code raises an error.", setup=setup, operations=steps, got=explain(error))
-            wanted = [(width // size, hidden), (width // size, hidden), (hidden, width // size)]
-            got = [tuple(getattr(part, "shape", ())) for part in parts]
-            if got != wanted:
-                message = "A rank holds one part in size of each weight."
-                return failed(message, setup=setup, operations=steps, expected=wanted, got=got)
-            total += mlp(x, *parts)
+                wanted = [(width // size, hidden), (width // size, hidden), (hidden, width // size)]
+                got = [tuple(getattr(part, "shape", ())) for part in parts]
+                if got != wanted:
+                    raise Wrong("A rank holds one part in size of each weight.", wanted, got)
+                total += mlp(x, *parts)
         expected = mlp(x, *weights)
         if not torch.allclose(total, expected, rtol=1e-9, atol=1e-9):
-            return failed(
-                "The sum over the ranks is another vector than the whole MLP's.",
-                setup=setup,
-                operations=[f"sum of the outputs of the {size} parts, for one token"],
-                expected=[round(number, 4) for number in expected[0].tolist()],
-                got=[round(number, 4) for number in total[0].tolist()],
-            )
-    return passed("Each rank holds its part of every weight, computes alone, and one sum at the end makes it whole.")
+            message = "The sum over the ranks is another vector than the whole MLP's."
+            right, yours = ([round(number, 4) for number in sums[0].tolist()] for sums in (expected, total))
+            step = f"sum of the outputs of the {size} parts, for one token"
+            raise Wrong(message, right, yours, setup=setup, operations=[step])
+    return "Each rank holds its part of every weight, computes alone, and one sum at the end makes it whole."
 
 
 def _heads(rank: int, size: int, num_heads: int, num_kv_heads: int) -> tuple[list[int], list[int]] | None:
@@ -57,17 +48,16 @@ def _heads(rank: int, size: int, num_heads: int, num_kv_heads: int) -> tuple[lis
 
 
 @exercise
-def heads_of_rank(answer: Callable[[int, int, int, int], tuple[list[int], list[int]] | None]) -> CheckResult:
+def heads_of_rank(answer: Callable[[int, int, int, int], tuple[list[int], list[int]] | None]) -> str:
     """The query heads and the KV heads of a rank, None if they cannot be shared evenly."""
     models = [(2, 1), (2, 2), (8, 2), (14, 2), (15, 5), (6, 4), (32, 8), (64, 8), (28, 4)]
     cases = [(rank, size, *model) for size in (1, 2, 4, 8) for model in models for rank in range(size)]
-    return compare(answer, _heads, cases) or passed(
-        f"Right in all {len(cases)} cases: every query head finds its KV head on its own rank."
-    )
+    compare(answer, _heads, cases)
+    return f"Right in all {len(cases)} cases: every query head finds its KV head on its own rank."
 
 
 @exercise
-def wire_bytes(answer: Callable[[int, int, int, int], float]) -> CheckResult:
+def wire_bytes(answer: Callable[[int, int, int, int], float]) -> str:
     """Bytes that each of `size` ranks sends for one token, by ring all-reduce, two a layer."""
     from pagedlab.shards import ring_bytes  # here, for it imports torch
 
@@ -75,7 +65,8 @@ def wire_bytes(answer: Callable[[int, int, int, int], float]) -> CheckResult:
         return ring_bytes(2 * num_layers * hidden_size * dtype_bytes, size)
 
     cases = [(1, 4, 1, 2), (1, 4, 1, 1), (1, 4, 2, 4), (5, 256, 4, 2), (24, 896, 2, 2), (80, 8192, 2, 8)]
-    return compare(answer, reference, cases) or passed(
+    compare(answer, reference, cases)
+    return (
         "Qwen2.5-0.5B in bf16 over two ranks: 84 KiB a token from each to the other. The token's keys and values,\n"
         "12 KiB, never travel."
     )

@@ -7,34 +7,34 @@ from itertools import accumulate
 from typing import Any
 
 from pagedlab.blocks import blocks_for
-from pagedlab.checks import CheckResult, compare, exercise, explain, failed, passed
+from pagedlab.checks import Wrong, compare, exercise, trying
 
 
 @exercise
-def paged_bytes(answer: Callable[[list[int], int, int], int]) -> CheckResult:
+def paged_bytes(answer: Callable[[list[int], int, int], int]) -> str:
     """KV bytes of sequences of these lengths in whole blocks."""
 
     def reference(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
         return sum(blocks_for(length, block_size) for length in lengths) * block_size * bytes_per_token
 
     cases = [([1], 16, 1), ([16], 16, 2), ([17], 16, 2), ([36, 8], 16, 12_288), ([], 16, 1), ([20, 8, 12], 4, 3)]
-    return compare(answer, reference, cases) or passed(
+    compare(answer, reference, cases)
+    return (
         "Every chat pays for whole blocks: at most block_size - 1 empty slots each, however long the longest chat is."
     )
 
 
 @exercise
-def last_rows(answer: Callable[[list[int]], list[int]]) -> CheckResult:
+def last_rows(answer: Callable[[list[int]], list[int]]) -> str:
     """The last row of each sequence of a ragged batch."""
     lengths = [[1], [3], [1, 1], [5, 1, 2], [1] * 6, [17, 4, 1, 9]]
     cases = [(list(accumulate(case, initial=0)),) for case in lengths]
-    return compare(answer, lambda starts: [start - 1 for start in starts[1:]], cases) or passed(
-        "One row a sequence, prefill and decode alike: the model's output layer runs on those rows only."
-    )
+    compare(answer, lambda starts: [start - 1 for start in starts[1:]], cases)
+    return "One row a sequence, prefill and decode alike: the model's output layer runs on those rows only."
 
 
 @exercise
-def attend_one(answer: Callable[..., Any]) -> CheckResult:
+def attend_one(answer: Callable[..., Any]) -> str:
     """Causal attention of a sequence's last n queries over its blocks, unused slots full of NaN."""
     import torch
 
@@ -53,22 +53,14 @@ def attend_one(answer: Callable[..., Any]) -> CheckResult:
         k, v = caches
         expected = concat_attention(q[:, None], k[:, :, None], v[:, :, None], block_ids, length, scale)[:, 0]
         setup = f"block_size {block_size}, block_ids {block_ids}, length {length}, the last {n} queries"
-        try:
+        with trying(setup=setup):
             got = answer(q, k, v, list(block_ids), length, scale)
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            return failed("Your code raises an error.", setup=setup, expected="no error", got=explain(error))
-        if not isinstance(got, torch.Tensor) or got.shape != q.shape:
-            shape = list(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
-            return failed("The result has another shape.", setup=setup, expected=list(q.shape), got=shape)
-        wrong = ((got - expected).abs() > 1e-9) | got.isnan()
-        if wrong.any():
-            row = int(wrong.any(dim=1).nonzero()[0])
-            return failed(
-                f"The query at position {length - n + row} gets another value.",
-                setup=setup,
-                expected=[round(x, 4) for x in expected[row].tolist()],
-                got=[round(x, 4) for x in got[row].tolist()],
-            )
-    return passed("Right at every block boundary, with one query and with many, and no unused slot is ever read.")
+            if not isinstance(got, torch.Tensor) or got.shape != q.shape:
+                shape = list(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
+                raise Wrong("The result has another shape.", list(q.shape), shape)
+            wrong = ((got - expected).abs() > 1e-9) | got.isnan()
+            if wrong.any():
+                row = int(wrong.any(dim=1).nonzero()[0])
+                right, yours = ([round(x, 4) for x in rows[row].tolist()] for rows in (expected, got))
+                raise Wrong(f"The query at position {length - n + row} gets another value.", right, yours)
+    return "Right at every block boundary, with one query and with many, and no unused slot is ever read."

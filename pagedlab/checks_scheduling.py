@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks import CheckResult, Wrong, attempt, compare, exercise, explain, failed, passed, search
+from pagedlab.checks import Wrong, compare, exercise, search
 from pagedlab.scheduler import Request, Schedule, Scheduler
 from pagedlab.scheduler import Sequence as Text
 
@@ -88,9 +88,6 @@ class ToyEngine:
             pass
 
 
-# A queue that starves nobody ----------------------------------------------------------------------------------
-
-
 class FirstThatFits(Scheduler):
     """Fills every gap, and lets a large request wait as long as small ones keep coming."""
 
@@ -131,14 +128,10 @@ class QueueTrial:
         return ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')", "step(12)"]
 
     def do(self, operation: str) -> None:
-        done = []
-        for engine in (self.mine, self.right):
-            names = {"arrive": partial(self._arrive, engine), "step": partial(self._step, engine)}
-            admitted, error = attempt(operation, names)
-            if error is not None:
-                raise Wrong("Your code raises an error.", "no error", explain(error))
-            done.append(admitted)
-        got, expected = done
+        got, expected = (
+            eval(operation, {"arrive": partial(self._arrive, engine), "step": partial(self._step, engine)})
+            for engine in (self.mine, self.right)
+        )
         if got != expected:
             raise Wrong(f"{operation} lets others in.", f"lets in {expected}", f"lets in {got}")
 
@@ -151,18 +144,20 @@ class QueueTrial:
         return [f"r{request.request_id}" for _ in range(n) for request in engine.step().admitted]
 
 
-@exercise
-def patient(answer: type[Scheduler]) -> CheckResult:
-    """next_waiting(self): the first that fits, but the first in line is passed three times at most."""
+def _check_subclass(answer: Any) -> None:
     if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
-        return failed("Give a subclass of Scheduler.", expected="class ...(Scheduler)", got=repr(answer))
-    return search([partial(QueueTrial, answer)], sequences=300, walks=60, length=16) or passed(
+        raise Wrong("Give a subclass of Scheduler.", "class ...(Scheduler)", repr(answer))
+
+
+@exercise
+def patient(answer: type[Scheduler]) -> str:
+    """next_waiting(self): the first that fits, but the first in line is passed three times at most."""
+    _check_subclass(answer)
+    search([partial(QueueTrial, answer)], sequences=300, walks=60, length=16)
+    return (
         "The same order as ours in hundreds of queues: gaps are filled, and whoever is first in line is passed\n"
         f"{PATIENCE} times at most, however many small requests keep coming."
     )
-
-
-# The victim ---------------------------------------------------------------------------------------------------
 
 
 class Cheapest(Scheduler):
@@ -186,22 +181,19 @@ def _victim_of(policy: type[Scheduler], computed: Sequence[int]) -> Any:
 
 
 @exercise
-def victim(answer: type[Scheduler]) -> CheckResult:
+def victim(answer: type[Scheduler]) -> str:
     """victim(self): whoever loses the fewest tokens, but not the oldest, and nobody without a block."""
-    if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
-        return failed("Give a subclass of Scheduler.", expected="class ...(Scheduler)", got=repr(answer))
+    _check_subclass(answer)
 
     def victim_if_computed(*computed: int) -> Any:
         return _victim_of(answer, computed)
 
     cases = [(5,), (5, 3), (3, 5), (2, 9, 4), (2, 4, 9), (1, 6, 6), (7, 0, 5), (2, 0, 8, 3), (9, 0), (30, 8, 12, 8, 40)]
-    return compare(victim_if_computed, lambda *computed: _victim_of(Cheapest, computed), cases) or passed(
+    compare(victim_if_computed, lambda *computed: _victim_of(Cheapest, computed), cases)
+    return (
         "The oldest goes on whatever happens, so somebody always finishes; and of the others the one gives way\n"
         "whose work is the cheapest to do again."
     )
-
-
-# Swap or recompute --------------------------------------------------------------------------------------------
 
 
 def _swap_or_recompute(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
@@ -209,27 +201,19 @@ def _swap_or_recompute(tokens: int, kv_bytes: int, bandwidth: float, parameters:
 
 
 @exercise
-def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> CheckResult:
+def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
     """Which is over sooner: the KV of so many tokens out and back, or their forward pass once more."""
-    cases: list[tuple[Any, ...]] = [
-        (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
-        (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
-        (1, 1000, 1e9, 1e6, 1e12),
-        (1, 1000, 2e9, 1e6, 1e12),
-        (1, 1000, 0.5e9, 1e6, 1e12),
-        (100, 1500, 1e9, 1e6, 1e12),
-        (100, 700, 1e9, 1e6, 1e12),
-        (100, 1500, 1e9, 2e6, 1e12),
-        (100, 1000, 1e9, 1e6, 0.7e12),
-        (100, 1000, 1e9, 1e6, 1.5e12),
+    cases = [
+        *[(1000, 12 * 1024, 25e9, 0.5e9, 400e12), (1000, 512 * 1024, 25e9, 6.7e9, 400e12)],
+        *[(1, 1000, bandwidth, 1e6, 1e12) for bandwidth in (1e9, 2e9, 0.5e9)],
+        *[(100, kv_bytes, 1e9, parameters, 1e12) for kv_bytes, parameters in ((1500, 1e6), (700, 1e6), (1500, 2e6))],
+        *[(100, 1000, 1e9, 1e6, flops) for flops in (0.7e12, 1.5e12)],
     ]
-    return compare(answer, _swap_or_recompute, cases) or passed(
+    compare(answer, _swap_or_recompute, cases)
+    return (
         "Right on all of them. The number of tokens drops out: what decides is bytes of KV a token over the\n"
         "bandwidth, against parameters over the arithmetic."
     )
-
-
-# The edge of a block ------------------------------------------------------------------------------------------
 
 
 def _must_give_way(held: list[int], free: int, block_size: int) -> bool:
@@ -237,13 +221,12 @@ def _must_give_way(held: list[int], free: int, block_size: int) -> bool:
 
 
 @exercise
-def must_give_way(answer: Callable[[list[int], int, int], bool]) -> CheckResult:
+def must_give_way(answer: Callable[[list[int], int, int], bool]) -> str:
     """Whether one more token for each text takes more blocks than are free."""
     edges = (1, 3, 4, 5, 7, 8, 9)
     cases = [([tokens], 0, 4) for tokens in edges]
     cases += [([a, b], free, 4) for a in edges for b in edges for free in (0, 1, 2)]
     cases += [([tokens], 0, size) for size in (1, 2, 16) for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)]
     cases += [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)]
-    return compare(answer, _must_give_way, cases) or passed(
-        "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, and no other."
-    )
+    compare(answer, _must_give_way, cases)
+    return "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, and no other."

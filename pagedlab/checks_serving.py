@@ -9,10 +9,8 @@ from itertools import product
 from typing import Any
 
 from pagedlab.blocks import BlockPool
-from pagedlab.checks import CheckResult, StillRunning, bounded, exercise, explain, failed, passed
+from pagedlab.checks import StillRunning, Wrong, bounded, exercise, explain, trying
 from pagedlab.prefix import PrefixCache
-
-# The loop -----------------------------------------------------------------------------------------------------
 
 
 class Stuck(BaseException):
@@ -106,7 +104,7 @@ SCRIPTS: list[dict[str, tuple[int, int]]] = [
 
 
 @exercise
-def engine_loop(answer: Callable[..., None]) -> CheckResult:
+def engine_loop(answer: Callable[..., None]) -> str:
     """Everything in the inbox before each step; a step if there is work; sleep if there is none; the end at None."""
     for script in SCRIPTS:
         right, desk = Desk(script), Desk(script)
@@ -117,78 +115,51 @@ def engine_loop(answer: Callable[..., None]) -> CheckResult:
             got = " ".join(desk.diary)
         except NotImplementedError:
             raise
-        except (Stuck, StillRunning) as stuck:
-            got = f"{' '.join(desk.diary)} and then {stuck}".removeprefix(" ")
-        except Exception as error:
-            got = f"{' '.join(desk.diary)} and then {explain(error)}".removeprefix(" ")
+        except (Exception, Stuck, StillRunning) as error:
+            said = str(error) if isinstance(error, Stuck) else explain(error)
+            got = f"{' '.join(desk.diary)} and then {said}".removeprefix(" ")
         if got != " ".join(right.diary):
             came = [f"{name} arrives before step {at}, wants {steps}" for name, (at, steps) in script.items()]
-            return failed("The diary differs:", operations=came, expected=" ".join(right.diary), got=got or "nothing")
-    return passed("Nobody waits for anybody else's answer, nothing runs twice at once, and an idle engine sleeps.")
+            raise Wrong("The diary differs:", " ".join(right.diary), got or "nothing", operations=came)
+    return "Nobody waits for anybody else's answer, nothing runs twice at once, and an idle engine sleeps."
 
-
-# The salt -----------------------------------------------------------------------------------------------------
 
 PAIRS: list[tuple[str | None, str | None]] = [
-    ("a", None),
-    ("b", None),
-    ("a", "b"),
-    ("a", "c"),
-    ("a", "bc"),
-    ("ab", "c"),
-    ("a", "b:c"),
-    ("a:b", "c"),
-    ("a", "b/c"),
-    ("a/b", "c"),
-    ("a", "b,c"),
-    ("a,b", "c"),
-    ('a", "b', "c"),
-    ("a", 'b", "c'),
+    *[("a", None), ("b", None), ("a", "b"), ("a", "c"), ("a", "bc"), ("ab", "c"), ("a", "b:c"), ("a:b", "c")],
+    *[("a", "b/c"), ("a/b", "c"), ("a", "b,c"), ("a,b", "c"), ('a", "b', "c"), ("a", 'b", "c')],
     *product(("a", None), ("", "None")),
     *product((None,), ("a", "b", None)),
 ]
 
 
 @exercise
-def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> CheckResult:
+def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
     """Requests share blocks if and only if both tenant and cache_salt are the same, over the real cache."""
     prompt = list(range(48))
     for first, second in sorted(product(PAIRS, PAIRS), key=lambda pair: pair[0] != pair[1]):
         cache = PrefixCache(BlockPool(8))
         lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
-        try:
-            with bounded():
-                salts = [answer(*first), answer(*second)]
-        except NotImplementedError:
-            raise
-        except (Exception, StillRunning) as error:
-            return failed("Your code raises an error.", operations=lines, expected="a salt", got=explain(error))
-        for salt in salts:
-            if salt is not None and not isinstance(salt, str):
-                return failed("A salt is a text or None.", operations=lines[:1], expected="a str", got=repr(salt))
-        table = cache.match(prompt, leave=1, salt=salts[0])
-        table.append(48)
-        cache.insert(table, prompt, salt=salts[0])
-        found = cache.match(prompt, leave=1, salt=salts[1]).num_tokens
-        if found != (32 if first == second else 0):
-            said = "These two may share." if first == second else "These two may not know of each other."
-            wanted = "the second finds 32 tokens" if first == second else "the second finds nothing"
-            return failed(said, operations=lines, expected=wanted, got=f"it finds {found} tokens, salts {salts}")
-    return passed(
-        f"{len(PAIRS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
-    )
+        with trying(*lines, expected="a salt"):
+            salts = [answer(*first), answer(*second)]
+            for salt in salts:
+                if salt is not None and not isinstance(salt, str):
+                    raise Wrong("A salt is a text or None.", "a str", repr(salt), operations=lines[:1])
+            table = cache.match(prompt, leave=1, salt=salts[0])
+            table.append(48)
+            cache.insert(table, prompt, salt=salts[0])
+            found = cache.match(prompt, leave=1, salt=salts[1]).num_tokens
+            if found != (32 if first == second else 0):
+                said = "These two may share." if first == second else "These two may not know of each other."
+                wanted = "the second finds 32 tokens" if first == second else "the second finds nothing"
+                raise Wrong(said, wanted, f"it finds {found} tokens, salts {salts}")
+    return f"{len(PAIRS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
 
-
-# vLLM ---------------------------------------------------------------------------------------------------------
 
 # Class of vLLM -> (what it became out of, a nudge for who has it wrong)
 CLASSES: dict[str, tuple[str, str]] = {
     "FreeKVCacheBlockQueue": ("BlockPool", "who is handed out next, and what is forgotten first: notebooks 02 and 05"),
     "KVCacheManager": ("BlockTable.append", "the scheduler asks it for room for n more tokens: notebooks 02 and 03"),
-    "BlockTable": (
-        "Batch",
-        "not ours of the same name: an array on the device, a row a request, and the slots",
-    ),
+    "BlockTable": ("Batch", "not ours of the same name: an array on the device, a row a request, and the slots"),
     "ParentRequest": ("BlockTable.fork", "several answers to one prompt: notebooks 03 and 04"),
     "TritonAttentionImpl": ("paged_attention", "what reads keys and values through the tables: notebooks 06 and 07"),
     "Sampler": ("sample", "from a row of logits to a token: notebook 04"),
@@ -200,16 +171,15 @@ CLASSES: dict[str, tuple[str, str]] = {
 
 
 @exercise
-def vllm_classes(answer: dict[str, str]) -> CheckResult:
+def vllm_classes(answer: dict[str, str]) -> str:
     """Each of ten classes of vLLM with the part of pagedlab that does its job."""
     parts = [part for part, _ in CLASSES.values()]
     if not isinstance(answer, dict) or set(answer) != set(CLASSES):
-        return failed("Keep the ten names on the left.", expected=", ".join(CLASSES), got=repr(answer)[:200])
-    unknown = [part for part in answer.values() if part not in parts]
-    if unknown:
-        return failed("That is no part to choose from.", expected=f"one of {', '.join(parts)}", got=repr(unknown[0]))
+        raise Wrong("Keep the ten names on the left.", ", ".join(CLASSES), repr(answer)[:200])
+    if unknown := [part for part in answer.values() if part not in parts]:
+        raise Wrong("That is no part to choose from.", f"one of {', '.join(parts)}", repr(unknown[0]))
     wrong = [name for name, (part, _) in CLASSES.items() if answer[name] != part]
     if wrong:
         message = f"{len(CLASSES) - len(wrong)} of {len(CLASSES)} are right. The first that is not: {wrong[0]}."
-        return failed(message, expected=CLASSES[wrong[0]][1], got=answer[wrong[0]])
-    return passed("All ten. You can open vLLM's source and know why each of these files is there.")
+        raise Wrong(message, CLASSES[wrong[0]][1], answer[wrong[0]])
+    return "All ten. You can open vLLM's source and know why each of these files is there."

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pagedlab.blocks import BlockEvent, BlockPool, BlockTable, InvariantError
-from pagedlab.checks import CheckResult, StillRunning, bounded, compare, exercise, explain, failed, passed
+from pagedlab.checks import Wrong, compare, exercise, trying
 from pagedlab.prefix import PrefixCache
 
 Tables = list[BlockTable]
@@ -24,7 +24,7 @@ _HISTORIES = [
 
 
 @exercise
-def reorder_beams(answer: Callable[[Tables, list[int]], Tables]) -> CheckResult:
+def reorder_beams(answer: Callable[[Tables, list[int]], Tables]) -> str:
     """The tables of the beams that go on, without a block taken or copied, and the dropped ones freed."""
     for size, prompt in ((4, 6), (4, 8), (16, 3), (1, 2)):
         for history in _HISTORIES:
@@ -37,18 +37,9 @@ def reorder_beams(answer: Callable[[Tables, list[int]], Tables]) -> CheckResult:
                 for beam in tables:
                     beam.append(1)
                 done.append(f"every beam appends a token; tables = my_reorder(tables, {parents})")
-                try:
-                    with bounded():
-                        wrong, tables = _reordered(answer, pool, tables, parents)
-                except NotImplementedError:
-                    raise
-                except (Exception, StillRunning) as error:
-                    wrong = "Your code raises an error.", "no error", explain(error)
-                if wrong:
-                    message, expected, got = wrong
-                    setup = f"pool = BlockPool(128, {size})"
-                    return failed(message, setup=setup, operations=done, expected=expected, got=got)
-    return passed(
+                with trying(*done, setup=f"pool = BlockPool(128, {size})"):
+                    tables = _reordered(answer, pool, tables, parents)
+    return (
         "Beams are dropped, kept and doubled by counting up and down. No block is taken and none is copied: what a\n"
         "step of beam search costs does not depend on how long the texts are, except for the lists of numbers."
     )
@@ -56,36 +47,38 @@ def reorder_beams(answer: Callable[[Tables, list[int]], Tables]) -> CheckResult:
 
 def _reordered(
     answer: Callable[[Tables, list[int]], Tables], pool: BlockPool, tables: Tables, parents: list[int]
-) -> tuple[tuple[str, object, object] | None, Tables]:
-    """What is wrong with one reordering (message, expected, got) or None, and the new tables."""
+) -> Tables:
+    """The new tables, if they are right."""
     before = [list(table.block_ids) for table in tables]
     expected = [before[parent] for parent in parents]
-    length = tables[0].num_tokens
+    lengths = [tables[0].num_tokens] * len(parents)
     events: list[BlockEvent] = []
     stop = pool.subscribe(events.append)
     new = answer(list(tables), list(parents))
     stop()
-    taken = [f"{event.kind} {event.block_id}" for event in events if event.kind in ("allocate", "copy")]
     if not isinstance(new, list) or not all(isinstance(table, BlockTable) for table in new):
-        return ("Return a list of block tables, one for each parent.", f"{len(parents)} tables", repr(new)[:80]), []
+        message = "Return a list of block tables, one for each parent."
+        raise Wrong(message, f"{len(parents)} tables", repr(new)[:80])
+    if taken := [f"{event.kind} {event.block_id}" for event in events if event.kind in ("allocate", "copy")]:
+        message = "Nothing may be taken or copied: every block that is needed exists."
+        raise Wrong(message, "none", ", ".join(taken))
     got = [list(table.block_ids) for table in new]
-    if taken:
-        return ("Nothing may be taken or copied: every block that is needed exists.", "none", ", ".join(taken)), new
     if got != expected:
-        return ("The new beams do not hold their parents' blocks.", expected, got), new
+        raise Wrong("The new beams do not hold their parents' blocks.", expected, got)
     if len({id(table) for table in new}) < len(new) or len({id(table.block_ids) for table in new}) < len(new):
-        return ("Two beams are one and the same table: what one appends, the other has too.", "tables apart", got), new
-    if any(table.num_tokens != length for table in new):
-        return ("num_tokens differs.", [length] * len(new), [table.num_tokens for table in new]), new
+        raise Wrong("Two beams are one and the same table: what one appends, the other has too.", "tables apart", got)
+    if (has := [table.num_tokens for table in new]) != lengths:
+        raise Wrong("num_tokens differs.", lengths, has)
     try:
         pool.check(new)
     except InvariantError as error:
-        return ("The counts do not match the beams that go on.", "a count for each table that maps it", error), new
-    return None, new
+        message = "The counts do not match the beams that go on."
+        raise Wrong(message, "a count for each table that maps it", error) from None
+    return new
 
 
 @exercise
-def beam_blocks(answer: Callable[[int, int, int, int], int]) -> CheckResult:
+def beam_blocks(answer: Callable[[int, int, int, int], int]) -> str:
     """Blocks of `width` beams that part at the first of `new_tokens` tokens and stay apart."""
 
     def count(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> int:
@@ -99,14 +92,15 @@ def beam_blocks(answer: Callable[[int, int, int, int], int]) -> CheckResult:
     shapes = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
     cases = [(prompt, width, new, 4) for prompt, width in shapes[:4] for new in (1, 0, 4, 5)]
     cases += [(prompt, width, new, 16) for prompt, width in shapes for new in (10, 1, 0, 16, 40)]
-    return compare(answer, count, cases) or passed(
+    compare(answer, count, cases)
+    return (
         f"The same as counting the pool in all {len(cases)} cases, among them 8 blocks for the prompt of 64 tokens\n"
         "and 11 for the one of 60: full prompt blocks once, everything behind them once a beam."
     )
 
 
 @exercise
-def saved_prefill(answer: Callable[[int, int, int], tuple[int, int]]) -> CheckResult:
+def saved_prefill(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
     """Prompt tokens that n samples need not compute: as forks, and as n requests over a prefix cache."""
 
     def count(prompt_tokens: int, n: int, block_size: int) -> tuple[int, int]:
@@ -119,11 +113,9 @@ def saved_prefill(answer: Callable[[int, int, int], tuple[int, int]]) -> CheckRe
 
     cases = [(tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)]
     cases += [(tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)]
-    return compare(lambda *case: _pair(answer(*case)), count, cases) or passed(
+    # A pair may be written as a list.
+    compare(lambda *case: tuple(pair) if isinstance(pair := answer(*case), list) else pair, count, cases)
+    return (
         f"Right in all {len(cases)} cases, counted with the real prefix cache: it finds full blocks only, and leaves\n"
         "at least one token to compute, since there would be no logits to draw from."
     )
-
-
-def _pair(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.checks import CheckResult, bounded, exercise, explain, failed, passed
+from pagedlab.checks import Wrong, exercise, trying
 
 if TYPE_CHECKING:
     import torch
@@ -85,39 +85,29 @@ def _shape(x: Any) -> Any:
     return list(x.shape) if hasattr(x, "shape") else type(x).__name__
 
 
-def _called(answer: Callable[..., Any], *args: Any) -> tuple[Any, str]:
-    """What the answer returns for these arguments, or "" and the error in words."""
+def _called(answer: Callable[..., Any], *args: Any) -> Any:
+    """What the answer returns for these arguments; it may work in place."""
     from torch.utils._pytree import tree_map
 
-    copies = tree_map(lambda x: x.clone(), args)  # an answer may work in place
-    try:
-        with bounded():
-            return answer(*copies), ""
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return None, explain(error)
+    return answer(*tree_map(lambda x: x.clone(), args))
 
 
-def _state_differs(expected: State, got: Any, operations: Sequence[str]) -> CheckResult | None:
-    """A failed result if `got` is not this state, within one part in 10^9."""
+def _check_state(expected: State, got: Any) -> None:
+    """`Wrong` unless `got` is this state, within one part in 10^9."""
     import torch
 
     shapes = [list(x.shape) for x in expected]
     if not isinstance(got, (tuple, list)) or [_shape(x) for x in got] != shapes:
         said = [_shape(x) for x in got] if isinstance(got, (tuple, list)) else type(got).__name__
-        return failed("m, total and out have other shapes.", operations=operations, expected=shapes, got=said)
+        raise Wrong("m, total and out have other shapes.", shapes, said)
     for name, right, yours in zip(("m", "total", "out"), expected, got, strict=True):
-        yours = yours.to(right.dtype)
-        if not torch.allclose(yours, right, rtol=1e-9, atol=1e-12):
+        equal = torch.isclose(yours.to(right.dtype), right, rtol=1e-9, atol=1e-12)
+        if not equal.all():
             expects, found = _say_state(expected), _say_state(got)
             if right.numel() > 4:
-                at = tuple((~torch.isclose(yours, right, rtol=1e-9, atol=1e-12)).nonzero()[0].tolist())
+                at = tuple((~equal).nonzero()[0].tolist())
                 expects, found = f"{name}{list(at)} = {right[at]:.5g}", f"{yours[at]:.5g}"
-            return failed(
-                f"{name} differs after the last of these:", operations=operations, expected=expects, got=found
-            )
-    return None
+            raise Wrong(f"{name} differs after the last of these:", expects, found)
 
 
 # The exercises ------------------------------------------------------------------------------------------------
@@ -140,11 +130,11 @@ _STEPS: list[list[list[list[float]]]] = [
 
 
 @exercise
-def softmax_step(answer: Callable[..., Any]) -> CheckResult:
+def softmax_step(answer: Callable[..., Any]) -> str:
     """One more block for the running state of online softmax."""
     import torch
 
-    def walk(blocks: Sequence[torch.Tensor], values: Sequence[torch.Tensor], small: bool) -> CheckResult | None:
+    def walk(blocks: Sequence[torch.Tensor], values: Sequence[torch.Tensor], small: bool) -> None:
         rows = blocks[0].shape[:-1]
         m = torch.full((*rows, 1), -inf, dtype=torch.float64)
         expected: State = (m, torch.zeros_like(m), torch.zeros((*rows, values[0].shape[-1]), dtype=torch.float64))
@@ -154,31 +144,26 @@ def softmax_step(answer: Callable[..., Any]) -> CheckResult:
             written = (_say(scores), _say(v)) if small else (f"scores {list(scores.shape)}", f"v {list(v.shape)}")
             lines.append(f"state = step(*state, {', '.join(written)})")
             expected = online_step(*expected, scores, v)
-            state, error = _called(answer, *state, scores, v)
-            if error:
-                return failed("Your code raises an error.", operations=lines, expected="no error", got=error)
-            if failure := _state_differs(expected, state, lines):
-                return failure
-        return None
+            with trying(*lines):
+                state = _called(answer, *state, scores, v)
+                _check_state(expected, state)
 
     two = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     for case in _STEPS:
         blocks = [torch.tensor(scores, dtype=torch.float64) for scores in case]
-        if failure := walk(blocks, [two * (i + 1) for i in range(len(case))], small=True):
-            return failure
+        walk(blocks, [two * (i + 1) for i in range(len(case))], small=True)
     generator = torch.Generator().manual_seed(0)
     for shape in [(3,), (2, 3), (2, 4, 3)]:
         sizes = [5, 1, 8]
         blocks = [torch.randn(*shape, b, dtype=torch.float64, generator=generator) * 10 for b in sizes]
         lead = (*shape[:1], *[1] * (len(shape) - 2)) if len(shape) > 1 else ()
         values = [torch.randn(*lead, b, 6, dtype=torch.float64, generator=generator) for b in sizes]
-        if failure := walk(blocks, values, small=False):
-            return failure
-    return passed("The past is corrected by one multiplication, and a block that shows nothing changes nothing.")
+        walk(blocks, values, small=False)
+    return "The past is corrected by one multiplication, and a block that shows nothing changes nothing."
 
 
 @exercise
-def merge_halves(answer: Callable[..., Any]) -> CheckResult:
+def merge_halves(answer: Callable[..., Any]) -> str:
     """Two states over different blocks as one."""
     import torch
 
@@ -203,16 +188,13 @@ def merge_halves(answer: Callable[..., Any]) -> CheckResult:
     for left, right in halves:
         a, b = state_of(left), state_of(right)
         lines = [f"a = ({_say_state(a)})", f"b = ({_say_state(b)})", "merge(a, b)"]
-        got, error = _called(answer, a, b)
-        if error:
-            return failed("Your code raises an error.", operations=lines, expected="no error", got=error)
-        if failure := _state_differs(merge_states(a, b), got, lines):
-            return failure
-    return passed("Any cut, either order, an empty half included: keep it, it is the split-KV of notebook 07.")
+        with trying(*lines):
+            _check_state(merge_states(a, b), _called(answer, a, b))
+    return "Any cut, either order, an empty half included: keep it, it is the split-KV of notebook 07."
 
 
 @exercise
-def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> CheckResult:
+def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
     """Scores of query heads that share KV heads, without repeating the keys in memory."""
     import torch
 
@@ -220,35 +202,25 @@ def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> CheckRe
     for heads, kv_heads, n in [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (14, 2, 2), (28, 4, 5)]:
         q = torch.randn(n, heads, 16, dtype=torch.float64, generator=generator)
         k = torch.randn(9, kv_heads, 16, dtype=torch.float64, generator=generator)
-        line = f"scores(q {list(q.shape)}, k {list(k.shape)})"
-        got, error = _called(answer, q, k)
-        if error:
-            return failed("Your code raises an error.", operations=[line], expected="no error", got=error)
-        expected = grouped_scores(q, k)
-        if _shape(got) != _shape(expected):
-            return failed(
-                "The scores have another shape.", operations=[line], expected=_shape(expected), got=_shape(got)
-            )
-        got = got.to(expected.dtype)
-        right = torch.isclose(got, expected, rtol=1e-9, atol=1e-12)
-        if not right.all():
-            kv, g, i, key = (~right).nonzero()[0].tolist()
-            every = torch.einsum("d,hd->h", q[i, kv * (heads // kv_heads) + g], k[key])  # with each KV head
-            other = (every - got[kv, g, i, key]).abs() < 1e-9
-            read = f", the score with KV head {int(other.nonzero()[0])}" if other.any() else ""
-            return failed(
-                f"Query head {kv * (heads // kv_heads) + g} is to read KV head {kv}:",
-                operations=[line],
-                expected=f"[{kv}, {g}, {i}, {key}] = {expected[kv, g, i, key]:.5g}",
-                got=f"{got[kv, g, i, key]:.5g}{read}",
-            )
+        with trying(f"scores(q {list(q.shape)}, k {list(k.shape)})"):
+            got, expected = _called(answer, q, k), grouped_scores(q, k)
+            if _shape(got) != _shape(expected):
+                raise Wrong("The scores have another shape.", _shape(expected), _shape(got))
+            got = got.to(expected.dtype)
+            right = torch.isclose(got, expected, rtol=1e-9, atol=1e-12)
+            if not right.all():
+                kv, g, i, key = (~right).nonzero()[0].tolist()
+                head = kv * (heads // kv_heads) + g
+                other = (torch.einsum("d,hd->h", q[i, head], k[key]) - got[kv, g, i, key]).abs() < 1e-9
+                read = f", the score with KV head {int(other.nonzero()[0])}" if other.any() else ""
+                wanted = f"[{kv}, {g}, {i}, {key}] = {expected[kv, g, i, key]:.5g}"
+                said = f"Query head {head} is to read KV head {kv}:"
+                raise Wrong(said, wanted, f"{got[kv, g, i, key]:.5g}{read}")
     q, k = torch.randn(1, 8, 16), torch.randn(32, 2, 16)
-    _, largest = largest_tensor(answer, q, k)
+    _, largest = largest_tensor(answer, q, k)  # not bounded: torch imports a lot for it
     if largest >= 8 * 32 * 16:
-        return failed(
-            "The scores are right, but the keys were repeated in memory on the way.",
-            operations=[f"scores(q {list(q.shape)}, k {list(k.shape)})"],
-            expected=f"no tensor larger than k, which has {k.numel():,} elements",
-            got=f"one of {largest:,}",
-        )
-    return passed("Each group of query heads is the rows of one product with its KV head; nothing is repeated.")
+        message = "The scores are right, but the keys were repeated in memory on the way."
+        wanted = f"no tensor larger than k, which has {k.numel():,} elements"
+        steps = [f"scores(q {list(q.shape)}, k {list(k.shape)})"]
+        raise Wrong(message, wanted, f"one of {largest:,}", operations=steps)
+    return "Each group of query heads is the rows of one product with its KV head; nothing is repeated."

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable, blocks_for
-from pagedlab.checks import CheckResult, bounded, compare, exercise, explain, failed, passed
-
-# The rollback -------------------------------------------------------------------------------------------------
+from pagedlab.checks import Wrong, compare, exercise, trying
 
 HISTORIES = [(5, 3, 0), (5, 3, 3), (6, 4, 1), (4, 4, 0), (1, 8, 2), (8, 1, 0), (16, 5, 4), (3, 0, 0), (7, 9, 9)]
 
 
 @exercise
-def roll_back(answer: Callable[[Any, int, int], None]) -> CheckResult:
+def roll_back(answer: Callable[[Any, int, int], None]) -> str:
     """The table of a text of `known` tokens behind which a draft was checked: keep the accepted ones."""
     for forks in (0, 1):
         for known, drafted, accepted in HISTORIES:
@@ -26,26 +24,15 @@ def roll_back(answer: Callable[[Any, int, int], None]) -> CheckResult:
             expected = table.block_ids[: blocks_for(known + accepted, 4)]
             lines = [f"table.append({known})", *(["sibling = table.fork()"] if forks else [])]
             lines += [f"table.append({drafted})  # a draft of {drafted}", f"roll_back(table, {drafted}, {accepted})"]
-            try:
-                with bounded():
-                    answer(table, drafted, accepted)
-                counts = [table, *([sibling] if sibling else [])]
-                pool.check(counts)
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                return failed("The books do not balance afterwards.", operations=lines, got=explain(error))
-            got = (table.num_tokens, table.block_ids)
-            if got != (known + accepted, expected):
-                say = "{} tokens in blocks {}".format
-                message = "Kept are the tokens known before and those accepted, in the blocks that they were in."
-                return failed(
-                    message, operations=lines, expected=say(known + accepted, expected), got=say(got[0], got[1])
-                )
-    return passed("Rejected tokens leave no slot and no block behind, and nobody else's block is touched.")
-
-
-# How much is kept ---------------------------------------------------------------------------------------------
+            with trying(*lines, message="The books do not balance afterwards."):
+                answer(table, drafted, accepted)
+                pool.check([table, *([sibling] if sibling else [])])
+                got = (table.num_tokens, table.block_ids)
+                if got != (known + accepted, expected):
+                    message = "Kept are the tokens known before and those accepted, in the blocks that they were in."
+                    say = "{} tokens in blocks {}".format
+                    raise Wrong(message, say(known + accepted, expected), say(*got))
+    return "Rejected tokens leave no slot and no block behind, and nobody else's block is touched."
 
 
 def kept_reference(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
@@ -55,7 +42,7 @@ def kept_reference(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
 
 
 @exercise
-def kept_tokens(answer: Callable[[list[int], list[int]], list[int]]) -> CheckResult:
+def kept_tokens(answer: Callable[[list[int], list[int]], list[int]]) -> str:
     """The tokens that a step adds, from a certain draft and what the model says at each of its places."""
     cases = [
         ([], [7]),
@@ -66,12 +53,9 @@ def kept_tokens(answer: Callable[[list[int], list[int]], list[int]]) -> CheckRes
         ([1, 2, 3], [9, 2, 3, 4]),
         ([1, 1, 1, 1], [1, 1, 2, 1, 1]),
     ]
-    return compare(answer, kept_reference, cases) or passed(
-        "Every token is one that the model itself would have written: greedy text is the same with any draft."
-    )
+    compare(answer, kept_reference, cases)
+    return "Every token is one that the model itself would have written: greedy text is the same with any draft."
 
-
-# The acceptance rule ------------------------------------------------------------------------------------------
 
 PAIRS = [
     ([1.0, 0.0], [0.5, 0.5]),
@@ -82,12 +66,6 @@ PAIRS = [
     ([0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]),
     ([0.0, 0.25, 0.75], [0.5, 0.25, 0.25]),
 ]
-
-
-def rule_reference(p: Sequence[float], q: Sequence[float], token: int) -> tuple[float, list[float]]:
-    """The chance that the drafted `token` is accepted, and the distribution of what replaces it if it is not."""
-    rest = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
-    return min(1.0, p[token] / q[token]), [x / sum(rest) for x in rest] if sum(rest) else list(p)
 
 
 def outcome(rule: Callable[..., tuple[float, Sequence[float]]], p: Sequence[float], q: Sequence[float]) -> list[float]:
@@ -102,30 +80,23 @@ def outcome(rule: Callable[..., tuple[float, Sequence[float]]], p: Sequence[floa
 
 
 @exercise
-def acceptance_rule(answer: Callable[[list[float], list[float], int], tuple[float, list[float]]]) -> CheckResult:
+def acceptance_rule(answer: Callable[[list[float], list[float], int], tuple[float, list[float]]]) -> str:
     """Chance of acceptance and distribution of the replacement, so that the outcome is p and acceptance the most."""
     for p, q in PAIRS:
-        line = f"acceptance_rule(p={p}, q={q}, token)"
-        try:
-            with bounded():
-                got = outcome(lambda *a: tuple(answer(*map(_copied, a))), p, q)
-                accepts = [answer(p[:], q[:], token)[0] for token, chance in enumerate(q) if chance]
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            return failed("Your code raises an error.", operations=[line], got=explain(error))
-        if not all(-1e-9 <= a <= 1 + 1e-9 for a in accepts):
-            return failed("A chance lies between 0 and 1.", operations=[line], got=f"chances {accepts}")
-        if any(abs(a - b) > 1e-9 for a, b in zip(got, p, strict=True)):
-            message = "Drafts drawn from q and put through your rule must come out distributed as p."
-            return failed(message, operations=[line], expected=_say(p), got=_say(got))
-        taken = [a * x for a, x in zip(accepts, filter(None, q), strict=True)]
-        most = sum(min(a, b) for a, b in zip(p, q, strict=True))
-        if sum(taken) < most - 1e-9:
-            message = "The outcome is p, but your rule accepts less than it could."
-            say = "{:.3f} of all drafts accepted".format
-            return failed(message, operations=[line], expected=say(most), got=say(sum(taken)))
-    return passed("Whatever the draft proposes, what comes out is distributed as p, and no rule accepts more.")
+        with trying(f"acceptance_rule(p={p}, q={q}, token)"):
+            got = outcome(lambda *a: tuple(answer(*map(_copied, a))), p, q)
+            accepts = [answer(p[:], q[:], token)[0] for token, chance in enumerate(q) if chance]
+            if not all(-1e-9 <= a <= 1 + 1e-9 for a in accepts):
+                raise Wrong("A chance lies between 0 and 1.", got=f"chances {accepts}")
+            if any(abs(a - b) > 1e-9 for a, b in zip(got, p, strict=True)):
+                message = "Drafts drawn from q and put through your rule must come out distributed as p."
+                raise Wrong(message, _say(p), _say(got))
+            taken = sum(a * x for a, x in zip(accepts, filter(None, q), strict=True))
+            most = sum(min(a, b) for a, b in zip(p, q, strict=True))
+            if taken < most - 1e-9:
+                say = "{:.3f} of all drafts accepted".format
+                raise Wrong("The outcome is p, but your rule accepts less than it could.", say(most), say(taken))
+    return "Whatever the draft proposes, what comes out is distributed as p, and no rule accepts more."
 
 
 def _copied(x: Any) -> Any:

@@ -19,3 +19,8 @@ def sequence_color(index: int) -> str:
 def sequence_hatch(index: int) -> str:
     """Matplotlib hatch of the sequence; it changes every seventh, so colour and hatch together tell 49 apart."""
     return HATCHES[(index + index // len(SEQUENCE_COLORS)) % len(HATCHES)]
+
+
+def sequence_look(index: int) -> dict[str, str | int]:
+    """Both for a page that draws: the colour, and the hatch as its number in `HATCHES`."""
+    return {"color": sequence_color(index), "pattern": HATCHES.index(sequence_hatch(index))}

@@ -52,8 +52,17 @@ def choose_ahead(llm: Any, wanted: Wanted) -> Ahead | None:
 
 def warm_up(llm: Any) -> None:
     """Compile what an engine runs, and capture its graphs."""
-    longest = min(llm.scheduler.max_batch_tokens, llm.model.max_length, llm.pool.num_blocks * llm.pool.block_size // 2)
-    llm.generate([[0] * min(1024, longest - 1), [0]], SamplingParams(max_tokens=1))
+    room = llm.pool.num_blocks * llm.pool.block_size
+    long = min(llm.scheduler.max_batch_tokens, llm.model.max_length, room // 2) - 1
+    for texts in (1, 8, 64):  # with so many decodes beside it, a prompt takes another plan of the kernels
+        texts = min(texts, llm.scheduler.max_sequences, room // 64)
+        for _ in range(texts):
+            llm.add([0], SamplingParams(max_tokens=4, ignore_eos=True))
+        llm.step()
+        for length in (16, 1024):
+            llm.add([texts] * max(1, min(length, long)), SamplingParams(max_tokens=1))
+        while llm.scheduler.running or llm.scheduler.waiting:
+            llm.step()
     if llm._ahead:
         llm._ahead.decoder.capture()
     gc.collect()

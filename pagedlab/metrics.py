@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -10,22 +11,25 @@ from pagedlab.engine import LLM
 from pagedlab.engine_thread import EngineThread, Ticket
 from pagedlab.outputs import Completion
 
+Read = Callable[[EngineThread, LLM], int]
+GAUGES: dict[str, tuple[str, Read]] = {
+    "requests_waiting": ("requests that no step has touched yet", lambda engine, llm: engine.waiting),
+    "requests_running": ("requests that have begun and not ended", lambda engine, llm: engine.running),
+    "blocks": ("blocks in the pool", lambda engine, llm: llm.pool.num_blocks),
+    "blocks_used": ("blocks with a reference", lambda engine, llm: llm.pool.num_blocks - llm.pool.num_free),
+    "blocks_cached": (
+        "blocks without a reference whose contents can be found again",
+        lambda engine, llm: getattr(llm.pool, "num_cached", 0),
+    ),
+}
+
 
 class Metrics:
     """What Prometheus reads. Each app has a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.gauges = {
-            name: Gauge(f"pagedlab_{name}", text, registry=registry)
-            for name, text in {
-                "requests_waiting": "requests that no step has touched yet",
-                "requests_running": "requests that have begun and not ended",
-                "blocks": "blocks in the pool",
-                "blocks_used": "blocks with a reference",
-                "blocks_cached": "blocks without a reference whose contents can be found again",
-            }.items()
-        }
+        self.gauges = {name: Gauge(f"pagedlab_{name}", text, registry=registry) for name, (text, _) in GAUGES.items()}
         self.requests = Counter("pagedlab_requests", "answers by status", ["status"], registry=registry)
         self.prompt_tokens = Counter("pagedlab_prompt_tokens", "prompt tokens of ended requests", registry=registry)
         self.output_tokens = Counter("pagedlab_output_tokens", "tokens written for ended requests", registry=registry)
@@ -41,13 +45,6 @@ class Metrics:
 
     def text(self, engine: EngineThread, llm: LLM) -> bytes:
         """Called in the engine's thread."""
-        values = (
-            engine.waiting,
-            engine.running,
-            llm.pool.num_blocks,
-            llm.pool.num_blocks - llm.pool.num_free,
-            getattr(llm.pool, "num_cached", 0),
-        )
-        for gauge, value in zip(self.gauges.values(), values, strict=True):
-            gauge.set(value)
+        for name, (_, read) in GAUGES.items():
+            self.gauges[name].set(read(engine, llm))
         return generate_latest(self.registry)

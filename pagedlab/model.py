@@ -20,12 +20,13 @@ import torch
 
 from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
+from pagedlab.shipped import data_folder
 
 if TYPE_CHECKING:
     from pagedlab.attention import PagedAttention
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
-TINY_MODEL = Path(__file__).resolve().parent.parent / "data" / "tiny-qwen2"
+TINY_MODEL = data_folder("tiny-qwen2")
 HUB_SECONDS = 3.0  # how long a hub may take to answer before the shipped model is taken instead
 
 

@@ -10,7 +10,6 @@ and tables exist on rank 0 alone, which tells the others, as flat integers, what
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -179,6 +178,7 @@ def serve(ranks: Ranks, model: Model, attend: PagedAttention) -> None:
         verb, numbers = ranks.listen()
         first, *ids = numbers.tolist() if verb != Verb.RUN and len(numbers) else [0]
         if verb == Verb.STOP:
+            ranks.disconnect()
             return
         elif verb == Verb.RUN:
             batch = unpack(numbers, model.device)
@@ -322,33 +322,24 @@ def _torchrun_store(size: int) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pagedlab.parallel", description="Continue prompts on some ranks.")
-    parser.add_argument("prompts", nargs="+", metavar="prompt")
-    parser.add_argument("--ranks", type=int, default=2, help="how many; under torchrun, as many as it starts")
-    parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--max-tokens", type=int, default=64)
-    options = parser.parse_args(arguments)
-    from pagedlab.engine import LLM
-    from pagedlab.sampling import SamplingParams
+    """As `python -m pagedlab`, on two ranks or as many as --ranks says; under torchrun, on those that it started."""
+    from pagedlab import __main__ as command
 
-    size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else options.ranks
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not dist.is_torchelastic_launched():
+        return command.main(["--ranks", "2", *arguments])
+    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    if rank == 0:
+        return command.main([*arguments, "--ranks", str(size)])
+    options = command.parse(arguments)
     try:
-        if dist.is_torchelastic_launched() and os.environ["RANK"] != "0":
-            source, kind = choose_model(options.model)[0], _kind_of_device(options.device, size)
-            check_split(read_config(source), size)
-            words = {"model": source, "dtype": options.dtype, "device": kind, "attention": "auto"}
-            serve_rank(int(os.environ["RANK"]), size, _torchrun_store(size), words)
-            return 0
-        with LLM(options.model, device=options.device, dtype=options.dtype, tensor_parallel=size) as llm:
-            completions = llm.generate(list(options.prompts), SamplingParams(options.max_tokens))
-    except (ValueError, RankLost) as error:
+        source, kind = choose_model(options.model)[0], _kind_of_device(options.device, size)
+        check_split(read_config(source), size)
+        words = {"model": source, "dtype": options.dtype, "device": kind, "attention": options.attention}
+        serve_rank(rank, size, _torchrun_store(size), words)
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for prompt, completion in zip(options.prompts, completions, strict=True):
-        print(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
-    print(f"\n{size} ranks: {llm.stats}")
     return 0
 
 

@@ -45,7 +45,7 @@ class Entry:
     tokens: bytes  # little-endian int32
     parent: Entry | None  # None for the first block of a prompt
     salt: str | None
-    registered: int = 0  # for the FIFO order
+    registered: int  # for the FIFO order
     hits: int = 0
     children: set[Entry] = field(default_factory=set)
 
@@ -326,7 +326,7 @@ def replay(
     trace = list(requests)
     rank: Literal["lru", "fifo", "lfu", "slru"] | Rank
     if eviction == "belady":
-        rank = Belady(hash_chain(prompt[: max(0, len(prompt) - 1)], block_size) for prompt, _ in trace)
+        rank = Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace)
     else:
         rank = eviction
     cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=rank)

@@ -44,6 +44,7 @@ class Ranks:
         self.rank, self.size, self.device, self.children = rank, size, device, children
         self.payload_bytes = self.plan_bytes = 0
         self.lost: str | None = None  # why these ranks can no longer work
+        self._data: Any = None
 
     def connect(self, store: Any) -> None:
         """Join the others. Each calls this once it has its part of the model, since nobody waits long from now on."""
@@ -85,19 +86,10 @@ class Ranks:
         return int(x)
 
     def collect(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """On rank 0, every rank's x, flat, each of its own length; on the others, send theirs. One dtype for all."""
-        x = x.detach().cpu().flatten()
-        if self.rank:
-            self._control.send([torch.tensor([len(x)])], 0, 0).wait()
-            self._control.send([x.view(torch.uint8)], 0, 0).wait()
-            return []
-        everybody = [x]
-        for rank in range(1, self.size):
-            length = torch.empty(1, dtype=torch.int64)
-            self._control.recv([length], rank, 0).wait()
-            other = torch.empty(int(length), dtype=x.dtype)
-            self._control.recv([other.view(torch.uint8)], rank, 0).wait()
-            everybody.append(other)
+        """Every rank's x, flat and on the CPU. All have one length and one dtype."""
+        own = x.detach().cpu().flatten()
+        everybody = [torch.empty_like(own) for _ in range(self.size)]
+        self._control.allgather([[other.view(torch.uint8) for other in everybody]], [own.view(torch.uint8)]).wait()
         return everybody
 
     def call(self, verb: int, numbers: torch.Tensor | Sequence[int] = (), work: Callable[[], Any] | None = None) -> Any:
@@ -128,6 +120,7 @@ class Ranks:
         self.lost = f"{said or f'a step failed half-way ({error!r})'}. The other ranks are stopped: make a new LLM"
         if self.children:
             self.children.stop(patience=0)
+        self.disconnect()
         if said is None:
             raise error
         raise RankLost(self.lost) from error
@@ -140,6 +133,13 @@ class Ranks:
                 self.tell(verb, torch.empty(0, dtype=torch.int64))
         if self.children:
             self.children.stop()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Leave NCCL's group. To leave that to its destructor can wait for ever for ranks that have ended."""
+        group, self._data = self._data, None
+        if group is not None and self.device.type == "cuda":
+            group.abort()
 
 
 # What gloo says when the other end is gone or silent.

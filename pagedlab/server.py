@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -29,16 +30,12 @@ from starlette.types import Receive, Scope, Send
 from pagedlab.engine import LLM
 from pagedlab.engine_thread import BadPrompt, EngineError, EngineThread, Loop, Piece, QueueFull, Ticket, run_loop
 from pagedlab.gate import Gate, error_response
-from pagedlab.live_page import FILES, WIDGETS, BlockView
 from pagedlab.metrics import Metrics
-from pagedlab.openai_api import (
-    ApiError,
-    ChatRequest,
-    CompletionRequest,
-    ErrorBody,
-    GenerationRequest,
-    explain_invalid,
-)
+from pagedlab.openai_api import ApiError, ChatRequest, CompletionRequest, ErrorBody, GenerationRequest, explain_invalid
+from pagedlab.widgets.engine_view import EngineView
+
+WIDGETS = Path(__file__).parent / "widgets"
+PAGE = {"/": "live_page.html", "/block_grid.js": "block_grid.js", "/block_grid.css": "block_grid.css"}
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RETRY_AFTER = 1  # seconds that a client is told to wait when the queue is full
@@ -71,7 +68,7 @@ class Serving:
         self.created = int(time.time())
         self.metrics = Metrics()
         self.engine = EngineThread(llm, max_waiting, self.metrics.observe, loop)
-        self.view = BlockView(llm, show_words=tenants is None)
+        self.view = EngineView(llm, words=tenants is None)
         self.default_max_tokens = default_max_tokens
         self._tenants = tenants
         self._salt = salt
@@ -214,10 +211,7 @@ async def _whole(
 
 
 async def _events(
-    ticket: Ticket,
-    body: GenerationRequest,
-    head: dict[str, Any],
-    choices: Callable[[Piece], list[dict[str, Any]]],
+    ticket: Ticket, body: GenerationRequest, head: dict[str, Any], choices: Callable[[Piece], list[dict[str, Any]]]
 ) -> AsyncIterator[str]:
     """Server-sent events: one for each choice's piece, the usage if it was asked for, and [DONE]."""
     counts = bool(body.stream_options and body.stream_options.include_usage)
@@ -289,13 +283,13 @@ async def metrics(serving: Shared, tenant: Tenant) -> Response:
 @router.get("/blocks", responses=ERRORS)
 async def blocks(serving: Shared, tenant: Tenant) -> JSONResponse:
     """What the live page shows: every block's count, and who holds which."""
-    return JSONResponse(await serving.engine.call(serving.view))
+    return JSONResponse(await serving.engine.call(lambda llm: serving.view.frame()))
 
 
 async def page(request: Request) -> FileResponse:
     """A file of the live page. It holds no data; those come from /blocks, with a key where keys are asked for."""
     policy = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data:"}
-    return FileResponse(WIDGETS / FILES[request.url.path], headers=policy)
+    return FileResponse(WIDGETS / PAGE[request.url.path], headers=policy)
 
 
 # The app ------------------------------------------------------------------------------------------------------
@@ -358,7 +352,7 @@ def create_app(
     app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)  # their pages load scripts
     app.state.serving = serving
     app.include_router(router)
-    for path in FILES:
+    for path in PAGE:
         app.add_api_route(path, page, include_in_schema=False, response_model=None)
     hosts = None if allowed_hosts is None else tuple(allowed_hosts)
     app.add_middleware(Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=serving.metrics)

@@ -38,7 +38,7 @@ def split_layers(module: Any, rank: int, size: int, all_reduce: Callable[[torch.
     plan = module.config.base_model_tp_plan
     for name, layer in module.base_model.named_modules():
         style = plan.get(re.sub(r"\.\d+\.", ".*.", name), "replicated")
-        if style.startswith("replicated"):
+        if style.startswith(("replicated", "embedding")):  # some versions would split the embedding; here it is whole
             continue
         if style not in ("colwise", "rowwise") or not isinstance(layer, torch.nn.Linear):
             raise ValueError(f"pagedlab cannot split {name}, which transformers' plan calls {style!r}")

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-DATA = Path(__file__).parents[1] / "data" / "traces"
+from pagedlab.shipped import data_folder
+
+DATA = data_folder("traces")
 PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 

@@ -18,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)
 # A slow machine is no bug, and how fast pagedlab is belongs to benchmarks/.
 settings.register_profile("pagedlab", deadline=None)
+# For tools/mutation.py: found is enough, shrinking would take the most time.
+settings.register_profile("mutants", deadline=None, database=None, phases=[Phase.explicit, Phase.generate])
 settings.load_profile("pagedlab")
+# Random operations that each fuzz test does; None for as many as `make test` has time for. Nightly: a million.
+OPERATIONS = int(os.environ["PAGEDLAB_OPERATIONS"]) if os.environ.get("PAGEDLAB_OPERATIONS") else None
+LONG_RUN = pytest.mark.timeout(0 if OPERATIONS else 300)
 
 Generate = Callable[["Model", list[int], int], list[int]]
 

@@ -8,11 +8,14 @@ as a wrong count. The mutants at the end prove that the machine would notice.
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import LONG_RUN, OPERATIONS
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
+from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for, broken
 
 EMPTY = 0  # what a slot holds that nobody has written; tokens are numbered from 1
 VERBS = st.sampled_from(["write", "fork", "append", "write", "fork", "append", "write", "truncate", "free"])
@@ -314,8 +317,10 @@ class BlockMachine(RuleBasedStateMachine):
         self.pool.check([])
 
 
-BlockMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
-TestBlocks = BlockMachine.TestCase
+BlockMachine.TestCase.settings = settings(
+    max_examples=OPERATIONS // 50 if OPERATIONS else 100, stateful_step_count=50, deadline=None
+)
+TestBlocks = LONG_RUN(BlockMachine.TestCase)
 
 
 # Bugs, each planted in a few lines: the machine must find every one ------------------------------------------------
@@ -692,3 +697,24 @@ def test_check_compares_counts_with_tables() -> None:
         pool.check([])
     with pytest.raises(InvariantError, match=r"block 0 counts 1 but 2 tables"):
         pool.check([table, table])
+
+
+def test_a_block_kept_by_hand_stays_kept_when_it_is_written() -> None:
+    """Only a cache that speaks for its contents has to hear of it."""
+    pool = BlockPool(4, 4)
+    table = BlockTable(pool)
+    table.append()
+    pool.keep(table.block_ids[0])
+    table.append()
+    assert table.num_tokens == 2
+    table.free()
+    assert pool.num_cached == 1
+
+
+def test_the_record_of_bugs_is_complete_and_the_model_finds_them_all() -> None:
+    """data/results/mutants.json, drawn in notebook 05, is written by tools/mutants.py: run it after adding a bug."""
+    record = json.loads((Path(__file__).parents[1] / "data" / "results" / "mutants.json").read_text())["bugs"]
+    planted = [c for c in vars(broken).values() if isinstance(c, type) and issubclass(c, (BlockPool, BlockTable))]
+    names = {c.__name__ for c in [*planted, *POOL_MUTANTS, *TABLE_MUTANTS]} - {"BlockPool", "BlockTable"}
+    assert {row["bug"] for row in record} == names
+    assert all(row["found"]["model"] for row in record)

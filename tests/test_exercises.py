@@ -1,11 +1,13 @@
 """Every exercise of every notebook: its stub is "not attempted", its folded solution passes, wrong answers fail.
 
-What a notebook has to look like for this is in the docstring of pagedlab/checks.py.
+What a notebook has to look like for this is in the docstring of pagedlab/checks.py. A kernel that is wrong may never
+end, and only the interpreter stops it: on a machine with a GPU the answers are tried in a process that sees none.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 import nbformat
 import pytest
 
+from pagedlab.attention.triton_kernels import INTERPRETED
 from pagedlab.checks import check
 
 HERE = Path(__file__).parent
@@ -56,7 +59,7 @@ def is_check(node: ast.AST) -> bool:
 
 
 def imports_of(source: str) -> list[str]:
-    lines = [line for line in source.splitlines() if not line.startswith(("%", "!"))]
+    lines = [line for line in source.splitlines() if not line.lstrip().startswith(("%", "!"))]
     return [ast.unparse(n) for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.Import, ast.ImportFrom))]
 
 
@@ -77,9 +80,11 @@ def of_each(answers: dict[str, list[Any]]) -> Any:
     return pytest.mark.parametrize(("name", "answer"), cases, ids=[f"{name}-{named(answer)}" for name, answer in cases])
 
 
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="in another process, where there is a GPU")
 of_each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=[f"{e.notebook}-{e.name}" for e in EXERCISES])
 
 
+@interpreted
 @of_each_exercise
 def test_stub_is_not_attempted_and_the_folded_solution_passes(exercise: Exercise) -> None:
     names: dict[str, Any] = {"__name__": "notebook"}
@@ -105,6 +110,7 @@ def test_every_check_has_three_wrong_answers(name: str) -> None:
     assert len(WRONG.get(name, [])) >= 3, f"list wrong answers for check.{name} in tests/wrong_<topic>.py"
 
 
+@interpreted
 @of_each(WRONG)
 def test_wrong_answer_fails_with_a_small_counterexample(name: str, answer: Any) -> None:
     result = getattr(check, name)(answer)
@@ -115,10 +121,19 @@ def test_wrong_answer_fails_with_a_small_counterexample(name: str, answer: Any) 
     assert len(result.operations) <= 6, str(result)
 
 
+@interpreted
 @of_each(RIGHT)
 def test_other_right_answers_pass(name: str, answer: Any) -> None:
     result = getattr(check, name)(answer)
     assert result.status == "passed", str(result)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="tried in this process")
+def test_answers_where_there_is_a_gpu() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.parametrize("name", ["01_fragmentation", "02_block_pool"])

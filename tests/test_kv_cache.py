@@ -72,11 +72,9 @@ def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data: st.DataObj
     k, v = torch.randn(2, length, HEADS, DIM)
     cache, before = numbered_cache(), numbered_cache()
     cache.write(1, k, v, torch.tensor(table.slots(0, length)))
-    for position in range(length):
-        block_id, offset = table.block_ids[position // SIZE], position % SIZE
-        assert torch.equal(cache.keys[1, block_id, offset], k[position])
-        assert torch.equal(cache.values[1, block_id, offset], v[position])
-        before.keys[1, block_id, offset], before.values[1, block_id, offset] = k[position], v[position]
+    position = torch.arange(length)
+    blocks, offsets = torch.tensor(table.block_ids)[position // SIZE], position % SIZE
+    before.keys[1, blocks, offsets], before.values[1, blocks, offsets] = k, v
     assert torch.equal(cache.keys, before.keys)
     assert torch.equal(cache.values, before.values)
 

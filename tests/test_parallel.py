@@ -150,7 +150,7 @@ def test_the_batch_is_the_same_on_every_rank_at_each_step(two: SharedModel, tiny
     real = two.forward
 
     def forward(batch: Batch, *rest: Any) -> torch.Tensor:
-        latest[:] = [(batch, [list(chunk.sequence.table.block_ids) for chunk in llm.plan.chunks])]
+        latest[:] = [(batch, [list(chunk.sequence.table.block_ids) for chunk in llm.scheduler.plan.chunks])]
         return real(batch, *rest)
 
     def compare() -> None:
@@ -273,6 +273,16 @@ def config_of(kv_heads: int, heads: int, width: int, plan: dict[str, str] | None
         intermediate_size=width,
         base_model_tp_plan=plan,
     )
+
+
+def test_an_embedding_stays_whole(tiny: Model) -> None:
+    """Some versions of transformers name the embedding in their plan; every rank keeps all of it."""
+    module = deepcopy(tiny.module)
+    module.config.base_model_tp_plan = {"embed_tokens": "embedding_rowwise", "layers.*.mlp.up_proj": "colwise"}
+    shape, up = module.model.embed_tokens.weight.shape, module.model.layers[0].mlp.up_proj.weight.shape
+    split_layers(module, 0, 2, lambda x: x)
+    assert module.model.embed_tokens.weight.shape == shape
+    assert module.model.layers[0].mlp.up_proj.weight.shape == (up[0] // 2, up[1])
 
 
 def test_what_cannot_be_split() -> None:

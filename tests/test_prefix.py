@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import xxhash
+from conftest import LONG_RUN, OPERATIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -299,6 +300,7 @@ class World:
             e.generation for e in entries
         )
         assert all(e.children == {child for child in entries if child.parent is e} for e in entries)
+        assert all(self.cache._by_name.values()), "a name without a block stays in memory"
 
     def some_tokens(self, least: int, most: int) -> list[int]:
         return [self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(least, most))]
@@ -348,8 +350,11 @@ class World:
     ],
     ids=["xxh64-lru", "8-bits-lru", "sha256-lru", "fifo", "lfu", "slru"],
 )
+@LONG_RUN
 def test_a_hit_is_never_foreign_and_never_missed(hash: Any, eviction: str, operations: int, seed: int) -> None:
     rng = random.Random(seed)
+    if OPERATIONS:
+        operations = OPERATIONS * operations // 110_000
     happened = dict.fromkeys(("hit", "evict", "merge", "write"), 0)
     for num_blocks, size, vocabulary in ((14, 2, 2), (30, 2, 3), (7, 1, 3), (40, 4, 2), (60, 2, 2)):
         world = World(rng, hash=hash, eviction=eviction, num_blocks=num_blocks, size=size, vocabulary=vocabulary)
@@ -670,7 +675,9 @@ def test_what_is_left_to_compute(size: int, leave: int) -> None:
         found = hit(cache, range(length), leave=leave)
         assert found == (length - leave) // size * size
         assert found <= length - leave
+    before = cache.stats.asked_blocks
     assert hit(cache, [], leave=leave) == hit(cache, range(1), leave=5) == 0
+    assert cache.stats.asked_blocks == before
 
 
 @pytest.mark.parametrize("hash", ["xxh64", "sha256", eight_bits])
@@ -830,6 +837,36 @@ def test_registering_costs_one_hash_a_block_however_often_it_is_called() -> None
     assert calls == [16] + 49 * [24]
 
 
+def test_in_use_counts_what_somebody_holds_and_looks_no_further_than_match() -> None:
+    cache = PrefixCache(BlockPool(16, 4))
+    table = serve(cache, range(12))
+    reader = cache.match(range(8))
+    lookups = cache.stats.lookups
+    assert cache.in_use(range(12)) == 3
+    assert cache.in_use(range(12), leave=1) == 2
+    table.free()
+    assert cache.in_use(range(12)) == 2
+    reader.free()
+    assert cache.in_use(range(12)) == 0
+    assert cache.in_use(range(12), salt="another") == 0
+    assert cache.stats.lookups == lookups
+
+
+def test_a_match_that_fails_midway_holds_nothing() -> None:
+    class Failing(BlockPool):
+        def share(self, block_id: int) -> int:
+            if block_id == 1:
+                raise RuntimeError("the second share fails")
+            return super().share(block_id)
+
+    pool = Failing(16, 4)
+    cache = PrefixCache(pool)
+    serve(cache, range(12)).free()
+    with pytest.raises(RuntimeError, match="second share"):
+        cache.match(range(12))
+    assert (pool.num_used, pool.num_cached) == (0, 3)
+
+
 def test_clear_forgets_everything_and_frees_nothing_in_use() -> None:
     pool = BlockPool(16, 4)
     cache = PrefixCache(pool)
@@ -845,11 +882,13 @@ def test_clear_forgets_everything_and_frees_nothing_in_use() -> None:
 def test_statistics_and_events() -> None:
     pool = BlockPool(4, 4)
     cache = PrefixCache(pool)
+    assert cache.stats.hit_rate == 0
     seen: list[BlockEvent] = []
     serve(cache, range(10)).free()
     pool.subscribe(seen.append)
     table = serve(cache, [*range(8), *range(20, 27)])
     assert [(e.kind, e.block_id, e.refcount) for e in seen if e.kind == "hit"] == [("hit", 0, 1), ("hit", 1, 1)]
+    assert [cache._by_block[block_id].hits for block_id in (0, 1)] == [1, 1]
     stats = cache.stats
     assert (stats.lookups, stats.asked_tokens, stats.hit_tokens, stats.missed_tokens) == (2, 25, 8, 17)
     assert (stats.asked_blocks, stats.hit_blocks, stats.missed_blocks) == (5, 2, 3)
@@ -1044,7 +1083,10 @@ def test_replay_counts_what_it_serves() -> None:
     system = list(range(8))
     trace = [([*system, 50 + i], [1, 2, 3]) for i in range(5)]
     stats = replay(trace, 16, 4)
-    assert (stats.lookups, stats.asked_tokens, stats.hit_tokens) == (5, 45, 32)
+    assert (stats.lookups, stats.asked_tokens, stats.asked_blocks, stats.hit_tokens) == (5, 45, 10, 32)
+    assert replay([(system, [])] * 2, 16, 4).hit_tokens == 4  # the last token is always computed
+    long = [(list(range(47)), [])] * 2
+    assert (replay(long, 64).hit_tokens, replay(long, 64, 15).hit_tokens) == (32, 45)
     chat = [(system, [20, 21, 22, 23, 24]), ([*system, 20, 21, 22, 23, 24, 60], [])]
     assert replay(chat, 16, 4).hit_tokens == 12  # the answer's own block is found by the next turn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,20 @@ def test_notebook_links_lead_somewhere(path: Path) -> None:
             for target in re.findall(r"\]\(([^)#\s]+)", "".join(cell["source"])):
                 if not target.startswith("http"):
                     assert (path.parent / target).exists(), target
+
+
+def test_ci_runs_the_pinned_the_newest_and_a_million_operations() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    jobs = workflow["jobs"]
+    assert set(jobs) == {"pinned", "newest", "fuzz"}
+    assert jobs["pinned"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
+    steps = {name: job["steps"][-1] for name, job in jobs.items()}
+    assert steps["pinned"]["run"] == steps["newest"]["run"] == ".ci/run"
+    assert [name for name, step in steps.items() if "PAGEDLAB_NEWEST" in step["env"]] == ["newest"]
+    assert steps["fuzz"]["env"]["PAGEDLAB_OPERATIONS"] == "1000000"
+    words = shlex.split(steps["fuzz"]["run"])
+    files = [ROOT / word for word in words if word.startswith("tests/")]
+    assert len(files) == 3
+    for file, test in zip(files, words[-1].split(" or "), strict=True):
+        assert "LONG_RUN" in file.read_text()
+        assert test in file.read_text(), f"{file.name} has no test that matches {test!r}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import zlib
 from collections import Counter
@@ -17,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from conftest import LONG_RUN, OPERATIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -549,9 +549,9 @@ def test_rare_moments(scene: Callable[[type[Scheduler]], None], bug: type[Schedu
         scene(bug)
 
 
+@LONG_RUN
 def test_fuzz(seed: int) -> None:
-    """PAGEDLAB_FUZZ=10000 for a long run."""
-    counts = fuzz(seed, int(os.environ.get("PAGEDLAB_FUZZ", 1500)))
+    counts = fuzz(seed, OPERATIONS // 4 if OPERATIONS else 1500)  # one operation in four adds a request
     print(dict(counts))
     assert min(counts[what] for what in ("recompute", "swap", "resumed", "rejoined", "aborted")) > 0
 
@@ -670,3 +670,145 @@ def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
         engine.step()
     for nth, text in enumerate(request.sequences):
         assert text.output_ids == expected_text([3] * 6, nth, 6)
+
+
+def test_swap_needs_a_swapper() -> None:
+    with pytest.raises(ValueError, match="preemption='swap' needs a swapper, which moves the blocks' contents"):
+        Scheduler(BlockPool(4), 4, 4, preemption="swap")
+    assert Scheduler(BlockPool(4), 4, 4, preemption="recompute").swapper is None
+
+
+def test_a_block_that_somebody_outside_reads_is_copied_by_its_only_writer() -> None:
+    """One text writes, two read: the copy takes a block, and if there is none, the younger request gives way."""
+    engine = ToyEngine(12, 4, 100, 10)
+    older, younger = engine.add([1] * 6, 1, 6), engine.add([2] * 5, 1, 6)
+    engine.step()
+    engine.others.append(4 * engine.pool.num_free)
+    reader = older.sequences[0].table.fork()
+    engine.others.block_ids += reader.block_ids
+    engine.others.num_tokens += 4 * len(reader.block_ids)
+    assert engine.step()
+    assert [request for request, _ in engine.scheduler.plan.preempted] == [younger]
+    engine.others.free()
+    engine.finish()
+    engine.verify(older)
+    engine.verify(younger)
+
+
+@pytest.mark.parametrize(("new_tokens", "may"), [(8, True), (9, False)])
+@pytest.mark.parametrize("shared", [0, 8])
+def test_admission_counts_to_the_block(shared: int, new_tokens: int, may: bool) -> None:
+    """7 blocks, 2 hold the first prompt, 1 is due for its next token, 1 is kept back for each text: 2 are left."""
+    engine = ToyEngine(7, 4, 100, 10, caching=True)
+    first = engine.add([1] * 8, 1, 4)
+    engine.step()
+    assert engine.scheduler.running == [first]
+    later = engine.add([1] * shared + [2] * new_tokens, 1, 1)
+    later.salt = first.salt
+    assert engine.scheduler.may_admit(later) is may
+    engine.finish()
+    engine.verify(later)
+
+
+def test_looking_ahead_gives_slots_up_to_the_last_that_a_text_may_need() -> None:
+    engine = ToyEngine(12, 4, 100, 10)
+    short, long = engine.add([1] * 4, 1, 3), engine.add([2] * 4, 1, 40)
+    chunks = engine.step()
+    texts = [short.sequences[0], long.sequences[0]]
+    further = engine.scheduler.look_ahead(chunks, 5)
+    assert further == [Chunk(short, texts[0], 4, 6), Chunk(long, texts[1], 4, 9)]  # the last token needs no slot
+    assert [text.table.num_tokens for text in texts] == [6, 9]
+    assert engine.scheduler.look_ahead(further, 5) == [Chunk(long, texts[1], 9, 14)]
+    texts[1].finish_reason = "stop"
+    assert engine.scheduler.look_ahead(further, 5) == []
+
+
+def test_looking_ahead_stops_where_blocks_are_short_or_somebody_could_come_in() -> None:
+    engine = ToyEngine(6, 4, 100, 10)
+    first = engine.add([1] * 4, 1, 16)
+    chunks, table = engine.step(), first.sequences[0].table
+    engine.others.append(4 * 4)
+    assert engine.scheduler.look_ahead(chunks, 5) is None
+    assert (table.num_tokens, engine.pool.num_free) == (4, 1)
+    engine.others.free()
+    later = engine.add([2] * 4, 1, 4)
+    assert engine.scheduler.look_ahead(chunks, 5) is None
+    engine.remove(later)
+    assert engine.scheduler.look_ahead(chunks, 5) == [Chunk(first, first.sequences[0], 4, 9)]
+
+
+class OldestGivesWayToEverybody(Scheduler):
+    def victim(self) -> Request:
+        return self.running[0]
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_chunk_of_this_step_is_taken_back_before_its_request_gives_way(preemption: How) -> None:
+    """The oldest has its slot for this step when the next one needs its blocks: that token was never computed."""
+    engine = ToyEngine(12, 4, 100, 10, preemption, scheduler=OldestGivesWayToEverybody)
+    older, younger = engine.add([1] * 4, 1, 9), engine.add([2] * 4, 1, 9)
+    engine.step()
+    engine.others.append(4 * (engine.pool.num_free - 1))
+    plan = engine.scheduler.schedule()
+    assert [(request, how) for request, how in plan.preempted] == [(older, preemption)]
+    assert [chunk.request for chunk in plan.chunks] == [younger]
+    engine.scheduler.undo(plan)
+    engine.others.free()
+    while engine.live:
+        engine.step()
+    engine.verify(older)
+    engine.verify(younger)
+
+
+def test_the_budget_of_a_chunk_that_is_taken_back_is_spent_again_and_no_more() -> None:
+    engine = ToyEngine(40, 4, 6, 10, scheduler=OldestGivesWayToEverybody)
+    prompt = next([i] * 4 for i in range(1, 50) if len(expected_text([i] * 4, 0, 60)) > 40)
+    older = engine.add(prompt, 1, 60)
+    while older.sequences[0].table.num_tokens < 30:  # so that it has room in its last block when the others have none
+        engine.step()
+    second, third = engine.add([2, 3], 1, 9), engine.add([4] * 40, 1, 9)
+    while second.sequences[0].table.num_tokens < 4:
+        engine.step()
+    engine.others.append(4 * engine.pool.num_free)
+    plan = engine.scheduler.schedule()
+    assert [request for request, _ in plan.preempted] == [older]
+    assert [(chunk.request, chunk.stop - chunk.start) for chunk in plan.chunks] == [(second, 1), (third, 5)]
+    engine.scheduler.undo(plan)
+
+
+def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text() -> None:
+    engine = ToyEngine(20, 4, 100, 10, "swap")
+    *_, last = (engine.add([i] * 4, 1, 9) for i in range(1, 4))
+    engine.step()
+    engine.others.append(4 * (engine.pool.num_free - 2))
+    engine.step()
+    assert engine.scheduler.swapped == [last]
+    assert last.parked is not None
+    need = last.parked.num_blocks + 3  # its own, one for each of the two that run, one for itself
+    engine.others.truncate(engine.others.num_tokens - 4 * (need - 1 - engine.pool.num_free))
+    assert not engine.scheduler._has_room(last)
+    engine.others.truncate(engine.others.num_tokens - 4)
+    assert engine.scheduler._has_room(last)
+    engine.remove(last)
+    assert last.parked is None, "what is parked must not outlive its request"
+
+
+def test_a_long_chunk_for_which_blocks_are_short_goes_back_in_line() -> None:
+    engine = ToyEngine(12, 4, 100, 10)
+    request = engine.add([1] * 40, 1, 4)
+    engine.others.append(4 * 8)
+    assert engine.step() == []
+    assert (list(engine.scheduler.waiting), engine.scheduler.running) == ([request], [])
+    engine.others.free()
+    engine.finish()
+    engine.verify(request)
+
+
+def test_a_prompt_that_is_cached_is_not_computed_again() -> None:
+    engine = ToyEngine(20, 4, 100, 10, caching=True)
+    engine.add([1] * 9, 1, 1)
+    engine.finish()
+    again = engine.add([1] * 9, 1, 1)
+    again.salt = None  # as the first one's
+    assert [(chunk.start, chunk.stop) for chunk in engine.step()] == [(8, 9)]
+    assert engine.scheduler.cached_tokens == 8

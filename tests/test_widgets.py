@@ -712,7 +712,7 @@ def test_frames_are_thinned_and_closing_ends_the_watching(monkeypatch: pytest.Mo
     assert not engine.callbacks
     assert not engine.pool._callbacks
     engine.step()
-    assert grid._steps == 300
+    assert grid.view.steps == 300
 
 
 def test_a_large_pool_is_drawn_in_part_and_counted_in_full() -> None:

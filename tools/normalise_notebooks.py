@@ -2,13 +2,16 @@
 
 python tools/normalise_notebooks.py [--check] notebook.ipynb ...
 
-Outputs stay, since they are what people browse. `--check` changes nothing and fails if a file is not normal.
+Outputs stay, since they are what people browse. What a numbered notebook says of the series (previous, map, next, the
+minutes it takes, the map in 00) is written anew from the files beside it. `--check` changes nothing and fails if a file
+is not normal.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import math
 import re
 import sys
 from pathlib import Path
@@ -22,6 +25,11 @@ METADATA = {
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
+TAKES = re.compile(r"\*\*Takes\*\* \d+ minutes")
+MAP_ROW = re.compile(r"^\| \**(\d\d)\** \| \[?([^|\]]*?)(?:\]\([^)]*\))? \| ([^|]*?) \|.*$", re.MULTILINE)
+FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+SOLUTION = re.compile(r"<summary>\s*Solution\s*</summary>.*?```python\n(.*?)```", re.DOTALL)
 
 
 def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -56,6 +64,53 @@ def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     return result
 
 
+def minutes(notebook: nbformat.NotebookNode) -> int:
+    """What a notebook takes, in steps of five: 200 words a minute of text, code and shown source, and for each exercise
+    four minutes and one for three lines of its solution."""
+    words = exercises = 0.0
+    for cell in notebook.cells:
+        if cell.id not in NAVIGATION:
+            words += len(FOLDED.sub("", cell.source).split())
+            exercises += sum(4 + len(found.splitlines()) / 3 for found in SOLUTION.findall(cell.source))
+            for output in cell.get("outputs", []):
+                words += len(output.get("data", {}).get("text/markdown", "").split())
+    return 5 * math.ceil((words / 200 + exercises) / 5)
+
+
+def in_series(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookNode:
+    """The notebook with what it says of its neighbours, if it is one of the numbered ones; changed in place."""
+    series = sorted(path.parent.glob("[0-9][0-9]_*.ipynb"))
+    if path not in series:
+        return notebook
+    here, others = series.index(path), {file.name[:2]: file for file in series}
+    links = [f"[map]({series[0].name})"] if here else ["map: below"]
+    if here:
+        links.insert(0, f"[‹ {title(series[here - 1])}]({series[here - 1].name})")
+    if path != series[-1]:
+        links.append(f"[{title(series[here + 1])} ›]({series[here + 1].name})")
+    cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
+    top, end = (nbformat.v4.new_markdown_cell(" | ".join(links), id=name) for name in NAVIGATION)
+    notebook.cells = [cells[0], top, *cells[1:], end]
+
+    def map_row(row: re.Match[str]) -> str:
+        number, name, question = row.groups()
+        if number not in others:
+            return f"| {number} | {name} | {question} | |"
+        file = others[number]
+        return f"| **{number}** | [{name}]({file.name}) | {question} | {minutes(nbformat.read(file, 4))} |"
+
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = TAKES.sub(f"**Takes** {minutes(notebook)} minutes", cell.source)
+            if not here:
+                cell.source = MAP_ROW.sub(map_row, cell.source)
+    return notebook
+
+
+def title(path: Path) -> str:
+    return nbformat.read(path, 4).cells[0].source.splitlines()[0].removeprefix("# ")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say which files are not normal")
@@ -64,7 +119,8 @@ def main() -> int:
     bad = []
     for path in arguments.files:
         before = path.read_text()
-        after = nbformat.writes(normalised(nbformat.reads(before, as_version=4))) + "\n"
+        notebook = in_series(normalised(nbformat.reads(before, as_version=4)), path)
+        after = nbformat.writes(notebook) + "\n"
         if after != before:
             bad.append(path)
             if not arguments.check:

@@ -41,19 +41,14 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     if backend == "auto":
         return _auto_attention
     if backend == "triton":
-        return _triton_attention()
+        # Imported when asked for: a machine without Triton can do all the rest.
+        from pagedlab.attention.triton_attention import triton_attention
+
+        return triton_attention
     if backend not in BACKENDS:
         known = ", ".join(repr(name) for name in ("auto", *BACKENDS, "triton"))
         raise ValueError(f"there is no attention backend {backend!r}: choose one of {known}, or pass a function")
     return BACKENDS[backend]
-
-
-@lru_cache
-def _triton_attention() -> PagedAttention:
-    # Imported when asked for: a machine without Triton can do all the rest.
-    from pagedlab.attention.triton_attention import triton_attention
-
-    return triton_attention
 
 
 def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -63,29 +58,30 @@ def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
 
 
 @lru_cache
+def _why_not_triton(device: torch.device) -> str:
+    """What keeps Triton from compiling for this device, "" if nothing does."""
+    if device.type != "cuda":
+        return "no GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    has, needs = torch.cuda.get_device_capability(device), TRITON_CAPABILITY
+    return "" if has >= needs else "compute capability {}.{}, and Triton needs {}.{}".format(*has, *needs)
+
+
 def runs_triton(device: torch.device) -> bool:
     """Whether Triton is installed and compiles for this device."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    return torch.cuda.get_device_capability(device) >= TRITON_CAPABILITY
+    return not _why_not_triton(device)
 
 
 @lru_cache
 def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
     """What "auto" takes for tensors on this device. It says, once, which backend that is and why."""
-    if runs_triton(device):
-        name, why = "Triton", torch.cuda.get_device_name(device)
-    elif device.type != "cuda":
-        name, why = "torch", "no GPU"
-    elif importlib.util.find_spec("triton") is None:
-        name, why = "torch", "Triton is not installed"
-    else:
-        major, minor = torch.cuda.get_device_capability(device)
-        needed = ".".join(map(str, TRITON_CAPABILITY))
-        name, why = "torch", f"compute capability {major}.{minor}, and Triton needs {needed}"
+    why_not = _why_not_triton(device)
     if verbose:
-        print(f"attention: {name} ({why})")
-    return _triton_attention() if name == "Triton" else BACKENDS["torch"]
+        print(
+            f"attention: torch ({why_not})" if why_not else f"attention: Triton ({torch.cuda.get_device_name(device)})"
+        )
+    return get_backend("torch" if why_not else "triton")
 
 
 def paged_attention(

@@ -18,7 +18,7 @@ import traitlets
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
-from pagedlab.colors import HATCHES, sequence_color, sequence_hatch
+from pagedlab.colors import sequence_look
 from pagedlab.memory import MODELS
 from pagedlab.widgets.challenge import CHALLENGES, Challenge
 from pagedlab.widgets.presets import PRESETS
@@ -63,13 +63,7 @@ def snapshot(reading: Reading, colors: dict[str, int]) -> dict[str, Any]:
         "block_size": reading.block_size,
         "counts": reading.counts,
         "tables": [
-            {
-                "name": name,
-                "color": sequence_color(colors[name]),
-                "pattern": HATCHES.index(sequence_hatch(colors[name])),
-                "tokens": table.tokens,
-                "blocks": table.blocks,
-            }
+            {"name": name, "tokens": table.tokens, "blocks": table.blocks, **sequence_look(colors[name])}
             for name, table in reading.tables.items()
         ],
         "used": reading.used,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagedlab.widgets.session import Session
-from pagedlab.widgets.words import Operation
+from pagedlab.widgets.words import Operation, operations
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,15 @@ CHALLENGES: dict[str, Challenge] = {
         missing=_one_copy,
         hint="A block is copied when somebody writes to it while another sequence reads it too. Who makes sharers?",
         why="The fork copied nothing. One block was copied, when somebody wrote, however long the prompt is.",
-        solution=(Operation("new", "s0", 20), Operation("fork", "s0", child="s1"), Operation("append", "s1", 1)),
+        solution=operations("new s0 20, fork s0 s1, append s1 1"),
     ),
     "four_in_eight": Challenge(
         goal="Reach 4 sequences of at least 74 tokens each, in no more than 8 blocks.",
         missing=_four_in_eight,
         hint="74 tokens alone fill 5 blocks, so four sequences must share. 64 tokens fill 4 blocks exactly.",
         why="Four beams of ten tokens over a prompt of 64: 4 + 4 x 1 = 8 blocks. Copies would take 4 x 5 = 20.",
-        solution=(
-            Operation("new", "s0", 64),
-            *(Operation("fork", "s0", child=f"s{i}") for i in (1, 2, 3)),
-            *(Operation("append", f"s{i}", 10) for i in range(4)),
+        solution=operations(
+            "new s0 64, fork s0 s1, fork s0 s2, fork s0 s3, append s0 10, append s1 10, append s2 10, append s3 10"
         ),
     ),
     "fork_without_copy": Challenge(
@@ -91,33 +89,22 @@ CHALLENGES: dict[str, Challenge] = {
         missing=_fork_without_copy,
         hint="Only a block that is partly filled can be written. When does a prompt end without one?",
         why="Full blocks are never written again. A fork at the edge of a block shares all and copies nothing.",
-        solution=(
-            Operation("new", "s0", 32),
-            Operation("fork", "s0", child="s1"),
-            Operation("append", "s0", 8),
-            Operation("append", "s1", 8),
-        ),
+        solution=operations("new s0 32, fork s0 s1, append s0 8, append s1 8"),
     ),
     "prompt_last": Challenge(
         goal="Free everything, so that the last free gives back the prompt's blocks and no other.",
         missing=_prompt_last,
         hint="A block goes when its count reaches 0. Which sequence lists the prompt's blocks and nothing else?",
         why="The order of frees is yours: a count per block gives each back with its last reader, in any order.",
-        start=(
-            Operation("new", "prompt", 48),
-            Operation("fork", "prompt", child="s1"),
-            Operation("append", "s1", 20),
-            Operation("fork", "prompt", child="s2"),
-            Operation("append", "s2", 8),
-        ),
-        solution=(Operation("free", "s1"), Operation("free", "s2"), Operation("free", "prompt")),
+        start=operations("new prompt 48, fork prompt s1, append s1 20, fork prompt s2, append s2 8"),
+        solution=operations("free s1, free s2, free prompt"),
     ),
     "full_for_one": Challenge(
         goal="Make an append of one token fail, although the sequence's last block still has room.",
         missing=_full_for_one,
         hint="Fill the four blocks, but for a token or more. When does a write take a fresh block?",
         why="A write to a shared block needs a free block for the copy. An engine must count it before it starts.",
-        solution=(Operation("new", "s0", 60), Operation("fork", "s0", child="s1"), Operation("append", "s1", 1)),
+        solution=operations("new s0 60, fork s0 s1, append s1 1"),
         num_blocks=4,
     ),
 }

@@ -8,8 +8,9 @@ starts the pool over and runs the operations up to there, so it works for classe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pagedlab.blocks import BlockCopy, BlockTable, Pool
 from pagedlab.checks import explain
@@ -17,6 +18,7 @@ from pagedlab.widgets.reading import Reading, blocks_text, read, whole_number
 from pagedlab.widgets.words import Operation, Verb, failure_problems, problems_of, words_for
 
 MAX_BLOCKS = 1024  # what one page can show and still answer a click at once
+_ANYTHING = (Exception, KeyboardInterrupt)  # what a reader's class may raise, or be stopped by
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,6 @@ class Entry:
     taken: tuple[int, ...] = ()  # blocks that a table holds now and none held before
     freed: tuple[int, ...] = ()  # blocks whose count went to 0
     calls: tuple[str, ...] = ()  # the pool's own events, in order, if it has `subscribe`
-
-
-class Outcome(NamedTuple):
-    copies: Any = ()
-    error: str | None = None
 
 
 class Session:
@@ -110,7 +107,8 @@ class Session:
             self._start_over()
         first, self.cursor = 0 if step < self.cursor else self.cursor, step
         for entry in self.log[first : max(first, step - 1)]:
-            self._apply(entry.operation)
+            with suppress(*_ANYTHING):
+                self._apply(entry.operation)
         self.reading = self._read()
         if step > first:
             self.log[step - 1] = self._run(self.log[step - 1].operation)
@@ -145,7 +143,7 @@ class Session:
             else:
                 # In place, so that the pool which the reader passed in stays the one that is shown.
                 type(self.pool).__init__(self.pool, self.num_blocks, self.block_size)
-        except (Exception, KeyboardInterrupt) as error:
+        except _ANYTHING as error:
             name = getattr(self._make, "__name__", "the pool")
             self.broken = f"{name}({self.num_blocks}, {self.block_size}) raised {explain(error)}"
         self._clear()
@@ -178,32 +176,29 @@ class Session:
             number += 1
         return f"s{number}"
 
-    def _apply(self, op: Operation) -> Outcome:
-        """Run the operation on the real objects, whatever they do."""
-        try:
-            if self.broken:
-                raise RuntimeError("there is no pool to work on")
-            if op.verb == "new":
-                table: Any = self.table(self.pool)
-                self._add(op.sequence, table)
-                return Outcome(table.append(op.n) if op.n else [])
-            table = self.tables[op.sequence]
-            match op.verb:
-                case "append":
-                    return Outcome(table.append(op.n))
-                case "fork":
-                    child = table.fork()
-                    if not hasattr(child, "block_ids"):
-                        raise TypeError(f"fork returned {child!r}, not a table")
-                    self._add(str(op.child), child)
-                case "truncate":
-                    table.truncate(op.n)
-                case "free":
-                    table.free()
-                    del self.tables[op.sequence]
-            return Outcome()
-        except (Exception, KeyboardInterrupt) as error:
-            return Outcome(error=explain(error))
+    def _apply(self, op: Operation) -> Any:
+        """Run the operation on the real objects and return what `append` returned. They may raise anything."""
+        if self.broken:
+            raise RuntimeError("there is no pool to work on")
+        if op.verb == "new":
+            table: Any = self.table(self.pool)
+            self._add(op.sequence, table)
+            return table.append(op.n) if op.n else []
+        table = self.tables[op.sequence]
+        match op.verb:
+            case "append":
+                return table.append(op.n)
+            case "fork":
+                child = table.fork()
+                if not hasattr(child, "block_ids"):
+                    raise TypeError(f"fork returned {child!r}, not a table")
+                self._add(str(op.child), child)
+            case "truncate":
+                table.truncate(op.n)
+            case "free":
+                table.free()
+                del self.tables[op.sequence]
+        return []
 
     def _add(self, name: str, table: Any) -> None:
         self.tables[name] = table
@@ -213,31 +208,30 @@ class Session:
     def _run(self, op: Operation) -> Entry:
         before = self.reading
         self._calls.clear()
-        outcome = self._apply(op)
+        returned, error = (), None
+        try:
+            returned = self._apply(op)
+        except _ANYTHING as raised:
+            error = explain(raised)
         calls = tuple(self._calls)
         after = self.reading = self._read()
         held = {b for table in before.tables.values() for b in table.blocks}
         taken = tuple(b for table in after.tables.values() for b in table.blocks if b is not None and b not in held)
         freed = tuple(b for b, count in enumerate(before.counts) if count and not after.counts[b])
-        copies = _copies(outcome.copies)
-        error = outcome.error
-        if error:
-            problems = failure_problems(op, before, after)
-        else:
-            problems = problems_of(op, before, after, outcome.copies, copies)
-        said = error or words_for(op, before, after, copies or (), freed)
-        text = f"{op}: {said}"
-        return Entry(op, text, error, tuple(problems), tuple(copies or ()), taken, freed, calls)
+        copies = _copies(returned)
+        wrong = failure_problems(op, before, after) if error else problems_of(op, before, after, returned, copies)
+        text = f"{op}: {error or words_for(op, before, after, copies or (), freed)}"
+        return Entry(op, text, error, tuple(wrong), tuple(copies or ()), taken, freed, calls)
 
 
 def _size(pool: Any, name: str, default: int) -> int:
     """A size of the pool; of a pool that has none, `default`, so that a first draft shows too."""
-    size = whole_number(getattr(pool, name, None)) if pool is not None else whole_number(default)
-    if pool is not None and (size is None or size < 1):
-        return default
-    if size is None or size < 1:
+    size = whole_number(default if pool is None else getattr(pool, name, None))
+    if size is not None and size >= 1:
+        return size
+    if pool is None:
         raise ValueError(f"{name} must be a whole number of at least 1, got {default!r}")
-    return size
+    return default
 
 
 def _copies(returned: Any) -> list[BlockCopy] | None:

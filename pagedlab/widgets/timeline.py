@@ -18,7 +18,7 @@ import ipywidgets
 import traitlets
 from IPython.display import display
 
-from pagedlab.colors import HATCHES, NEUTRAL, sequence_color, sequence_hatch
+from pagedlab.colors import HATCHES, NEUTRAL, sequence_look
 from pagedlab.timeline import KINDS, Recording
 from pagedlab.widgets.live_grid import BYTES_PER_SECOND, INTERVAL, LiveGrid
 from pagedlab.widgets.timeline_picture import TimelinePicture
@@ -50,28 +50,17 @@ class _StepGrid(LiveGrid):
     """A live grid with a frame for every step, 0 being the start, and no slider of its own."""
 
     def _on_step(self) -> None:
-        self._steps += 1
         if len(self._frames) <= MAX_STEPS:
-            self._frames.append(self._frame())
+            self._frames.append(self.view.frame())
 
     def refresh(self) -> None:
         if not self._frames:
-            self._frames.append(self._frame())
+            self._frames.append(self.view.frame())
         self.seek(len(self._frames))
-
-    def unsubscribe(self) -> None:
-        """Stop watching the engine; what was seen stays."""
-        for end in self._ends:
-            end()
-        self._ends.clear()
 
     def busiest(self) -> int:
         """The last step with the most blocks in use."""
         return max(range(len(self._frames)), key=lambda step: (self._frames[step]["used"], step))
-
-    def color(self, name: str) -> int:
-        """The running number that gives the sequence its colour, in the grid and in its row."""
-        return self._colors.setdefault(name, len(self._colors))
 
 
 class Timeline(ipywidgets.VBox):
@@ -113,7 +102,7 @@ class Timeline(ipywidgets.VBox):
             self._stop()
             self.recording.close()
             if self.grid:
-                self.grid.unsubscribe()
+                self.grid.view.close()
             self.refresh()
             if self.grid:
                 self.seek(self.grid.busiest())
@@ -154,13 +143,12 @@ class Timeline(ipywidgets.VBox):
         steps = min(recording.steps, MAX_STEPS)
         rows: list[dict[str, Any]] = []
         for row in [row for row in recording.rows if row.first <= steps][:MAX_ROWS]:
-            number = self.grid.color(row.name) if self.grid else len(rows)
+            number = self.grid.view.colors[row.name] if self.grid else len(rows)
             cells = row.cells[: steps - row.first + 1]
             rows.append(
                 {
                     "name": row.name,
-                    "color": sequence_color(number),
-                    "pattern": HATCHES.index(sequence_hatch(number)),
+                    **sequence_look(number),
                     "first": row.first,
                     "kinds": "".join(cell.kind for cell in cells),
                     "cells": [[c.start, c.tokens, c.wrote, c.reads, c.writes] if c.tokens else 0 for c in cells],

@@ -32,6 +32,15 @@ class Operation(NamedTuple):
         return f"{self.verb} {self.sequence}"
 
 
+def operations(text: str) -> tuple[Operation, ...]:
+    """Operations as one writes them down: "new s0 20, fork s0 s1, append s1 1, truncate s1 4, free s0"."""
+    steps = [step.split() for step in text.split(",")]
+    return tuple(
+        Operation("fork", name, child=rest[0]) if verb == "fork" else Operation(verb, name, *map(int, rest))  # type: ignore[arg-type]
+        for verb, name, *rest in steps
+    )
+
+
 def words_for(op: Operation, before: Reading, after: Reading, copies: Sequence[BlockCopy], freed: Sequence[int]) -> str:
     """What an operation that did not fail has done to which blocks."""
     size = after.block_size

@@ -1,0 +1,67 @@
+"""Sphinx: the notebooks with their stored outputs, the pages of docs/, and the reference. `make site` builds it.
+
+The source folder is the repository, so that links between notebooks, docs and code hold here as they do there.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from ipython_pygments_lexers import IPython3Lexer
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.util.typing import ExtensionMetadata
+from sphinx.writers.html5 import HTML5Translator
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the checkout's pagedlab, installed or not
+
+project = "pagedlab"
+author = "the pagedlab contributors"
+copyright = f"{author}, Apache-2.0"
+release = re.search(r'__version__ = "(.+)"', (ROOT / "pagedlab" / "__init__.py").read_text())[1]  # type: ignore[index]
+
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "notebooks/*.ipynb", "data/*/README.md", "CONTRIBUTING.md"]
+exclude_patterns = [".*", "build", "dist", "tests", "**/.ipynb_checkpoints"]
+
+nb_execution_mode = "off"  # what people see is what the notebooks hold
+nb_ipywidgets_js = {}  # would come from another server; the stored pictures stand for the widgets
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # a page may skip a level of headings
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+default_role = "literal"  # docstrings have `names` in single backticks
+
+html_theme = "furo"
+html_title = "pagedlab"
+html_copy_source = False
+html_math_renderer = "mathml"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_extra_path = ["root"]
+LIVE = ROOT / "build" / "live"  # where `make lite` builds
+if LIVE.is_dir():
+    html_extra_path.append(str(LIVE))
+    tags.add("lite")  # type: ignore[name-defined]  # noqa: F821 - Sphinx puts it here
+
+
+def visit_math(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """Browsers draw MathML themselves: no script, from here or from elsewhere."""
+    display = "block" if isinstance(node, nodes.math_block) else "inline"
+    writer.body.append(convert(node.astext(), display=display))
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    app.add_lexer("python", IPython3Lexer)  # cells may have magics
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,101 @@
+"""What a running engine holds, as the state of a block grid: for the live grid and for the server's live page."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from pagedlab.widgets.block_grid import snapshot
+from pagedlab.widgets.reading import Reading, read
+from pagedlab.widgets.session import MAX_BLOCKS
+
+MAX_COLORS = 10_000  # names of sequences whose colours are remembered
+
+
+class EngineView:
+    """Watches `llm` from now until `close()`; `frame()` is its state now. All in the thread that runs the engine.
+
+    llm    has `pool`, `on_step(callback) -> unsubscribe`, `decode(token_ids) -> str`, and `sequences()`, each of
+           which has `name`, `table` and `token_ids` (the tokens whose keys and values lie in the table's blocks)
+    words  whether blocks say what they hold, and not only whose they are
+    """
+
+    def __init__(self, llm: Any, words: bool = True, on_step: Callable[[], None] = lambda: None) -> None:
+        self.steps = 0
+        self.colors: dict[str, int] = defaultdict(count().__next__)  # running number of each sequence, by name
+        self._llm, self._show_words, self._after_step = llm, words, on_step
+        self._shown = min(llm.pool.num_blocks, MAX_BLOCKS)
+        self._peak = {"used": 0, "shared": 0, "sequences": 0}
+        self._copied = 0
+        self._copies: deque[list[int]] = deque(maxlen=8)  # since the last frame
+        self._texts: dict[tuple[str, int], tuple[int, str]] = {}
+        self._kept: set[int] = set()  # blocks whose contents a cache keeps after their last reference
+        self._words: dict[int, str] = {}  # what each block held when it was last looked at
+        subscribe = getattr(llm.pool, "subscribe", None)
+        self._ends = [llm.on_step(self._on_step)] + ([subscribe(self._on_event)] if subscribe else [])
+
+    def close(self) -> None:
+        """Stop watching."""
+        while self._ends:
+            self._ends.pop()()
+
+    def frame(self) -> dict[str, Any]:
+        """The state now; JSON types only. Of a large pool the first 1,024 blocks, but counters of all."""
+        pool, sequences = self._llm.pool, self._llm.sequences()
+        reading = read(pool, {s.name: s.table for s in sequences}, self._shown, pool.block_size)
+        frame = snapshot(reading, self.colors)
+        frame |= {
+            "used": pool.num_blocks - reading.free,
+            "problems": [],  # prefix caches and swapped sequences hold blocks that no running table lists
+            "hidden": pool.num_blocks - self._shown,
+            "cached": getattr(pool, "num_cached", 0),
+            "engine_steps": self.steps,
+            "copied": self._copied,
+            "copies": list(self._copies),
+            "texts": self._decode(sequences, reading) if self._show_words else {},
+        }
+        self._copies.clear()
+        while len(self.colors) > MAX_COLORS:
+            del self.colors[next(iter(self.colors))]
+        now = {"used": frame["used"], "shared": frame["shared"], "sequences": len(sequences)}
+        self._peak = {name: max(value, now[name]) for name, value in self._peak.items()}
+        return {**frame, "peak": self._peak}
+
+    def _on_step(self) -> None:
+        self.steps += 1
+        self._after_step()
+
+    def _on_event(self, event: Any) -> None:
+        match event.kind:
+            case "copy":
+                self._copied += 1
+                self._copies.append([event.source, event.block_id])
+            case "keep" | "revive":
+                self._kept.add(event.block_id)
+            case "evict" | "forget":
+                self._kept.discard(event.block_id)
+            case "allocate":
+                self._words.pop(event.block_id, None)
+
+    def _decode(self, sequences: list[Any], reading: Reading) -> dict[str, str]:
+        """The words in each block. A block's text is decoded again only when it holds more tokens than before."""
+        texts: dict[int, str] = {}
+        size = reading.block_size
+        cache: dict[tuple[str, int], tuple[int, str]] = {}
+        for sequence in sequences:
+            table = reading.tables[sequence.name]
+            for index, block_id in enumerate(table.blocks):
+                held = table.fill(index, size)
+                cached = self._texts.get((sequence.name, index))
+                if cached is None or cached[0] != held:
+                    start = index * size
+                    cached = held, self._llm.decode(sequence.token_ids[start : start + held])
+                cache[sequence.name, index] = cached
+                if block_id is not None:
+                    texts[block_id] = max(texts.get(block_id, ""), cached[1], key=len)
+        self._texts = cache
+        self._words |= texts
+        texts |= {b: self._words[b] for b in self._kept & self._words.keys() if not reading.counts[b]}
+        return {str(block_id): text for block_id, text in texts.items()}

