@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention_methods import METHODS, Case, Inputs, Run, cases, reference
+from attention_methods import METHODS, Case, Inputs, Run, cases, other_plans, reference
 
 
 def seconds(runs: list[Run], budget: float = 0.15) -> float:
@@ -97,6 +97,13 @@ def measure(case: Case, methods: list[str], copy: float, seed: int) -> Iterator[
         yield row
 
 
+def sweep(case: Case, seed: int) -> Iterator[dict[str, Any]]:
+    """The library's decode kernel cut in other ways than it chooses."""
+    for plan, runs in other_plans(Inputs(case, seed)):
+        cut = {"case": case.name, "tile": plan.few.tile, "warps": plan.few.warps, "splits": plan.splits}
+        yield {**cut, "GB/s": case.kv_bytes / seconds(runs, budget=0.05) * 1e-9}
+
+
 def machine() -> dict[str, str]:
     """What the figures were measured on."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -129,6 +136,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help='write all figures here, under "attention", beside what is there')
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose name contains one of these")
     parser.add_argument("--methods", nargs="*", default=[""], help="methods whose name contains one of these")
+    parser.add_argument("--sweep", action="store_true", help="also other tiles and splits, for one long sequence")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -146,6 +154,11 @@ def main() -> None:
                 result["rows"].append(row)
                 lines.append(line(row))
                 print(lines[-1], flush=True)
+    if options.sweep:
+        result["sweep"] = list(sweep(next(case for case in cases() if len(case.lengths) == 1), options.seed))
+        for row in result["sweep"]:
+            lines.append("{case:<50} tile {tile:3}, warps {warps}, splits {splits:2} {GB/s:15.0f} GB/s".format(**row))
+            print(lines[-1])
     if options.text:
         options.text.write_text("\n".join(lines) + "\n")
     if options.json:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from pagedlab.attention import ladder
-from pagedlab.attention.triton_attention import choose_plan, triton_attention
+from pagedlab.attention.triton_attention import Plan, choose_plan, triton_attention
 
 Run = Callable[[], torch.Tensor]
 HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}
@@ -154,6 +155,15 @@ def not_split(inputs: Inputs) -> list[Run]:
     if not inputs.case.is_decode or plan.splits == 1:
         raise NotImplementedError("split by nobody")
     return [lambda i=i: triton_attention(*inputs.paged(i), plan=plan._replace(splits=1)) for i in range(inputs.sets)]
+
+
+def other_plans(inputs: Inputs) -> Iterator[tuple[Plan, list[Run]]]:
+    """The library's decode kernel with other tiles and splits than it chooses, for a sweep."""
+    q, k, _, table, *_ = inputs.paged(0)
+    chosen = choose_plan(q, k, table)
+    for tile, splits in itertools.product((16, 32, 64), (1, 2, 4, 8, 16, 32, 64)):
+        plan = chosen._replace(few=chosen.few._replace(tile=tile), splits=splits)
+        yield plan, [lambda i=i, plan=plan: triton_attention(*inputs.paged(i), plan=plan) for i in range(inputs.sets)]
 
 
 def rung(inputs: Inputs, kernel: Callable[..., torch.Tensor]) -> list[Run]:

@@ -78,7 +78,7 @@ class LLM(Closing):
         prefix_caching: bool | Callable[[Any], Any] = True,
         preemption: How = "recompute",
         attention_backend: str | PagedAttention = "auto",
-        block_pool: type[Any] = BlockPool,
+        block_pool: type[Any] | None = None,
         block_table: type[BlockTable] = BlockTable,
         scheduler: type[Scheduler] = Scheduler,
         tensor_parallel: int = 1,
@@ -98,11 +98,11 @@ class LLM(Closing):
         if num_blocks is None:
             useful = max_sequences * blocks_for(self.model.max_length, block_size)
             num_blocks = min(useful, self.speculation.share_of(cache.blocks_that_fit(), cache.bytes_per_block))
-        self.pool: Pool = block_pool(num_blocks, block_size)
+        self.pool: Pool = (block_pool or BlockPool)(num_blocks, block_size)
         verbs = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
         missing = [verb for verb in verbs if not hasattr(self.pool, verb)]
         if missing:
-            raise ValueError(f"{block_pool.__name__} cannot serve as a block pool: it lacks {', '.join(missing)}")
+            raise ValueError(f"{type(self.pool).__name__} cannot serve as a block pool: it lacks {', '.join(missing)}")
         self.cache = self.model.kv_cache(num_blocks, block_size)
         if max_batch_tokens is None:
             max_batch_tokens = GPU_TOKENS if self.model.device.type == "cuda" else CPU_TOKENS

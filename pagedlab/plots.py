@@ -7,7 +7,7 @@ when a figure is drawn, not before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.colors import NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
@@ -240,3 +240,45 @@ def draw_weights(ax: Axes, scores: Sequence[float], block_size: int, seen: int, 
         before = np.exp(read[:edge] - read[:edge].max())
         ax.bar(range(edge), before, facecolor="none", edgecolor=NEUTRAL, linestyle=":", linewidth=1.2)
     ax.set(ylim=(0, 1.08), yticks=[0, 1])
+
+
+def draw_rates(
+    ax: Axes, rates: Mapping[str, Sequence[float]], theirs: Collection[str] = (), roof: float | None = None
+) -> None:
+    """Tokens a second, logarithmic: a bar to the best of each row's runs, the range beside it; `theirs` are hatched."""
+    least = min(map(min, rates.values()))
+    first = 10 ** (len(str(int(least))) - 1)  # bars begin at a power of ten below all of them
+    for y, (name, runs) in enumerate(rates.items()):
+        color = SEQUENCE_COLORS[name in theirs]
+        look: dict[str, Any] = {"facecolor": color}
+        if name in theirs:
+            look = {"facecolor": "none", "edgecolor": color, "hatch": "//"}
+        ax.barh(y, max(runs) - first, 0.7, left=first, **look)
+        said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
+        ax.text(max(runs), y, f" {said}", va="center", fontsize="small")
+    if roof:
+        ax.axvline(roof, linestyle=":", color=NEUTRAL)
+        ax.text(roof, 1, f"roof {roof:,.0f}", ha="center", va="bottom", transform=ax.get_xaxis_transform())
+    ax.set_yticks(range(len(rates)), list(rates))
+    ax.invert_yaxis()
+    ax.set(xscale="log", xlabel="output tokens/s", xlim=(first, 4 * max(roof or 0, *map(max, rates.values()))))
+
+
+def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:
+    """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left of "wall ms"."""
+    groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
+    for y, step in enumerate(steps.values()):
+        left = 0.0
+        for i, group in enumerate(groups):
+            width = step["ms by group"].get(group, 0.0)
+            look: dict[str, Any] = {"facecolor": SEQUENCE_COLORS[i], "edgecolor": NEUTRAL, "hatch": sequence_hatch(i)}
+            ax.barh(y, width, 0.6, left=left, linewidth=0.5, label=None if y else group, **look)
+            left += width
+        idle: dict[str, Any] = {"facecolor": "none", "edgecolor": NEUTRAL, "hatch": "...", "linewidth": 0.5}
+        ax.barh(y, max(0.0, step["wall ms"] - left), 0.6, left=left, label=None if y else "the GPU waits", **idle)
+        ax.text(step["wall ms"], y, f" {step['wall ms']:.1f} ms, busy {left / step['wall ms']:.0%}", va="center")
+    ax.axvline(floor_ms, linestyle=":", color=SEQUENCE_COLORS[5], label=f"floor, {floor_ms:.2f} ms")
+    ax.set_yticks(range(len(steps)), list(steps))
+    ax.invert_yaxis()
+    ax.set(xlabel="milliseconds of a step", xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.3), ncols=4)

@@ -609,6 +609,15 @@ def test_errors_say_what_would_do() -> None:
         table.truncate(9)
 
 
+@pytest.mark.parametrize("num_tokens", [0, 1, 3, 4, 5])
+def test_there_is_no_slot_behind_the_last_token(num_tokens: int) -> None:
+    table = BlockTable(BlockPool(4, 4))
+    table.append(num_tokens)
+    for position in (-1, num_tokens):
+        with pytest.raises(IndexError, match=f"there is no token {position}: the table holds {num_tokens}"):
+            table.slot(position)
+
+
 def test_the_block_released_last_is_handed_out_next() -> None:
     pool = BlockPool(4)
     assert [pool.allocate() for _ in range(3)] == [0, 1, 2]
@@ -684,7 +693,7 @@ def test_check_names_the_block(what: str) -> None:
     pool = BlockPool(5)
     pool.check([])
     spoil(pool, what)
-    with pytest.raises(InvariantError, match="3"):
+    with pytest.raises(InvariantError, match=r"blocks \[3\] "):
         pool.check()
 
 

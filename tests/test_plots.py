@@ -13,7 +13,7 @@ from PIL import Image
 
 from pagedlab.colors import NEUTRAL, sequence_color
 from pagedlab.memory import Region, Request, make_allocator
-from pagedlab.plots import draw_memory, draw_shares, draw_strip, figure
+from pagedlab.plots import draw_memory, draw_rates, draw_shares, draw_step_times, draw_strip, figure
 from pagedlab.simulation import KINDS, Place, Run, Sample, simulate
 
 matplotlib.use("Agg")
@@ -68,3 +68,25 @@ def test_the_drawn_share_is_the_used_share(name: str) -> None:
     columns = np.asarray(ax.images[0].get_array())[..., 3].reshape(512, 30, -1)
     solid = columns.all(axis=2).sum(axis=0)
     assert [int(n) for n in solid] == [sample.slots["used"] for sample in run.samples]
+
+
+def test_rates_are_bars_to_the_best_run() -> None:
+    _, ax = figure()
+    draw_rates(ax, {"ours": [2500], "others": [1656, 1200]}, theirs=["others"], roof=9000)
+    ours, others = ax.patches
+    assert [round(bar.get_x() + bar.get_width()) for bar in (ours, others)] == [2500, 1656]
+    assert ours.get_x() == others.get_x() == 1000, "a logarithmic axis has no zero to begin at"
+    assert [bool(bar.get_hatch()) for bar in (ours, others)] == [False, True]
+    assert [text.get_text().strip() for text in ax.texts] == ["2,500", "1,200\N{EN DASH}1,656", "roof 9,000"]
+
+
+def test_what_kernels_leave_of_a_step_is_idle() -> None:
+    _, ax = figure()
+    steps = {
+        "eager": {"wall ms": 10.0, "ms by group": {"attention": 1.5, "other": 0.5}},
+        "graphs": {"wall ms": 2.5, "ms by group": {"other": 0.5, "attention": 1.5, "sampling": 0.25}},
+    }
+    draw_step_times(ax, steps, 1.0)
+    rows = [[bar.get_width() for bar in ax.patches if round(bar.get_y() + 0.3) == y] for y in (0, 1)]
+    assert rows == [[1.5, 0.5, 0.0, 8.0], [1.5, 0.5, 0.25, 0.25]]
+    assert [text.get_text() for text in ax.texts] == [" 10.0 ms, busy 20%", " 2.5 ms, busy 90%"]

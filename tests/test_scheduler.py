@@ -675,7 +675,10 @@ def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
 def test_swap_needs_a_swapper() -> None:
     with pytest.raises(ValueError, match="preemption='swap' needs a swapper, which moves the blocks' contents"):
         Scheduler(BlockPool(4), 4, 4, preemption="swap")
-    assert Scheduler(BlockPool(4), 4, 4, preemption="recompute").swapper is None
+    with pytest.raises(ValueError, match="preemption is 'recompute' or 'swap', got 'drop'"):
+        Scheduler(BlockPool(4), 4, 4, preemption="drop")  # type: ignore[arg-type]
+    scheduler = Scheduler(BlockPool(4), 4, 4, preemption="recompute")
+    assert (scheduler.swapper, scheduler.plan, scheduler.cached_tokens) == (None, Schedule(), 0)
 
 
 def test_a_block_that_somebody_outside_reads_is_copied_by_its_only_writer() -> None:
@@ -777,7 +780,7 @@ def test_the_budget_of_a_chunk_that_is_taken_back_is_spent_again_and_no_more() -
 
 
 def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text() -> None:
-    engine = ToyEngine(20, 4, 100, 10, "swap")
+    engine = ToyEngine(20, 4, 100, 10, "swap", host_blocks=1)  # just what the last one needs
     *_, last = (engine.add([i] * 4, 1, 9) for i in range(1, 4))
     engine.step()
     engine.others.append(4 * (engine.pool.num_free - 2))
@@ -811,4 +814,38 @@ def test_a_prompt_that_is_cached_is_not_computed_again() -> None:
     again = engine.add([1] * 9, 1, 1)
     again.salt = None  # as the first one's
     assert [(chunk.start, chunk.stop) for chunk in engine.step()] == [(8, 9)]
-    assert engine.scheduler.cached_tokens == 8
+    assert (engine.scheduler.cached_tokens, engine.scheduler.plan.admitted) == (8, [again])
+
+
+@pytest.mark.parametrize(("num_blocks", "length", "may"), [(5, 8, False), (6, 9, True)])
+def test_of_a_cached_prompt_the_block_of_its_last_token_is_taken_all_the_same(
+    num_blocks: int, length: int, may: bool
+) -> None:
+    engine = ToyEngine(num_blocks, 4, 100, 10, caching=True)
+    first = engine.add([1] * 8, 1, 4)
+    engine.step()
+    later = engine.add([1] * length, 1, 1)
+    later.salt = first.salt
+    assert engine.scheduler.may_admit(later) is may
+
+
+def test_a_copy_and_the_block_behind_it_both_count() -> None:
+    """Two more tokens: one in the block that another reads, which is copied, and one in a new block."""
+    pool = BlockPool(3, 4)
+    text = Sequence("text", BlockTable(pool), [1] * 5, 0, 5)
+    text.table.append(3)
+    text.table.fork()
+    pool.allocate()
+    scheduler = Scheduler(pool, 9, 9)
+    assert not scheduler._fits([(text, 2)])
+    assert scheduler._fits([(text, 1)])
+
+
+def test_as_many_texts_as_run_side_by_side_and_rows_of_logits_for_none_before_the_end() -> None:
+    engine = ToyEngine(100, 4, 3, 3)
+    request = engine.add([1] * 5, 3, 2)
+    (chunk,) = engine.scheduler.schedule().chunks
+    assert (chunk.stop, chunk.num_rows, chunk.is_last) == (3, 0, False)
+    engine.scheduler.undo(engine.scheduler.plan)
+    engine.finish()
+    engine.verify(request)

@@ -9,7 +9,7 @@ sequence's keys and values, TILE at a time, with the online softmax of `referenc
 What makes it paged is one look-up: position p lies in page table[p // BLOCK_SIZE], at offset p % BLOCK_SIZE.
 Every row of a tile does its own, so a tile may span many pages, or a part of one.
 
-    decode_kernel   program (sequence, KV head) x split of its keys     one new token a sequence
+    decode_kernel   program (new token, KV head) x split of its keys    one new token a sequence
     ragged_kernel   program (tile of queries, KV head) x split          prompts, chunks and new tokens together
     merge_kernel    program (sequence, query head)                      adds up the splits of a sequence
 
@@ -103,62 +103,37 @@ def write_rows(out, row, real, acc, total, HEAD_DIM: tl.constexpr, DIM: tl.const
 
 @triton.jit
 def splits_of(n, length, MIN_SPLIT: tl.constexpr, max_splits):
-    """Programs that share a sequence's keys: only a lone query is split, and no split is shorter than MIN_SPLIT."""
-    return tl.where(n == 1, tl.maximum(tl.minimum(tl.cdiv(length, MIN_SPLIT), max_splits), 1), 1)
+    """Programs that share a sequence's keys: pieces of MIN_SPLIT, if it is a lone query's and makes two at least."""
+    return tl.where((n == 1) & (length >= 2 * MIN_SPLIT), tl.minimum(tl.cdiv(length, MIN_SPLIT), max_splits), 1)
 
 
 @triton.jit
 def attend_few(
-    out, split_out, split_sums, q, k_cache, v_cache, table, scale, b, first, n, length, start, kv_head, split,
-    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MIN_SPLIT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    out, split_out, split_sums, q, k_cache, v_cache, table, scale, b, first, n, length, start, kv_head, split, splits,
+    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     """Attention of a few queries, bound by memory: one split of the keys, written to `out` or for the merge."""
-    max_splits = tl.num_programs(1)
-    splits = splits_of(n, length, MIN_SPLIT, max_splits)
-    if split < splits:
-        tile, row, real, positions = tile_of_queries(
-            q, first, n, length, start, kv_head, ROWS, GROUP, KV_HEADS, HEAD_DIM, DIM
-        )
-        stop = length - n + tl.minimum(start + ROWS // GROUP, n)  # behind the last key that any row sees
-        tiles = tl.cdiv(stop, TILE)
-        m, total, acc = attend(
-            tile, positions,
-            tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32),
-            split * tiles // splits * TILE, tl.minimum((split + 1) * tiles // splits * TILE, stop),
-            table, k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM, scale,
-            True, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
-        )  # fmt: skip
-        if splits == 1:
-            write_rows(out, row, real, acc, total, HEAD_DIM, DIM)
-        else:
-            heads = kv_head * GROUP + tl.arange(0, ROWS)
-            part = (b * max_splits + split) * (KV_HEADS * GROUP) + heads
-            write_rows(split_out, part, real, acc, total, HEAD_DIM, DIM)
-            tl.store(split_sums + 2 * part, m, mask=real)
-            tl.store(split_sums + 2 * part + 1, total, mask=real)
-
-
-@triton.jit(do_not_specialize=["table_stride"])
-def decode_kernel(
-    out, split_out, split_sums, q, k_cache, v_cache, tables, seq_lens, query_starts, scale, table_stride,
-    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MIN_SPLIT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """One program a sequence, KV head and split. Heads vary fastest: neighbours read neighbouring parts of a page."""
-    if OVERLAP:
-        gdc_launch_dependents()  # the merge may start as soon as all of these programs have
-    kv_head = tl.program_id(0) % KV_HEADS
-    b = (tl.program_id(0) // KV_HEADS).to(tl.int64)
-    length = tl.load(seq_lens + b)
-    first = tl.load(query_starts + b)
-    n = tl.load(query_starts + b + 1) - first
-    for start in range(0, n, ROWS // GROUP):  # once, unless some sequence brings many queries and another none
-        attend_few(
-            out, split_out, split_sums, q, k_cache, v_cache, tables + b * table_stride, scale,
-            b, first, n, length, start, kv_head, tl.program_id(1),
-            ROWS, TILE, STAGES, MIN_SPLIT, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
-        )  # fmt: skip
+    rows, row, real, positions = tile_of_queries(
+        q, first, n, length, start, kv_head, ROWS, GROUP, KV_HEADS, HEAD_DIM, DIM
+    )
+    stop = length - n + tl.minimum(start + ROWS // GROUP, n)  # behind the last key that any row sees
+    tiles = tl.cdiv(stop, TILE)
+    m, total, acc = attend(
+        rows, positions,
+        tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32),
+        split * tiles // splits * TILE, tl.minimum((split + 1) * tiles // splits * TILE, stop),
+        table, k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM, scale,
+        True, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
+    )  # fmt: skip
+    if splits == 1:
+        write_rows(out, row, real, acc, total, HEAD_DIM, DIM)
+    else:
+        heads = kv_head * GROUP + tl.arange(0, ROWS)
+        part = (b * tl.num_programs(1) + split) * (KV_HEADS * GROUP) + heads
+        write_rows(split_out, part, real, acc, total, HEAD_DIM, DIM)
+        tl.store(split_sums + 2 * part, m, mask=real)
+        tl.store(split_sums + 2 * part + 1, total, mask=real)
 
 
 @triton.jit
@@ -167,14 +142,47 @@ def find_sequence(query_starts, tile, num_sequences, QUERIES: tl.constexpr):
 
     Sequence b's tiles are numbered from query_starts[b] // QUERIES + b. That leaves each sequence room for
     its last, partial tile, whatever the others' lengths, and nobody has to add up tile counts. The number
-    sought is how many sequences start at or before `tile`, minus one.
+    sought is how many sequences start at or before `tile`, minus one. QUERIES 0 means that `tile` is a token.
     """
     count = 0
     for i in range(0, num_sequences, 256):
         b = i + tl.arange(0, 256)
         start = tl.load(query_starts + b, mask=b < num_sequences, other=0)
-        count += tl.sum(((b < num_sequences) & (start // QUERIES + b <= tile)).to(tl.int32))
+        start = start // QUERIES + b if QUERIES > 0 else start
+        count += tl.sum(((b < num_sequences) & (start <= tile)).to(tl.int32))
     return count - 1
+
+
+@triton.jit(do_not_specialize=["table_stride", "num_sequences"])
+def decode_kernel(
+    out, split_out, split_sums, q, k_cache, v_cache, tables, seq_lens, query_starts, scale, table_stride, num_sequences,
+    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MIN_SPLIT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    SPLIT: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One program a new token, KV head and split. Heads vary fastest: neighbours read neighbouring parts of a page.
+
+    To the rest, the token is a sequence of its own: one query, that sees the keys up to its own.
+    """
+    if OVERLAP:
+        gdc_launch_dependents()  # the merge may start as soon as all of these programs have
+    kv_head = tl.program_id(0) % KV_HEADS
+    token = (tl.program_id(0) // KV_HEADS).to(tl.int64)
+    b = token
+    first, behind = tl.load(query_starts + b), tl.load(query_starts + b + 1)
+    if (first != token) | (behind != token + 1):  # as many tokens as sequences, yet not one each: whose is it?
+        b = find_sequence(query_starts, token, num_sequences, 0).to(tl.int64)
+        first, behind = tl.load(query_starts + b), tl.load(query_starts + b + 1)
+    length = tl.load(seq_lens + b) - (behind - 1 - token.to(tl.int32))
+    split, splits = 0, 1
+    if SPLIT:
+        split, splits = tl.program_id(1), splits_of(behind - first, length, MIN_SPLIT, tl.num_programs(1))
+    if (split < splits) & (token < behind):
+        attend_few(
+            out, split_out, split_sums, q, k_cache, v_cache, tables + b * table_stride, scale,
+            b, token, 1, length, 0, kv_head, split, splits,
+            ROWS, TILE, STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["table_stride", "num_sequences"])
@@ -198,11 +206,13 @@ def ragged_kernel(
     table = tables + b * table_stride
     if start < n:
         if n * GROUP <= FEW_ROWS:
-            attend_few(
-                out, split_out, split_sums, q, k_cache, v_cache, table, scale,
-                b, first, n, length, start, kv_head, tl.program_id(1),
-                FEW_ROWS, FEW_TILE, FEW_STAGES, MIN_SPLIT, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
-            )  # fmt: skip
+            splits = splits_of(n, length, MIN_SPLIT, tl.num_programs(1))
+            if tl.program_id(1) < splits:
+                attend_few(
+                    out, split_out, split_sums, q, k_cache, v_cache, table, scale,
+                    b, first, n, length, start, kv_head, tl.program_id(1), splits,
+                    FEW_ROWS, FEW_TILE, FEW_STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
+                )  # fmt: skip
         elif tl.program_id(1) == 0:
             rows, row, real, positions = tile_of_queries(
                 q, first, n, length, start, kv_head, ROWS, GROUP, KV_HEADS, HEAD_DIM, DIM
