@@ -679,6 +679,7 @@ def test_swap_needs_a_swapper() -> None:
         Scheduler(BlockPool(4), 4, 4, preemption="drop")  # type: ignore[arg-type]
     scheduler = Scheduler(BlockPool(4), 4, 4, preemption="recompute")
     assert (scheduler.swapper, scheduler.plan, scheduler.cached_tokens) == (None, Schedule(), 0)
+    assert scheduler.plan.passes == 1
 
 
 def test_a_block_that_somebody_outside_reads_is_copied_by_its_only_writer() -> None:
@@ -699,10 +700,10 @@ def test_a_block_that_somebody_outside_reads_is_copied_by_its_only_writer() -> N
 
 
 @pytest.mark.parametrize(("new_tokens", "may"), [(8, True), (9, False)])
-@pytest.mark.parametrize("shared", [0, 8])
-def test_admission_counts_to_the_block(shared: int, new_tokens: int, may: bool) -> None:
+@pytest.mark.parametrize(("shared", "caching"), [(0, False), (0, True), (8, True)])
+def test_admission_counts_to_the_block(shared: int, caching: bool, new_tokens: int, may: bool) -> None:
     """7 blocks, 2 hold the first prompt, 1 is due for its next token, 1 is kept back for each text: 2 are left."""
-    engine = ToyEngine(7, 4, 100, 10, caching=True)
+    engine = ToyEngine(7, 4, 100, 10, caching=caching)
     first = engine.add([1] * 8, 1, 4)
     engine.step()
     assert engine.scheduler.running == [first]
@@ -737,6 +738,7 @@ def test_looking_ahead_stops_where_blocks_are_short_or_somebody_could_come_in() 
     later = engine.add([2] * 4, 1, 4)
     assert engine.scheduler.look_ahead(chunks, 5) is None
     engine.remove(later)
+    engine.others.append(4 * 3)  # two are left, which is just enough
     assert engine.scheduler.look_ahead(chunks, 5) == [Chunk(first, first.sequences[0], 4, 9)]
 
 
