@@ -99,8 +99,8 @@ class SamplingParams:
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     """Parameters for `count` prompts, from one set for all of them, one each, or None for the defaults."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+    if not isinstance(params, (list, tuple)):
+        return [params or SamplingParams()] * count  # type: ignore[list-item]
     each = list(params)
     if len(each) != count:
         raise ValueError(f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each")

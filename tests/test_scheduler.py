@@ -851,3 +851,22 @@ def test_as_many_texts_as_run_side_by_side_and_rows_of_logits_for_none_before_th
     engine.scheduler.undo(engine.scheduler.plan)
     engine.finish()
     engine.verify(request)
+
+
+def test_who_gives_way_leaves_its_draft_behind() -> None:
+    engine = ToyEngine(12, 4, 100, 10)
+    older, younger = engine.add([1] * 4, 1, 9), engine.add([2] * 4, 1, 9)
+    engine.step()
+    text = younger.sequences[0]
+    known = list(text.token_ids)
+    text.token_ids += [7] * 4
+    text.num_draft = 4
+    engine.others.append(4 * (engine.pool.num_free - 1))
+    plan = engine.scheduler.schedule()
+    assert [request for request, _ in plan.preempted] == [younger]
+    assert (text.token_ids, text.num_draft) == (known, 0)
+    engine.scheduler.undo(plan)
+    engine.others.free()
+    engine.finish()
+    engine.verify(older)
+    engine.verify(younger)
