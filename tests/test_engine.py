@@ -1000,17 +1000,18 @@ def qwen_prompts(qwen: Model) -> list[list[int]]:
 @pytest.mark.qwen
 @pytest.mark.timeout(1800)
 def test_real_qwen_says_what_generate_says(qwen: Model, qwen_prompts: list[list[int]], hugging_face: Generate) -> None:
-    """8 prompts of 3 to 400 tokens in one batch, 64 new tokens each, fp32, every backend.
+    """8 prompts of 3 to 400 tokens in one batch, fp32, every backend: 32 new tokens each, 16 with those to read.
 
     One test, so that workers side by side do not each compute what `generate` says, which takes the most time.
     """
     assert [len(prompt) for prompt in qwen_prompts] == QWEN_LENGTHS
-    expected = [hugging_face(qwen, prompt, 64) for prompt in qwen_prompts]
+    expected = [hugging_face(qwen, prompt, 32) for prompt in qwen_prompts]
     for backend in ["torch", *REFERENCES]:
+        new = 32 if backend == "torch" else 16
         llm = engine(qwen, 128, attention_backend=backend)
-        outputs = ids_of(llm.generate(qwen_prompts, SamplingParams(max_tokens=64)))
+        outputs = ids_of(llm.generate(qwen_prompts, SamplingParams(max_tokens=new)))
         print(f"{backend}: {llm.stats}")
-        assert outputs == expected, backend
+        assert outputs == [ids[:new] for ids in expected], backend
         assert_idle(llm)
 
 
