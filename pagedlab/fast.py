@@ -51,7 +51,9 @@ def choose_ahead(llm: Any, wanted: Wanted) -> Ahead | None:
 
 
 def warm_up(llm: Any) -> None:
-    """Compile what an engine runs, and capture its graphs."""
+    """Compile what an engine runs, and capture its graphs. `ValueError` while it has requests."""
+    if llm._jobs:
+        raise ValueError(f"warm_up takes an idle engine, and {len(llm._jobs)} requests are queued: call it before them")
     room = llm.pool.num_blocks * llm.pool.block_size
     long = min(llm.scheduler.max_batch_tokens, llm.model.max_length, room // 2) - 1
     for texts in (1, 8, 64):  # with so many decodes beside it, a prompt takes another plan of the kernels

@@ -309,3 +309,13 @@ def test_what_cannot_be_fused_says_why(tiny: Model) -> None:
         Fused(module)
     with pytest.raises(ValueError, match="cuda_graphs=True takes one NVIDIA GPU"):
         engine(tiny, cuda_graphs=True)
+
+
+def test_warming_up_takes_an_idle_engine(tiny: Model) -> None:
+    llm = engine(tiny)
+    request_id = llm.add([1, 2], SamplingParams(max_tokens=2))
+    with pytest.raises(ValueError, match="warm_up takes an idle engine, and 1 requests are queued"):
+        llm.warm_up()
+    llm.abort(request_id)
+    llm.warm_up()
+    assert llm.pool.num_used == 0
