@@ -7,6 +7,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 if shutil.which("nvidia-smi") is None:  # Triton reads it when it is first imported, by whoever that may be
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -72,10 +73,12 @@ def qwen(qwen_folder: str) -> Model:
 @pytest.fixture(scope="session")
 def hugging_face() -> Generate:
     """`hugging_face(model, prompt_ids, n)`: the up to n new tokens of greedy `generate`, each prompt on its own."""
-    known: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
+    # Not by id(): a number is given out again once its module is gone.
+    answers: WeakKeyDictionary[torch.nn.Module, dict[tuple[tuple[int, ...], int], list[int]]] = WeakKeyDictionary()
 
     def generate(model: Model, prompt_ids: list[int], max_new_tokens: int) -> list[int]:
-        key = (id(model), tuple(prompt_ids), max_new_tokens)
+        known = answers.setdefault(model.module, {})
+        key = (tuple(prompt_ids), max_new_tokens)
         if key not in known:
             ids = torch.tensor([prompt_ids])
             with model.stock_attention() as module, torch.inference_mode():
