@@ -48,7 +48,7 @@ class DraftFilm:
         self._held = texts[0].table.block_ids[:] if texts else []
 
     def draw(self, ax: Axes, i: int, after: bool) -> None:
-        """The pool at check i: known tokens solid, drafted pale; after it, kept ones solid and others crossed."""
+        """The pool at check i: known tokens solid, drafted hatched; after it, kept ones solid, others crossed."""
         frame, size = self.frames[i], self._llm.pool.block_size
         start, n, accepted = frame.draft.position, len(frame.draft.tokens), frame.draft.accepted
         solid = start + accepted if after else start
@@ -76,9 +76,7 @@ class DraftFilm:
                 elif after:
                     ax.text(x + 0.4, row + 0.36, "×", ha="center", va="center", color="#D55E00")
                 else:
-                    bar = [(x, 0.8)]
-                    ax.broken_barh(bar, (row + 0.1, 0.52), facecolor=color, alpha=0.3)
-                    ax.broken_barh(bar, (row + 0.1, 0.52), facecolor="none", edgecolor=color, linestyle="--")
+                    ax.broken_barh([(x, 0.8)], (row + 0.1, 0.52), facecolor="none", edgecolor=color, hatch="/////")
         rows = -(-self._llm.pool.num_blocks // COLUMNS)
         ax.set(xlim=(-0.5, COLUMNS * (size + 2) - 1.5), ylim=(rows, -0.35))
         ax.axis("off")

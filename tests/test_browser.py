@@ -502,7 +502,7 @@ def test_the_live_grid_follows_an_engine_and_ends_at_its_last_state(page: Any) -
 # The timeline ----------------------------------------------------------------------------------------------------
 
 TIMELINE = """
-from pagedlab.checks_scheduling import ToyEngine
+from pagedlab.checks.scheduling import ToyEngine
 from pagedlab.widgets.timeline import Timeline
 engine = ToyEngine(num_blocks=12, preemption="swap")
 with Timeline(engine) as timeline:

@@ -18,7 +18,7 @@ import pagedlab.engine
 from pagedlab import LLM, BlockPool, SamplingParams
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch, build_batch
-from pagedlab.checks_prefix import A, B, ChecksOwnTokens, ForgetsThePast
+from pagedlab.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
 from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.prefix import PrefixCache, replay
 from pagedlab.scheduler import Scheduler

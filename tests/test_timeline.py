@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pagedlab.checks_scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
+from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
 from pagedlab.scheduler import Request, Scheduler
 from pagedlab.timeline import KINDS, Recording
 from pagedlab.widgets import timeline as module

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from pagedlab.attention import tracer
 from pagedlab.attention.tracer import RUNGS, record, trace_decode, trace_ragged
 from pagedlab.attention.triton_kernels import INTERPRETED, tl, triton
-from pagedlab.checks_kernel import _splits
+from pagedlab.checks.kernel import _splits
 from pagedlab.colors import sequence_color
 from pagedlab.plots import draw_loads, draw_tiles, figure
 

@@ -715,6 +715,17 @@ def test_frames_are_thinned_and_closing_ends_the_watching(monkeypatch: pytest.Mo
     assert grid.view.steps == 300
 
 
+def test_what_the_engine_does_after_the_cell_leaves_its_grid_alone() -> None:
+    engine = FakeEngine()
+    with LiveGrid(engine) as grid:
+        engine.add("a", 5)
+        engine.step()
+    engine.end()
+    assert grid.state["used"] == 2
+    assert not engine.callbacks
+    assert not engine.pool._callbacks
+
+
 def test_a_large_pool_is_drawn_in_part_and_counted_in_full() -> None:
     engine = FakeEngine(num_blocks=5000)
     engine.add("a", 4 * 2000)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks_prefix import ChecksOwnTokens, ForgetsThePast
+from pagedlab.checks.prefix import ChecksOwnTokens, ForgetsThePast
 from pagedlab.prefix import PrefixCache, hash_chain
 
 # match and insert ---------------------------------------------------------------------------------------------

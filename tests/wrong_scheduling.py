@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagedlab.checks_scheduling import FirstThatFits, Patient
+from pagedlab.checks.scheduling import FirstThatFits, Patient
 from pagedlab.scheduler import Request, Scheduler
 
 # patient ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import queue
 import uuid
 from typing import Any
 
-from pagedlab.checks_serving import CLASSES
+from pagedlab.checks.serving import CLASSES
 from pagedlab.engine_thread import run_loop
 from pagedlab.server import salt_for
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pagedlab.checks_softmax import merge_states, online_step
+from pagedlab.checks.softmax import merge_states, online_step
 
 Tensor = torch.Tensor
 State = tuple[Tensor, Tensor, Tensor]

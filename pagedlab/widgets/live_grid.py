@@ -24,9 +24,9 @@ class LiveGrid(BlockGrid):
 
     llm  as for `EngineView`
 
-    Only the first 1,024 blocks are drawn; the counters are the pool's. `close()` ends the watching.
+    Only the first 1,024 blocks are drawn; the counters are the pool's. Without `with`, it watches until `close()`.
 
-        with LiveGrid(llm):    # shown at once; the picture stored in the notebook is of the last state
+        with LiveGrid(llm):    # shown at once, and watches until here
             llm.generate(...)
     """
 
@@ -49,6 +49,7 @@ class LiveGrid(BlockGrid):
 
     def __exit__(self, *_: object) -> None:
         self.refresh()
+        self.view.close()
         if self._handle is not None:  # None outside a notebook
             self._handle.update(self)
 

@@ -294,7 +294,7 @@ def order_of_frees(answer: Sequence[str]) -> str:
     if sorted(answer) != list("abcd"):
         raise Wrong("Name each of a, b, c and d once.", "an order of a, b, c, d", answer, setup=setup)
     names: dict[str, Any] = {"a": CountsForks(BlockPool(4, 4))}
-    exec(setup, names)
+    exec(setup, names)  # noqa: S102 - the line above
     pool, steps = names["a"].pool, []
     for number, name in enumerate(answer, 1):
         names[name].free()

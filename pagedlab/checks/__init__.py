@@ -9,7 +9,7 @@ untouched, that is, the answer is `...`, or a function or method in it has `...`
 beside what came out. "passed": what the answer now proves. Nothing that an answer does, endless loops
 included, ends in a traceback from in here.
 
-Writing a check. A check is a function in a module `pagedlab/checks_<topic>.py`; its name is the exercise's. It
+Writing a check. A check is a function in a module `pagedlab/checks/<topic>.py`; its name is the exercise's. It
 returns what a right answer proves, and raises `Wrong` for a wrong one:
 
     @exercise
@@ -21,7 +21,7 @@ returns what a right answer proves, and raises `Wrong` for a wrong one:
 `exercise` registers it and answers for untouched stubs before it is called. `check` imports these modules when
 it meets a name that it does not know, so there is no list to keep. What else runs a reader's code does so in
 `trying`. For classes, `search` runs sequences of operations, short ones first, on the answer beside a reference,
-and shrinks what fails: see checks_blocks.py.
+and shrinks what fails: see blocks.py.
 
 In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of the cells above
 it needs imports only. Folded below it are three hints and `<details><summary>Solution</summary>` with one
@@ -45,6 +45,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
+from pathlib import Path
 from types import CodeType
 from typing import Any, Literal, Protocol
 
@@ -130,7 +131,7 @@ def exercise(function: Callable[[Any], str]) -> Callable[[Any], CheckResult]:
 
 
 class Checks:
-    """Every registered check as an attribute. Modules `pagedlab.checks_*` are imported when one is asked for."""
+    """Every registered check as an attribute. Modules of `pagedlab.checks` are imported when one is asked for."""
 
     def __getattr__(self, name: str) -> Callable[[Any], CheckResult]:
         if name.startswith("_"):
@@ -151,10 +152,8 @@ check = Checks()
 
 @cache
 def _import_checks() -> None:
-    package = import_module("pagedlab")
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name.startswith("checks_"):
-            import_module(f"pagedlab.{module.name}")
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
 
 
 # Stubs --------------------------------------------------------------------------------------------------------
@@ -222,7 +221,7 @@ def bounded(limit: int = MAX_STEPS, counts: Callable[[CodeType], bool] | None = 
 @cache
 def _loops_of_theirs(code: CodeType) -> bool:
     jumps = {*dis.hasjrel, *dis.hasjabs}
-    ours = code.co_filename.startswith(__file__.removesuffix(".py"))  # checks_blocks.py and its like begin so too
+    ours = Path(__file__).parent in Path(code.co_filename).parents
     return not ours and any(s.opcode in jumps and s.argval <= s.offset for s in dis.get_instructions(code))
 
 
@@ -231,7 +230,7 @@ def explain(error: BaseException) -> str:
     kind = "" if isinstance(error, StillRunning) else type(error).__name__
     said = ": ".join(filter(None, (kind, str(error))))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
-    own = [frame for frame in frames if not frame.filename.startswith(__file__.removesuffix("checks.py"))]
+    own = [frame for frame in frames if Path(__file__).parents[1] not in Path(frame.filename).parents]
     return f"{said} ({own[-1].name}: {own[-1].line})" if own else said
 
 
@@ -298,7 +297,7 @@ def _compiled(line: str) -> Any:
 def attempt(line: str, names: dict[str, Any]) -> tuple[Any, Exception | None]:
     """Execute a line of Python among `names`: its value, or the exception that it raised."""
     try:
-        exec(_compiled(line), names)
+        exec(_compiled(line), names)  # noqa: S102 - a line that the check put together
     except NotImplementedError:
         raise
     except Exception as error:
