@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
-import platform
 import random
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
+
+from machine import record
 
 from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks, Pool
 
@@ -151,15 +149,6 @@ def show(results: dict[str, dict[str, dict[str, float]]]) -> None:
             print(f"  {name:16}{cells}   x {ratios}")
 
 
-def processor() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -180,13 +169,9 @@ def main() -> None:
         gc.collect()
     show(results)
     if arguments.json:
-        machine = {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()}
         about = "nanoseconds an operation: implementation, blocks in the pool, verb; see benchmarks/allocator.py"
-        record = {"about": about, "date": date.today().isoformat(), "machine": machine, "block_size": BLOCK_SIZE}
         rounded = {n: {s: {v: round(t) for v, t in w.items()} for s, w in r.items()} for n, r in results.items()}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(record | {"seed": seed, "nanoseconds": rounded}, indent=1) + "\n")
-        print(f"written to {arguments.json}")
+        record(arguments.json, about, block_size=BLOCK_SIZE, seed=seed, nanoseconds=rounded)
 
 
 if __name__ == "__main__":

@@ -13,20 +13,16 @@ Belady's optimum on the same prompts; the engine's hits must equal it. Times dep
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import time
-from datetime import date
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from allocator import processor
+from machine import record
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
@@ -100,15 +96,8 @@ def main() -> None:
     results = {load: measure(model, arguments.requests, chats) for load, chats in LOADS.items()}
     show(results)
     if arguments.json:
-        record = {
-            "about": "hit rates, prefill and time to first token; see benchmarks/prefix.py",
-            "date": date.today().isoformat(),
-            "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-            "model": f"{model.name}, float32, block size 16",
-        }
-        arguments.json.write_text(json.dumps(record | {"results": results}, indent=1) + "\n")
+        about = "hit rates, prefill and time to first token; see benchmarks/prefix.py"
+        record(arguments.json, about, model=f"{model.name}, float32, block size 16", results=results)
 
 
 if __name__ == "__main__":

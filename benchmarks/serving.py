@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from allocator import processor
+from machine import processor
 
 from pagedlab import LLM, Completion, SamplingParams
 from pagedlab.baseline import generate_baseline

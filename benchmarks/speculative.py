@@ -10,18 +10,14 @@ so). Steps and acceptance depend on the model and the prompt alone, seconds on t
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import time
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from allocator import processor
+from machine import record
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
@@ -84,15 +80,13 @@ def main() -> None:
             ratio = f"{plain['steps'] / row['steps']:.2f}x fewer, {plain['seconds'] / row['seconds']:.2f}x the speed"
             print(f"  k = {k}: {row['steps']} steps in {row['seconds']:.1f} s ({ratio}); {said}", flush=True)
     if arguments.json:
-        record = {
-            "about": "speculative decoding by prompt lookup; see benchmarks/speculative.py",
-            "date": date.today().isoformat(),
-            "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-            "model": f"{model.name}, {arguments.dtype} on {arguments.device}, greedy, block size 16",
-        }
-        arguments.json.write_text(json.dumps(record | {"results": results}, indent=1) + "\n")
+        about = "speculative decoding by prompt lookup; see benchmarks/speculative.py"
+        record(
+            arguments.json,
+            about,
+            model=f"{model.name}, {arguments.dtype} on {arguments.device}, greedy, block size 16",
+            results=results,
+        )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ class DraftFilm:
         self._llm = llm
         self._held: list[int] = []
         self._fresh: list[int] = []
-        self._tokens: list[int] = []
         llm.pool.subscribe(lambda event: self._fresh.append(event.block_id) if event.kind == "allocate" else None)
         llm.on_step(self._on_step)
 

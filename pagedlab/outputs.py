@@ -115,10 +115,6 @@ class Stats:
         return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
 
     @property
-    def bytes_used(self) -> int:
-        return self.blocks_used * self.bytes_per_block
-
-    @property
     def bytes_peak(self) -> int:
         return self.blocks_peak * self.bytes_per_block
 

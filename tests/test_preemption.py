@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,6 +33,27 @@ def smallest(lengths: list[int], new_tokens: int, block_size: int, num_texts: in
     return max(
         n // block_size + num_texts * (blocks_for(n + new_tokens - 1, block_size) - n // block_size) for n in lengths
     )
+
+
+def arrive_in_any_order(
+    llm: LLM, prompts: list[list[int]], rng: random.Random, expected: Callable[[list[int]], list[int]]
+) -> None:
+    """Add prompts one by one between steps and abort some; who stays must get the expected tokens."""
+    ids: dict[int, list[int]] = {}
+    aborted: set[int] = set()
+    done = {}
+    for prompt in prompts:
+        ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
+        for _ in range(rng.randrange(6)):
+            done |= {c.request_id: c for c in llm.step() if c.finished}
+        if rng.random() < 0.25:
+            aborted.add(victim := rng.choice(list(ids)))
+            llm.abort(victim)
+    done |= drain(llm)
+    for request_id, prompt in ids.items():
+        if request_id not in aborted:
+            assert done[request_id].outputs[0].token_ids == expected(prompt)
+    assert_idle(llm)
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)
@@ -71,26 +93,11 @@ def test_every_backend(tiny: Model, hugging_face: Generate, backend: str, preemp
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)
 def test_arrivals_in_any_order(tiny: Model, hugging_face: Generate, preemption: str, seed: int) -> None:
-    """Requests come one by one between steps, some are aborted; who stays gets the right text."""
     rng = random.Random(seed)
     lengths = rng.sample(LENGTHS, len(LENGTHS))
     prompts = prompts_of(tiny, lengths)
     llm = engine(tiny, smallest(LENGTHS, NEW, 4) + 4, 4, preemption=preemption, max_batch_tokens=rng.choice([7, 32]))
-    ids: dict[int, list[int]] = {}
-    aborted: set[int] = set()
-    done = {}
-    for prompt in prompts:
-        ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
-        for _ in range(rng.randrange(6)):
-            done |= {c.request_id: c for c in llm.step() if c.finished}
-        if rng.random() < 0.2:
-            aborted.add(victim := rng.choice(list(ids)))
-            llm.abort(victim)
-    done |= drain(llm)
-    for request_id, prompt in ids.items():
-        if request_id not in aborted:
-            assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 64)[:NEW]
-    assert_idle(llm)
+    arrive_in_any_order(llm, prompts, rng, lambda prompt: hugging_face(tiny, prompt, 64)[:NEW])
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)

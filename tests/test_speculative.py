@@ -13,8 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine import TEXT, assert_idle, drain, engine, ids_of, prompts_of
-from test_preemption import LENGTHS, NEW, PREEMPTIONS, smallest
+from test_engine import TEXT, assert_idle, engine, ids_of, prompts_of
+from test_preemption import LENGTHS, NEW, PREEMPTIONS, arrive_in_any_order, smallest
 
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
 from pagedlab.model import Model
@@ -223,20 +223,8 @@ def test_arrivals_and_aborts(tiny: Model, noisy: Model, hugging_face: Generate, 
     llm = engine(
         tiny, smallest(LENGTHS, NEW, 4) + 4, 4, preemption=preemption, max_batch_tokens=budget, speculative=drafter
     )
-    ids, done = {}, {}
-    aborted: set[int] = set()
-    for prompt in prompts_of(tiny, lengths):
-        ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
-        for _ in range(rng.randrange(6)):
-            done |= {c.request_id: c for c in llm.step() if c.finished}
-        if rng.random() < 0.3:
-            aborted.add(victim := rng.choice(list(ids)))
-            llm.abort(victim)
-    done |= drain(llm)
-    for request_id, prompt in ids.items():
-        if request_id not in aborted:
-            assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 64)[:NEW]
-    assert_idle(llm)
+    prompts = prompts_of(tiny, lengths)
+    arrive_in_any_order(llm, prompts, rng, lambda prompt: hugging_face(tiny, prompt, 64)[:NEW])
 
 
 @pytest.mark.parametrize("call", [0, 1, 4, 11, 30])
