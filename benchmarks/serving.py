@@ -14,7 +14,7 @@ disturbs little, and of the clock on the wall with one.
   sequential    pagedlab, one request at a time
   looped        pagedlab, continuous batching; attention in a Python loop over requests
   ragged        pagedlab, continuous batching; attention over the ragged batch in one call
-  fused         the same with fewer, larger kernels (GPU)
+  fused         the same with fewer, larger kernels (GPU), or with oneDNN for steps of few tokens (CPU, few_tokens.py)
   graphs        ragged, and decode steps as CUDA graphs that run ahead of the host (GPU)
   all           fused layers in graphs: what `LLM()` does on a GPU
 """
@@ -54,7 +54,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "graphs": {"fused": False},
     "all": {},
 }
-ON_GPU_ONLY = ("continuous", "fused", "graphs", "all")
+ON_GPU_ONLY = ("continuous", "graphs", "all")
 FIRST_ONLY = {"sequential": 3, "looped": 8}  # requests on a GPU, where these rungs would take many minutes
 TEMPERATURE = 0.6
 # Which kernel does what, by a part of its name; the first that fits.

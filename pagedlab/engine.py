@@ -61,8 +61,8 @@ class LLM(Closing):
     `BlockTable` and `Scheduler`, your own included. tensor_parallel: ranks that share the model, ended by `close` or
     `with`. speculative: who drafts tokens, `PromptLookup(k=4)` or `DraftModel(model, k=4)`. cuda_graphs: decode several
     steps in a row without the host, each one launch; then `step` may return several new tokens of a text. fused: run
-    the model's weights in fewer kernels, see fused.py. Both "auto": on a GPU with the Triton kernels. seed: where
-    requests without a seed take theirs from.
+    the model's weights in fewer kernels, see fused.py. Both "auto": on a GPU with the Triton kernels (fused="auto" on a
+    CPU: few_tokens.py). seed: where requests without a seed take theirs from.
     """
 
     def __init__(

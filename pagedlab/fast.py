@@ -1,4 +1,4 @@
-"""What a GPU makes faster, and whether this engine can have it: fused layers, and decode steps without the host."""
+"""What makes an engine faster on its device, where it can be had: other layers, and decode steps without the host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from pagedlab.attention import PagedAttention, get_backend, runs_triton
 from pagedlab.batch import Batch
 from pagedlab.blocks import blocks_for
+from pagedlab.few_tokens import FewTokens, pays
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
 from pagedlab.sampling import SamplingParams
@@ -35,7 +36,7 @@ def choose_fused(model: Model, attend: PagedAttention, fused: Wanted) -> Forward
 
         if fused is True or not why_not(model.module):
             return Fused(model.module).forward
-    return None
+    return FewTokens(model).forward if fused and pays(model) else None
 
 
 def choose_ahead(llm: Any, wanted: Wanted) -> Ahead | None:
@@ -51,17 +52,24 @@ def choose_ahead(llm: Any, wanted: Wanted) -> Ahead | None:
 
 
 def warm_up(llm: Any) -> None:
-    """Compile what an engine runs, and capture its graphs. `ValueError` while it has requests."""
+    """Compile what an engine runs, and capture its graphs. `ValueError` while it has requests.
+
+    On a CPU there is nothing to compile: a few tokens are enough to have everything loaded.
+    """
     if llm._jobs:
         raise ValueError(f"warm_up takes an idle engine, and {len(llm._jobs)} requests are queued: call it before them")
     room = llm.pool.num_blocks * llm.pool.block_size
     long = min(llm.scheduler.max_batch_tokens, llm.model.max_length, room // 2) - 1
-    for texts in (1, 8, 64):  # with so many decodes beside it, a prompt takes another plan of the kernels
+    if llm.model.device.type == "cpu":
+        beside, lengths = [1], [16]
+    else:  # with so many decodes beside it, a prompt takes another plan of the kernels
+        beside, lengths = [1, 8, 64], [16, 1024]
+    for texts in beside:
         texts = min(texts, llm.scheduler.max_sequences, room // 64)
         for _ in range(texts):
             llm.add([0], SamplingParams(max_tokens=4, ignore_eos=True))
         llm.step()
-        for length in (16, 1024):
+        for length in lengths:
             llm.add([texts] * max(1, min(length, long)), SamplingParams(max_tokens=1))
         while llm.scheduler.running or llm.scheduler.waiting:
             llm.step()
