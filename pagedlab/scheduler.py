@@ -276,7 +276,8 @@ class Scheduler:
             self.swapper.swap_in(parked.contents, fresh)
             listed = Counter(place for _, places, _ in parked.tables for place in places)
             for place, count in listed.items():
-                held += [self.pool.share(fresh[place]) for _ in range(count - 1)]
+                for _ in range(count - 1):
+                    held.append(self.pool.share(fresh[place]))  # at once: an error further on gives it back
         except BaseException:
             for block_id in held:
                 self.pool.release(block_id)

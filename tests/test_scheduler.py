@@ -549,6 +549,20 @@ def test_rare_moments(scene: Callable[[type[Scheduler]], None], bug: type[Schedu
         scene(bug)
 
 
+@pytest.mark.parametrize("fuse", range(5))
+def test_coming_back_fails_at_any_call_and_takes_nothing(fuse: int) -> None:
+    """Four texts in one block return from the host: one block to allocate, three references to share it."""
+    engine = ToyEngine(8, 4, 64, 9, "swap")
+    request = engine.add([1, 2], 4, 6)
+    engine.step()
+    engine.scheduler.plan = Schedule()
+    engine.scheduler._preempt(request)
+    assert request.parked is not None
+    engine.step(fuse)
+    engine.finish()
+    engine.verify(request)
+
+
 @LONG_RUN
 def test_fuzz(seed: int) -> None:
     counts = fuzz(seed, OPERATIONS // 4 if OPERATIONS else 1500)  # one operation in four adds a request
