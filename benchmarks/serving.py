@@ -14,7 +14,7 @@ disturbs little, and of the clock on the wall with one.
   sequential    pagedlab, one request at a time
   looped        pagedlab, continuous batching; attention in a Python loop over requests
   ragged        pagedlab, continuous batching; attention over the ragged batch in one call
-  fused         the same with fewer, larger kernels (GPU), or with oneDNN for steps of few tokens (CPU, few_tokens.py)
+  fused         the same with fewer, larger kernels (GPU), or turned-round products of few tokens (CPU)
   graphs        ragged, and decode steps as CUDA graphs that run ahead of the host (GPU)
   all           fused layers in graphs: what `LLM()` does on a GPU
 """

@@ -24,7 +24,11 @@ class Detokenizer:
 
     def push(self, token_id: int) -> None:
         """Take in the next token; `stopped` tells whether a stop string is complete with it."""
-        piece = self._stream.step(self._tokenizer, token_id) or ""
+        try:
+            piece = self._stream.step(self._tokenizer, token_id) or ""
+        except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
+            self._stream = DecodeStream(skip_special_tokens=True)
+            piece = self._stream.step(self._tokenizer, token_id) or ""
         begin = max(0, len(self._seen) - max(map(len, self._stop), default=1) + 1)
         self._seen += piece
         hits = [at for at in (self._seen.find(s, begin) for s in self._stop) if at >= 0]

@@ -79,5 +79,5 @@ class DraftFilm:
         rows = -(-self._llm.pool.num_blocks // COLUMNS)
         ax.set(xlim=(-0.5, COLUMNS * (size + 2) - 1.5), ylim=(rows, -0.35))
         ax.axis("off")
-        said = f"{accepted} of {n} accepted: {'|'.join(frame.kept)}" if after else f"draft: {'|'.join(frame.drafted)}"
-        ax.set_title(said.replace("\n", "¶"), loc="left")
+        said, words = (f"{accepted} of {n} right, kept", frame.kept) if after else ("draft", frame.drafted)
+        ax.set_title(f"{said}: {'|'.join(words)}".replace("\n", "¶"), loc="left")

@@ -201,15 +201,16 @@ class LLM(Closing):
         seed = params.seed if params.seed is not None else (self.seed << 40) + (request_id << 20)
         first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
         request = Request(request_id, [first], params.num_texts, max_tokens, salt)
-        self.scheduler.add(request)
-        if not self._jobs:
-            self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
-            self._cached_before = self.scheduler.cached_tokens
         beams, ends = None, frozenset() if params.ignore_eos else self.model.eos_token_ids
         if params.beam_width:
             beams = BeamSearch(params.beam_width, max_tokens, ends, params.length_penalty, params.early_stopping)
         completion = Completion(request_id, ids[:], [self._output(first, params, stream)], time.perf_counter())
-        self._jobs[request_id] = _Job(request, params, completion, beams, ends)
+        job = _Job(request, params, completion, beams, ends)
+        self.scheduler.add(request)
+        self._jobs[request_id] = job  # at once: a request in the queue without a job would stop every step
+        if len(self._jobs) == 1:
+            self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
+            self._cached_before = self.scheduler.cached_tokens
         return request_id
 
     def step(self) -> list[Completion]:
@@ -219,19 +220,16 @@ class LLM(Closing):
         model or the choice of tokens fails, the step has not happened: no token is added, and the tables are as
         before. If it fails while texts take their tokens, the requests in it are aborted.
         """
-        touched = self._step()
+        try:
+            touched = self._forward()
+        finally:
+            self.speculation.clear()
         unseen, self._unseen = self._unseen, []
         return unseen + touched
 
     def _step_for_others(self) -> None:
         """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for `step`."""
         self._unseen = [c for c in self.step() if c.finished and c.request_id not in self._owned]
-
-    def _step(self) -> list[Completion]:
-        try:
-            return self._forward()
-        finally:
-            self.speculation.clear()
 
     def _drawn(self) -> tuple[Schedule, list[Chunk], list[Draw], list[tuple[Request, torch.Tensor]], bool]:
         """A step's or window's plan, the chunks whose texts go on, `next_tokens`, and if its blocks are registered."""

@@ -24,7 +24,7 @@ class _Linear(nn.Linear):
         rows = (self.weight @ x.flatten(0, -2).T).T.contiguous()
         if self.bias is not None:
             rows += self.bias
-        return rows.view(*x.shape[:-1], -1)
+        return rows.view(*x.shape[:-1], self.out_features)
 
 
 class FewTokens:

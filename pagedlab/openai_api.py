@@ -32,6 +32,12 @@ IGNORED = ("metadata", "user", "safety_identifier", "prompt_cache_key")  # label
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
+def _is_neutral(name: str, value: Any) -> bool:
+    """Whether the parameter asks for nothing. Of a completion, logprobs=0 asks for something, though 0 == False."""
+    same_kind = isinstance(value, bool) == isinstance(NEUTRAL.get(name), bool)
+    return name in NEUTRAL and same_kind and value == NEUTRAL[name]
+
+
 class StreamOptions(BaseModel):
     """include_usage: a last chunk without choices that counts the tokens."""
 
@@ -70,7 +76,7 @@ class GenerationRequest(BaseModel):
         return {
             name: value
             for name, value in data.items()
-            if value is not None and name not in IGNORED and (name not in NEUTRAL or value != NEUTRAL[name])
+            if value is not None and name not in IGNORED and not _is_neutral(name, value)
         }
 
     @model_validator(mode="after")
@@ -190,7 +196,9 @@ def explain_invalid(errors: Any) -> tuple[str, str | None]:
     # A union complains once for each form that a value may have.
     about = [error["msg"].removeprefix("Value error, ") for error in errors if _place(error)[: len(place)] == place]
     said = ", or ".join(dict.fromkeys(one[0].lower() + one[1:] for one in about))
-    return (f"{param}: {said}" if param else f"send a JSON object as application/json: {said}"), param
+    if param:
+        return f"{param}: {said}", param
+    return said if first["type"] == "value_error" else f"send a JSON object as application/json: {said}", None
 
 
 def _place(error: Any) -> list[str]:

@@ -245,7 +245,10 @@ def draw_weights(ax: Axes, scores: Sequence[float], block_size: int, seen: int, 
 def draw_rates(
     ax: Axes, rates: Mapping[str, Sequence[float]], theirs: Collection[str] = (), roof: float | None = None
 ) -> None:
-    """Tokens a second, logarithmic: a bar to the best of each row's runs, the range beside it; `theirs` are hatched."""
+    """Tokens a second, logarithmic: a bar to the best of each row's runs, the range beside it; `theirs` are hatched.
+
+    The roof is a dotted bar below: as a line it would cross the numbers.
+    """
     least = min(map(min, rates.values()))
     first = 10 ** (len(str(int(least))) - 1)  # bars begin at a power of ten below all of them
     for y, (name, runs) in enumerate(rates.items()):
@@ -256,10 +259,12 @@ def draw_rates(
         ax.barh(y, max(runs) - first, 0.7, left=first, **look)
         said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
         ax.text(max(runs), y, f" {said}", va="center", fontsize="small")
+    names = list(rates)
     if roof:
-        ax.axvline(roof, linestyle=":", color=NEUTRAL)
-        ax.text(roof, 1, f"roof {roof:,.0f}", ha="center", va="bottom", transform=ax.get_xaxis_transform())
-    ax.set_yticks(range(len(rates)), list(rates))
+        names.append("roof")
+        ax.barh(len(rates), roof - first, 0.7, left=first, facecolor="none", edgecolor=NEUTRAL, linestyle=":")
+        ax.text(roof, len(rates), f" {roof:,.0f}", va="center", fontsize="small")
+    ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.set(xscale="log", xlabel="output tokens/s", xlim=(first, 4 * max(roof or 0, *map(max, rates.values()))))
 
@@ -281,4 +286,4 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
     ax.set_yticks(range(len(steps)), list(steps))
     ax.invert_yaxis()
     ax.set(xlabel="milliseconds of a step", xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.3), ncols=4)
+    ax.figure.legend(loc="outside lower center", ncols=4)

@@ -201,7 +201,7 @@ QUESTIONS = {
 """,
     "11": """
 ? Two ranks, one block table. What lies in block 7 of each?
-- Different texts: half of the requests each. | Both ranks run every request. That would be two engines.
+- Different texts: half of the requests each. | That would be two engines. Here both ranks run every request.
 + The same tokens, other heads. | A block id is an index, and each rank uses it on an array of its own.
 - The same keys, twice. | Then nothing would be saved. A rank has the keys of its heads only.
 ? Why are gate and up cut by columns, and down by rows?
@@ -217,7 +217,7 @@ QUESTIONS = {
 ? A draft of four: right, right, wrong, right. How many tokens does the step add?
 - 2, those that were right before the wrong one. | The model's own token at the wrong place comes for nothing.
 + 3 | Two drafted ones and the model's own behind them.
-- 4, the last one is right again. | It was computed behind a wrong token. For the real text nobody knows yet.
+- 4, the last one is right again. | It was computed behind a wrong token. What comes behind the right one nobody knows.
 ? What becomes of the keys and values of rejected tokens?
 - They are set to zero. | Nobody reads a slot behind the end of a table.
 - They go to the prefix cache, for later. | They belong to a text that was never written.

@@ -37,12 +37,12 @@ class RankLost(RuntimeError):
 class Ranks:
     """This process among `size` that share a model, and the collectives between them.
 
-    payload_bytes: of the tensors summed by `all_reduce` so far
+    payload_bytes: of the tensors summed by `all_reduce` so far. plan_bytes: of what rank 0 told the others.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device, children: Children | None = None) -> None:
         self.rank, self.size, self.device, self.children = rank, size, device, children
-        self.payload_bytes = 0
+        self.payload_bytes = self.plan_bytes = 0
         self.lost: str | None = None  # why these ranks can no longer work
         self._data: Any = None
 
@@ -64,6 +64,7 @@ class Ranks:
 
     def tell(self, verb: int, numbers: torch.Tensor) -> None:
         """Rank 0: send a verb and its numbers, int64 [n] on the CPU, to all others."""
+        self.plan_bytes += 8 * (2 + len(numbers))
         self._control.broadcast(torch.tensor([verb, len(numbers)]), 0).wait()
         if len(numbers):
             self._control.broadcast(numbers, 0).wait()

@@ -73,6 +73,10 @@ class Request:
     salt: str | None = None  # only requests with the same salt share cached blocks
     parked: Parked | None = None  # while it is swapped out
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.salt, str | None):
+            raise ValueError(f"a salt is a text or None, got {self.salt!r}")
+
     def blocks_at_most(self, block_size: int) -> int:
         """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.
 

@@ -6,6 +6,7 @@ or on what was drawn before. So a request gives the same text alone, in a crowd,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -56,7 +57,7 @@ class SamplingParams:
             ),
             (
                 f"temperature must be 0 (the likeliest token) or above, got {self.temperature!r}",
-                not (isinstance(self.temperature, Real) and 0 <= self.temperature < float("inf")),
+                not (isinstance(self.temperature, Real) and 0 <= self.temperature <= sys.float_info.max),
             ),
             (f"top_k must be 0 (all tokens) or a whole number above, got {self.top_k!r}", not is_whole(self.top_k, 0)),
             (
@@ -77,8 +78,8 @@ class SamplingParams:
                 self.beam_width != 0 and (self.n != 1 or self.temperature != 0 or bool(stop)),
             ),
             (
-                f"length_penalty must be a finite number, got {self.length_penalty!r}",
-                not (isinstance(self.length_penalty, Real) and abs(self.length_penalty) < float("inf")),
+                f"length_penalty must be a number from -10 to 10, got {self.length_penalty!r}",
+                not (isinstance(self.length_penalty, Real) and abs(self.length_penalty) <= 10),
             ),
             (
                 f"early_stopping must be True, False or 'never', got {self.early_stopping!r}",
@@ -95,6 +96,14 @@ class SamplingParams:
         ):
             if wrong:
                 raise ValueError(problem)
+        # Whole numbers of NumPy overflow where Python's do not.
+        for kind, names in (
+            (int, ("max_tokens", "top_k", "n", "beam_width", "seed")),
+            (float, ("temperature", "top_p", "length_penalty")),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                object.__setattr__(self, name, None if value is None else kind(value))
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
@@ -162,7 +171,8 @@ def _limits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> Limits | 
     some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
     if not some:
         return None
-    top_k = column([params[i].top_k or logits.shape[1] for i in some])
+    size = logits.shape[1]
+    top_k = column([min(params[i].top_k or size, size) for i in some])
     return Limits(torch.tensor(some, device=logits.device), top_k, column([params[i].top_p for i in some]))
 
 

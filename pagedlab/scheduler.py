@@ -166,9 +166,8 @@ class Scheduler:
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
                     self._extend(request)
             while not plan.preempted and (self.swapped or self.waiting) and self._budget:
-                request = min(
-                    self._in_line(), key=_arrival
-                )  # who gave way by recompute may be older than who was swapped
+                # Who gave way by recompute may be older than who was swapped.
+                request = min(self._in_line(), key=_arrival)
                 if not self._has_room(request):
                     break
                 (self._resume if request.parked else self._admit)(request)

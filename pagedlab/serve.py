@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--num-blocks", type=int)
     parser.add_argument("--block-size", type=int, default=16)
     options = parser.parse_args(arguments)
-    keys = options.api_key + [key for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key]
+    keys = options.api_key + [key.strip() for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key.strip()]
     local = is_loopback(options.host)
     try:
         if not local and not keys:
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         from pagedlab.engine import LLM
 
         llm = LLM(options.model, block_size=options.block_size, num_blocks=options.num_blocks)
-        hosts = LOOPBACK if local else None
+        hosts = (*LOOPBACK, options.host) if local else None
         app = create_app(llm, api_keys=keys or None, max_waiting=options.max_waiting, allowed_hosts=hosts)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

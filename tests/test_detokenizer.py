@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from pagedlab.detokenizer import Detokenizer
 
@@ -50,6 +53,19 @@ def test_pieces_of_any_tokens_join_to_their_text(tokenizer: Any, data: st.DataOb
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=30))
     detokenizer, pieces = run(tokenizer, ids)
     assert "".join(pieces) == detokenizer.text == decode(tokenizer, ids)
+
+
+@given(data=st.data())
+def test_broken_bytes_of_a_tokenizer_that_falls_back_to_bytes(data: st.DataObject) -> None:
+    """Llama's kind: whether a byte stands for a character depends on the bytes behind it, and shown is shown."""
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁so", "e"]
+    backend = Tokenizer(BPE({name: i for i, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True))  # noqa: S106
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    ids = data.draw(st.lists(st.integers(1, len(names) - 1), min_size=1, max_size=12))
+    detokenizer, pieces = run(PreTrainedTokenizerFast(tokenizer_object=backend), ids)
+    assert "".join(pieces) == detokenizer.text
+    if "\ufffd" not in backend.decode(ids):
+        assert detokenizer.text == backend.decode(ids)
 
 
 @relaxed

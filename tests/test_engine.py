@@ -7,7 +7,9 @@ that was not written gets no text at all.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -251,6 +253,15 @@ def test_seeds_of_any_size(tiny: Model, seed: int) -> None:
     llm = engine(tiny)
     (completion,) = llm.generate([4, 5], SamplingParams(n=2, seed=seed, temperature=1.0, max_tokens=2))
     assert completion.finished
+    assert_idle(llm)
+
+
+def test_numpys_seed_and_a_top_k_beyond_all_numbers(tiny: Model) -> None:
+    """Each made every step fail, for everybody, until its request was aborted."""
+    llm, seed = engine(tiny), np.int64(5)
+    params = SamplingParams(max_tokens=4, temperature=1.0, seed=5, ignore_eos=True)
+    strange = replace(params, seed=seed, top_k=10**400)  # type: ignore[arg-type]
+    assert ids_of(llm.generate([5, 6], strange)) == ids_of(llm.generate([5, 6], params))
     assert_idle(llm)
 
 
@@ -868,6 +879,20 @@ def test_beams_whose_fork_fails(tiny: Model, call: int, monkeypatch: pytest.Monk
     with pytest.raises(Fault):
         llm.generate(prompts_of(tiny, [9])[0], SamplingParams(max_tokens=8, beam_width=3))
     assert_idle(llm)
+
+
+@pytest.mark.parametrize("error", [AttributeError, KeyboardInterrupt])
+def test_an_add_that_fails_queues_nothing(
+    tiny: Model, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to be in the scheduler's queue but not in the engine's books, and every step from then on failed."""
+    llm = engine(tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr("pagedlab.engine.Detokenizer", Mock(side_effect=error))
+        with pytest.raises(error):
+            llm.add([5, 6], SamplingParams(max_tokens=3), stream=True)
+    assert_idle(llm)
+    assert len(ids_of(llm.generate([5, 6], SamplingParams(max_tokens=3, ignore_eos=True)))[0]) == 3
 
 
 def test_a_callback_that_raises(tiny: Model) -> None:

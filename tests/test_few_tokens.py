@@ -53,6 +53,14 @@ def test_a_product_is_right_within_its_rounding(tokens: int, bias: bool, seed: i
     assert ((ours - exact).abs() <= allowed).all()
 
 
+def test_chunks_of_a_prompt_want_no_logits(wide: Model, calls: list[int]) -> None:
+    (prompt,) = prompts_of(wide, [17])
+    expected = ids_of(engine(wide, fused=False).generate([prompt], SamplingParams(max_tokens=3)))
+    llm = engine(wide, max_batch_tokens=4)
+    assert ids_of(llm.generate([prompt], SamplingParams(max_tokens=3))) == expected
+    assert 0 in calls
+
+
 @pytest.mark.parametrize("num_texts", [1, 2, 7])
 def test_the_same_texts_and_a_stock_module_afterwards(wide: Model, calls: list[int], num_texts: int) -> None:
     prompts, params = prompts_of(wide, list(range(40, 40 + num_texts))), SamplingParams(max_tokens=12)

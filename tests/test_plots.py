@@ -73,11 +73,12 @@ def test_the_drawn_share_is_the_used_share(name: str) -> None:
 def test_rates_are_bars_to_the_best_run() -> None:
     _, ax = figure()
     draw_rates(ax, {"ours": [2500], "others": [1656, 1200]}, theirs=["others"], roof=9000)
-    ours, others = ax.patches
-    assert [round(bar.get_x() + bar.get_width()) for bar in (ours, others)] == [2500, 1656]
-    assert ours.get_x() == others.get_x() == 1000, "a logarithmic axis has no zero to begin at"
+    ours, others, roof = ax.patches
+    assert [round(bar.get_x() + bar.get_width()) for bar in ax.patches] == [2500, 1656, 9000]
+    assert ours.get_x() == others.get_x() == roof.get_x() == 1000, "a logarithmic axis has no zero to begin at"
     assert [bool(bar.get_hatch()) for bar in (ours, others)] == [False, True]
-    assert [text.get_text().strip() for text in ax.texts] == ["2,500", "1,200\N{EN DASH}1,656", "roof 9,000"]
+    assert [text.get_text().strip() for text in ax.texts] == ["2,500", "1,200\N{EN DASH}1,656", "9,000"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["ours", "others", "roof"]
 
 
 def test_what_kernels_leave_of_a_step_is_idle() -> None:

@@ -213,6 +213,15 @@ def test_salts(tiny: Model, hugging_face: Generate) -> None:
     assert_idle(llm)
 
 
+def test_a_salt_that_is_no_text_is_refused_before_it_is_queued(tiny: Model) -> None:
+    """It made every step fail, for everybody, until its request was aborted."""
+    llm = Engine(tiny, 64, 4)
+    for call in (llm.add, llm.generate):
+        with pytest.raises(ValueError, match="a salt is a text or None, got 7"):
+            call(ids_of(tiny, 18), salt=7)
+        assert_idle(llm)
+
+
 # What goes wrong ----------------------------------------------------------------------------------------------------
 
 

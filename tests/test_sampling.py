@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -202,13 +204,13 @@ def test_the_whole_vocabulary_can_be_drawn(seed: int) -> None:
     ("name", "bad"),
     [
         *(("max_tokens", bad) for bad in (0, -1, 1.5, "3", None, True)),
-        *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, "hot", None)),
+        *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, 10**309, "hot", None)),
         *(("top_k", bad) for bad in (-1, 2.5, "3", None, True)),
         *(("top_p", bad) for bad in (0, 0.0, -0.5, 1.01, math.nan, "x", None)),
         *(("n", bad) for bad in (0, -1, 1.5, "2", None, True)),
         *(("beam_width", bad) for bad in (-1, 1.5, "4", None, True)),
         *(("early_stopping", bad) for bad in ("always", None)),
-        *(("length_penalty", bad) for bad in ("long", None, math.nan, math.inf)),
+        *(("length_penalty", bad) for bad in ("long", None, math.nan, math.inf, 1e6, -1e6)),
         *(("seed", bad) for bad in (-1, 1.5, "7", True)),
         *(("stop", bad) for bad in ("", ("a", ""), (1,), 5, None, b"end", [b"end"])),
     ],
@@ -231,6 +233,15 @@ def test_parameters_cannot_change_behind_the_engines_back() -> None:
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     with pytest.raises(AttributeError):
         params.max_tokens = 3  # type: ignore[misc]
+
+
+def test_numbers_of_other_libraries_become_pythons() -> None:
+    """NumPy's whole numbers overflow where Python's do not."""
+    whole, real = np.int8(100), np.float32(0.5)
+    params = SamplingParams(whole, real, whole, real, n=whole, seed=np.int64(2**63 - 1), length_penalty=Fraction(1, 2))  # type: ignore[arg-type]
+    assert {type(v) for v in (params.max_tokens, params.top_k, params.n, params.beam_width, params.seed)} == {int}
+    assert {type(v) for v in (params.temperature, params.top_p, params.length_penalty)} == {float}
+    assert (params.seed, params.length_penalty) == (2**63 - 1, 0.5)
 
 
 @pytest.mark.parametrize("seed_of", [random.Random(0).getrandbits])

@@ -16,6 +16,7 @@ import browser
 import httpx
 import openai
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -226,7 +227,8 @@ BAD: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"stop": ["a", ""]}, 400, "stop", "at least 1 character"),
     ({"echo": True}, 400, "echo", "echo is not supported"),
     ({"logprobs": 5}, 400, "logprobs", "logprobs is not supported"),
-    ({"stream_options": {"include_usage": True}}, 400, None, "stream_options is for streams"),
+    ({"logprobs": 0}, 400, "logprobs", "logprobs is not supported"),
+    ({"stream_options": {"include_usage": True}}, 400, None, "^stream_options is for streams"),
     ({"beam_width": 4}, 400, "beam_width", "not supported"),
 ]
 
@@ -636,3 +638,14 @@ def test_the_outside_needs_keys(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.delenv("PAGEDLAB_API_KEYS", raising=False)
     assert main(["--host", "0.0.0.0"]) == 2
     assert "give API keys" in capsys.readouterr().err
+
+
+def test_the_command_answers_to_the_address_it_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of 127.0.0.0/8; and keys may have spaces between them."""
+    apps: list[Any] = []
+    monkeypatch.setattr("pagedlab.serve._server", lambda app, **_: SimpleNamespace(run=lambda: apps.append(app)))
+    monkeypatch.setenv("PAGEDLAB_API_KEYS", "a, b")
+    assert main(["--model", str(TINY_MODEL), "--num-blocks", "8", "--host", "127.8.9.10"]) == 0
+    with TestClient(apps[0], base_url="http://127.8.9.10:8000") as client:
+        answer = client.get("/v1/models", headers={"Authorization": "Bearer b"})
+    assert answer.status_code == 200, answer.text

@@ -50,15 +50,14 @@ class LatestWins(Right):
 
 
 class SkipsOverMisses(Right):
+    """Wrong only where a block outlives the one before it: two that begin alike, computed in one step."""
+
     def match(self, token_ids: list[int], leave: int = 0, salt: str | None = None) -> BlockTable:
         table = BlockTable(self.pool)
-        names = self.names(token_ids[: len(token_ids) - leave], None)
+        names = self.names(token_ids[: len(token_ids) - leave], salt)
         table.block_ids = [self.pool.share(self.blocks[name]) for name in names if name in self.blocks]
         table.num_tokens = len(table.block_ids) * self.pool.block_size
         return table
-
-    def insert(self, table: BlockTable, token_ids: list[int], salt: str | None = None) -> None:
-        super().insert(table, token_ids, None)
 
 
 class IgnoresLeave(Right):

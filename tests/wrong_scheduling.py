@@ -54,6 +54,13 @@ class LastThatFits(Scheduler):
         return next((request for request in reversed(self.waiting) if self.may_admit(request)), self.waiting[0])
 
 
+class ShortestThatFits(Patient):
+    def next_waiting(self) -> Request:
+        chosen = super().next_waiting()
+        fits = [request for request in self.waiting if self.may_admit(request)]
+        return chosen if chosen is self.waiting[0] else min(fits, key=lambda r: r.sequences[0].num_prompt_tokens)
+
+
 class CountsByRequest(Scheduler):
     """Right as well: a count for each request, kept by those who were let in."""
 
@@ -99,6 +106,14 @@ class TheOldestToo(Scheduler):
 class EvenWithoutABlock(Scheduler):
     def victim(self) -> Request:
         return min(self.running[1:] or self.running, key=lambda request: (computed(request), -request.request_id))
+
+
+class ShortestText(Scheduler):
+    """Counts what the text has, and not what of it is computed."""
+
+    def victim(self) -> Request:
+        others = [request for request in reversed(self.running[1:]) if computed(request)]
+        return min(others, key=lambda request: len(request.sequences[0].token_ids), default=self.running[0])
 
 
 class EarlierOnATie(Scheduler):
@@ -181,8 +196,9 @@ WRONG: dict[str, list[Any]] = {
         PassesFourTimes,
         CountsEveryCall,
         LastThatFits,
+        ShortestThatFits,
     ],
-    "victim": [LastCome, OldestGoes, MostExpensive, TheOldestToo, EvenWithoutABlock, EarlierOnATie],
+    "victim": [LastCome, OldestGoes, MostExpensive, TheOldestToo, EvenWithoutABlock, ShortestText, EarlierOnATie],
     "swap_or_recompute": [one_way, one_flop_a_weight, the_slower_one, weights_once, always_swap],
     "must_give_way": [one_too_late, one_too_early, counts_the_free_one, one_for_each, only_one, all_together],
 }

@@ -264,7 +264,8 @@ def compare(answer: Callable[..., Any], reference: Callable[..., Any], cases: It
         with trying(line, expected=expected):
             got = answer(*copy.deepcopy(case))
             if not same(expected, got):
-                raise Wrong("The smallest case that differs:", expected, repr(got))
+                no_return = "It returns None: is a `return` missing? "
+                raise Wrong((no_return if got is None else "") + "The smallest case that differs:", expected, repr(got))
 
 
 def same(expected: Any, got: Any) -> bool:

@@ -197,7 +197,8 @@ def block_of(answer: int) -> str:
     if answer == 37 // 16:
         return "Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at zero."
     blocks = [f"block {i}: tokens {16 * i} to {16 * i + 15}" for i in range(3)]
-    raise Wrong("Tokens and blocks are counted from zero.", "where 37 is", answer, operations=blocks)
+    expected = "the number of the block where 37 is"
+    raise Wrong("Tokens and blocks are counted from zero.", expected, repr(answer), operations=blocks)
 
 
 # Notebook 02 --------------------------------------------------------------------------------------------------
@@ -241,7 +242,8 @@ def broken_pools(answer: dict[str, str]) -> str:
             try:
                 search([partial(PoolTrial, POOLS[name])])
             except Wrong as shown:
-                message = f"Pool {name} breaks another one. Watch it here, beside a right pool. {shown}"
+                hint = " Its counts are right as long as no call raises." if said == "counted" and name == "C" else ""
+                message = f"Pool {name} breaks another one.{hint} Watch it here, beside a right pool. {shown}"
                 got = f"{shown.got} (pool {name})"
                 raise Wrong(message, shown.expected, got, setup=shown.setup, operations=shown.operations) from None
     return "A loses blocks, B hands out a block that is in use, C counts before it looks."
@@ -282,7 +284,7 @@ def copies_after_forks(answer: Callable[[int, int, int], int]) -> str:
 @exercise
 def truncate(answer: Callable[[Any, int], None]) -> str:
     """`truncate(table, num_tokens)`: forget the tokens from there on and release the blocks that held only those."""
-    table_class = type("MyTable", (BlockTable,), {"truncate": answer, "free": BlockTable.free})
+    table_class = type("TableWithYours", (BlockTable,), {"truncate": answer, "free": BlockTable.free})
     _search_tables(table_class, ("append", "fork", "truncate"))
     return "Rolling back releases just the blocks that are no longer needed, also when a fork still reads them."
 

@@ -32,7 +32,7 @@ def largest_block(answer: Callable[[list[int], float], int]) -> str:
     """The largest power of two up to 1,024 that wastes less than `limit`: (lengths, limit) -> block size."""
     chance = random.Random(1)
     drawn = [[chance.randint(1, 4000) for _ in range(30)] for _ in range(20)]
-    cases = [([12], 0.25), ([64], 0.04), ([65], 0.04), ([1024, 1], 0.04)]
+    cases = [([12], 0.25), ([5], 0.4), ([64], 0.04), ([65], 0.04), ([1024, 1], 0.04)]
     cases += [([5, 9], 0.25), ([1, 1, 3], 0.1), ([3072, 1000], 0.25)]
     cases += [(lengths, limit) for lengths in drawn for limit in (0.01, 0.04, 0.25)]
     compare(answer, _largest_block, cases)

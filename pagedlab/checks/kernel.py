@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import extract_tb
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,11 @@ def _launching(kernel: Any, expected: object = "attention", setup: str = "") -> 
         with bounded(MAX_STEPS, is_own), np.errstate(all="ignore"):
             yield "cpu"
     except (Exception, StillRunning) as error:
-        raise Wrong("Your kernel raises an error.", expected, explain(error), setup=setup) from None
+        # Triton's interpreter wraps what went wrong; the last line of the kernel's own says where.
+        cause = error.__cause__ or error
+        lines = [f.line for f in extract_tb(cause.__traceback__) if own is not None and f.filename == own.co_filename]
+        said = f"{type(cause).__name__}: {cause} (in {lines[-1]!r})" if cause is not error and lines else explain(error)
+        raise Wrong("Your kernel raises an error.", expected, said, setup=setup) from None
 
 
 _POSITIONS = [0, 1, 15, 16, 17, 31, 32, 34]

@@ -21,7 +21,7 @@ def mlp_part(answer: Callable[..., Any]) -> str:
         shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
         weights = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes.values()]
         x = torch.randn(3, hidden, generator=generator, dtype=torch.float64)
-        setup = f"hidden size {hidden}, MLP width {width}, {size} ranks"
+        setup = f"hidden size {hidden}, MLP width {width}, {size} rank{'s' if size > 1 else ''}"
         total = torch.zeros_like(x)
         for rank in range(size):
             with trying(f"mlp_part(gate, up, down, rank={rank}, size={size})", setup=setup):
@@ -29,7 +29,11 @@ def mlp_part(answer: Callable[..., Any]) -> str:
                 wanted = [(width // size, hidden), (width // size, hidden), (hidden, width // size)]
                 got = [tuple(getattr(part, "shape", ())) for part in parts]
                 if got != wanted:
-                    raise Wrong("A rank holds one part in size of each weight.", wanted, got)
+                    raise Wrong(
+                        "A rank holds one part in size of each weight: here are the shapes of gate, up and down.",
+                        wanted,
+                        got,
+                    )
                 total += mlp(x, *parts)
         expected = mlp(x, *weights)
         if not torch.allclose(total, expected, rtol=1e-9, atol=1e-9):

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks import Wrong, compare, exercise, search
+from pagedlab.checks import Wrong, compare, exercise, search, trying
 from pagedlab.scheduler import Request, Schedule, Scheduler
 from pagedlab.scheduler import Sequence as Text
 
@@ -114,18 +114,28 @@ class Patient(Scheduler):
         return first
 
 
-_PROMPTS = {"s": 6, "L": 30}  # tokens; with 3 new ones, 2 and 8 of the 10 blocks
+_PROMPTS = {"s": 6, "m": 10, "L": 30}  # tokens; with 3 new ones, 2, 3 and 8 of the 10 blocks
 
 
 class QueueTrial:
     """The reader's scheduler beside `Patient`, on the same arrivals. Nobody's blocks grow, so nobody gives way."""
 
     def __init__(self, answer: type[Scheduler]) -> None:
-        self.setup = f"LLM(scheduler={answer.__name__}), 10 blocks of 4; s takes 2 blocks for 3 steps, L takes 8"
-        self.mine, self.right = (ToyEngine(made, num_blocks=10) for made in (answer, Patient))
+        self.setup = f"LLM(scheduler={answer.__name__}), 10 blocks of 4; for 3 steps s takes 2, m 3, L 8"
+
+        class Mine(answer):  # type: ignore[misc, valid-type]
+            def next_waiting(self) -> Request:
+                chosen = super().next_waiting()
+                if not isinstance(chosen, Request):
+                    raise Wrong(
+                        "next_waiting returns a request, whether it fits or not.", "one of self.waiting", chosen
+                    )
+                return chosen
+
+        self.mine, self.right = (ToyEngine(made, num_blocks=10) for made in (Mine, Patient))
 
     def choices(self) -> Sequence[str]:
-        return ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')", "step(12)"]
+        return ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')", "arrive('sLms')", "step(12)"]
 
     def do(self, operation: str) -> None:
         got, expected = (
@@ -175,7 +185,7 @@ def _victim_of(policy: type[Scheduler], computed: Sequence[int]) -> Any:
     """Which of running requests, in order of arrival and with so many tokens computed, the policy makes give way."""
     engine = ToyEngine(policy)
     for tokens in computed:
-        engine.add(max(1, tokens), 4).sequences[0].table.append(tokens)
+        engine.add(44, 4).sequences[0].table.append(tokens)  # prompts in chunks: equally long, computed so far
     engine.scheduler.running += engine.scheduler.waiting
     engine.scheduler.waiting.clear()
     chosen = engine.scheduler.victim()
@@ -198,10 +208,6 @@ def victim(answer: type[Scheduler]) -> str:
     )
 
 
-def _swap_or_recompute(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "swap" if 2 * tokens * kv_bytes / bandwidth < 2 * tokens * parameters / flops else "recompute"
-
-
 @exercise
 def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
     """Which is over sooner: the KV of so many tokens out and back, or their forward pass once more."""
@@ -211,7 +217,14 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
         *[(100, kv_bytes, 1e9, parameters, 1e12) for kv_bytes, parameters in ((1500, 1e6), (700, 1e6), (1500, 2e6))],
         *[(100, 1000, 1e9, 1e6, flops) for flops in (0.7e12, 1.5e12)],
     ]
-    compare(answer, _swap_or_recompute, cases)
+    for tokens, kv_bytes, bandwidth, parameters, flops in cases:
+        moved, computed = 2 * tokens * kv_bytes / bandwidth, 2 * tokens * parameters / flops
+        expected = "swap" if moved < computed else "recompute"
+        line = f"swap_or_recompute({tokens=}, {kv_bytes=}, {bandwidth=:g}, {parameters=:g}, {flops=:g})"
+        with trying(line, expected=expected):
+            if (got := answer(tokens, kv_bytes, bandwidth, parameters, flops)) != expected:
+                times = f"swap takes {1000 * moved:.4g} ms, recompute {1000 * computed:.4g} ms"
+                raise Wrong("Not the one that is over sooner:", f"{expected!r}: {times}", repr(got))
     return (
         "Right on all of them. The number of tokens drops out: what decides is bytes of KV a token over the\n"
         "bandwidth, against parameters over the arithmetic."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from pagedlab.blocks import BlockEvent, BlockPool, BlockTable, InvariantError
@@ -113,8 +114,12 @@ def saved_prefill(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
 
     cases = [(tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)]
     cases += [(tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)]
-    # A pair may be written as a list.
-    compare(lambda *case: tuple(pair) if isinstance(pair := answer(*case), list) else pair, count, cases)
+
+    @wraps(answer)
+    def paired(*case: int) -> Any:  # a pair may be written as a list
+        return tuple(pair) if isinstance(pair := answer(*case), list) else pair
+
+    compare(paired, count, cases)
     return (
         f"Right in all {len(cases)} cases, counted with the real prefix cache: it finds full blocks only, and leaves\n"
         "at least one token to compute, since there would be no logits to draw from."

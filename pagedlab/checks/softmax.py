@@ -214,7 +214,7 @@ def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
                 other = (torch.einsum("d,hd->h", q[i, head], k[key]) - got[kv, g, i, key]).abs() < 1e-9
                 read = f", the score with KV head {int(other.nonzero()[0])}" if other.any() else ""
                 wanted = f"[{kv}, {g}, {i}, {key}] = {expected[kv, g, i, key]:.5g}"
-                said = f"Query head {head} is to read KV head {kv}:"
+                said = f"The score of query {i}, head {head}, with key {key} of KV head {kv}:"
                 raise Wrong(said, wanted, f"{got[kv, g, i, key]:.5g}{read}")
     q, k = torch.randn(1, 8, 16), torch.randn(32, 2, 16)
     _, largest = largest_tensor(answer, q, k)  # not bounded: torch imports a lot for it

@@ -84,10 +84,16 @@ def acceptance_rule(answer: Callable[[list[float], list[float], int], tuple[floa
     """Chance of acceptance and distribution of the replacement, so that the outcome is p and acceptance the most."""
     for p, q in PAIRS:
         with trying(f"acceptance_rule(p={p}, q={q}, token)"):
-            got = outcome(lambda *a: tuple(answer(*map(_copied, a))), p, q)
-            accepts = [answer(p[:], q[:], token)[0] for token, chance in enumerate(q) if chance]
-            if not all(-1e-9 <= a <= 1 + 1e-9 for a in accepts):
-                raise Wrong("A chance lies between 0 and 1.", got=f"chances {accepts}")
+            returned = {token: answer(p[:], q[:], token) for token, chance in enumerate(q) if chance}
+            for token, pair in returned.items():
+                if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and len(pair[1]) == len(p)):
+                    wanted = f"(a probability, a list of {len(p)} probabilities)"
+                    raise Wrong(f"Return two things, here for token {token}.", wanted, repr(pair))
+                if not -1e-9 <= pair[0] <= 1 + 1e-9:
+                    wanted = f"for token {token}, a probability between 0 and 1"
+                    raise Wrong("What you return first is no probability.", wanted, f"{pair[0]:.3g}")
+            accepts = [accept for accept, _ in returned.values()]
+            got = outcome(lambda p, q, token, returned=returned: returned[token], p, q)
             if any(abs(a - b) > 1e-9 for a, b in zip(got, p, strict=True)):
                 message = "Drafts drawn from q and put through your rule must come out distributed as p."
                 raise Wrong(message, _say(p), _say(got))
@@ -97,10 +103,6 @@ def acceptance_rule(answer: Callable[[list[float], list[float], int], tuple[floa
                 say = "{:.3f} of all drafts accepted".format
                 raise Wrong("The outcome is p, but your rule accepts less than it could.", say(most), say(taken))
     return "Whatever the draft proposes, what comes out is distributed as p, and no rule accepts more."
-
-
-def _copied(x: Any) -> Any:
-    return list(x) if isinstance(x, (list, tuple)) else x
 
 
 def _say(x: Sequence[float]) -> str:

@@ -36,7 +36,7 @@ def rows_in_vain(tokens: int, steps: int, foreseen: bool) -> int:
 def step_floor(answer: Callable[[float, float, Sequence[int], float], float]) -> str:
     """Milliseconds of a step from the bytes that it must read."""
     cases = [
-        *[(1e6, 1000, [], 1e9), (0, 1000, [500], 1e9), (1e6, 1000, [500], 1e9), (1e6, 1000, [500, 100], 1e9)],
+        *[(0, 1000, [500], 1e9), (1e6, 1000, [500], 1e9), (1e6, 1000, [500, 100], 1e9)],
         *[(1e6, 1000, [500, 100], 2e9), (2e6, 3000, [7, 7, 7, 1000], 5e9), (0.99e9, 12 * 1024, [600] * 256, 4.8e12)],
     ]
     compare(answer, floor_ms, cases)
@@ -48,6 +48,7 @@ def step_time(answer: Callable[[float, Mapping[str, float], Mapping[str, float]]
     """Milliseconds of a step when groups of its kernels are so many times as fast."""
     kernels = {"attention": 2.0, "products": 1.0, "other": 4.0}
     cases: list[tuple[float, dict[str, float], dict[str, float]]] = [(0.0, {"attention": 2.0}, {})]
+    cases += [(1.0, {"attention": 2.0}, {}), (3.0, {"attention": 2.0}, {})]
     cases += [(0.0, {"attention": 2.0}, {"attention": 2.0}), (0.0, kernels, {}), (0.0, kernels, {"other": 4.0})]
     cases += [(0.0, kernels, {"attention": 2.0, "other": float("inf")}), (1.0, kernels, {"sampling": 3.0})]
     cases += [(host, kernels, faster) for host in (20.0, 7.0, 5.0) for faster in ({}, {"other": 2.0}, {"other": 8.0})]

@@ -197,7 +197,6 @@ function render({ model, el: host }) {
   // ---- block tables
   const rows = new Map(); // name of a sequence -> {node, label, strip, cells}
   const keepTabStop = roving($.tables, () => [...rows.values()].map((row) => [row.label, ...row.cells]));
-
   function newRow(name) {
     const label = el("button", { class: "pl-name", type: "button", role: "rowheader", tabindex: -1 },
       el("i", { class: "pl-swatch" }), el("b", {}, name), el("small"));
@@ -241,7 +240,6 @@ function render({ model, el: host }) {
 
   // ---- selection, pointing
   const select = (name) => { selected = name; paintSelection(); };
-
   function paintSelection() {
     const table = state.tables.find((one) => one.name === selected);
     for (const [name, row] of rows) {
@@ -294,6 +292,8 @@ function render({ model, el: host }) {
     if (live) return `Block ${id}, ${where.join("; ") || "held by no running sequence"}${text ? `: “${text}”` : ""}`;
     const origin = step ? [`taken in step ${step}, ${state.origins[step]}`] : [];
     if (!where.length) where.push("in no table: lost");
+    const { index, held } = owners[id][0] ?? {}, size = state.block_size; // the slot formula, with the last token's numbers
+    if (held) origin.push(`token ${index * size + held - 1} lies in slot ${id} × ${size} + ${held - 1} = ${id * size + held - 1}`);
     return [`Block ${id}: ${plural(count, "reference")}`, ...where, ...origin].join(" · ");
   }
 

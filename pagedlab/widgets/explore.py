@@ -27,8 +27,8 @@ class Explorer:
                 value=value,
                 description=name.replace("_", " "),
                 continuous_update=False,  # one drawing when the handle is let go, not one for each value on the way
-                style={"description_width": "9em"},
-                layout=widgets.Layout(width="32em"),
+                style={"description_width": "11em"},
+                layout=widgets.Layout(width="34em"),
             )
             for name, (options, value) in choices.items()
         }
