@@ -21,20 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, OutOfBlocks, blocks_for
+from pagedlab.checks.prefix import A, B
 from pagedlab.eviction import Belady, Ranked
 from pagedlab.prefix import Entry, PrefixCache, hash_chain, replay
 
-
-def colliding(*values: int) -> list[int]:
-    block = [0] * 16
-    for position, value in zip((0, 1, 8, 9), values, strict=True):
-        block[position] = value
-    return block
-
-
-# Two blocks with the xxh64 ac929a52ccb6c480 (SPEC), and one that may follow either.
-A = colliding(42788, 99149, 100989, 110250)
-B = colliding(94153, 49592, 144702, 104073)
+# A and B have the xxh64 ac929a52ccb6c480 (SPEC); T is a block that may follow either.
 T = list(range(100, 116))
 
 

@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import Any
 
 from pagedlab.blocks import BlockPool
 from pagedlab.checks import StillRunning, Wrong, bounded, exercise, explain, trying
@@ -81,16 +80,6 @@ class Desk:
         self._arrive()
 
 
-def _loop(inbox: Any, busy: Callable[[], bool], step: Callable[[], None]) -> None:
-    while True:
-        try:
-            while (work := inbox.get(block=not busy())) is not None:
-                work()
-            return
-        except queue.Empty:
-            step()
-
-
 SCRIPTS: list[dict[str, tuple[int, int]]] = [
     {},
     {"A": (0, 2)},
@@ -106,9 +95,11 @@ SCRIPTS: list[dict[str, tuple[int, int]]] = [
 @exercise
 def engine_loop(answer: Callable[..., None]) -> str:
     """Everything in the inbox before each step; a step if there is work; sleep if there is none; the end at None."""
+    from pagedlab.engine_thread import run_loop  # not before: it takes torch
+
     for script in SCRIPTS:
         right, desk = Desk(script), Desk(script)
-        _loop(right, right.busy, right.step)
+        run_loop(right, right.busy, right.step)  # type: ignore[arg-type]
         try:
             with bounded():
                 answer(desk, desk.busy, desk.step)
