@@ -1,7 +1,7 @@
 # make lab         set up .venv and open JupyterLab on the series
 # make test        set up .venv, run all tests and all notebooks
 # make notebooks   execute every notebook in place and normalise it, to be committed
-# make lint        ruff and mypy; make format mends what can be mended
+# make lint        ruff, mypy and who may import whom; make format mends what can be mended
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/
 # make site        the notebooks as pages, with glossary and reference, in build/site (and make lite's, if it is there)
 # make lite        the notebooks that need no PyTorch, to run in a browser, in build/live/lite; make test-lite runs them
@@ -32,6 +32,7 @@ notebooks: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: setup
@@ -52,7 +53,7 @@ lite: setup
 	$(RUN) tools/build_lite.py
 
 test-lite: setup
-	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/test_lite.py
+	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/notebooks/test_lite.py
 
 setup:
 	@$(PYTHON) tools/setup_env.py

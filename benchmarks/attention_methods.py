@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from pagedlab.attention import ladder
-from pagedlab.attention.triton_attention import Plan, choose_plan, triton_attention
+from pagedlab.kernels.attention import triton_attention
+from pagedlab.kernels.plan import Plan, choose_plan
+from pagedlab.lessons import ladder
 
 Run = Callable[[], torch.Tensor]
 HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}

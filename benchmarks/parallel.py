@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.shards import all_reduce_bytes, ring_bytes
+from pagedlab.distributed.shards import all_reduce_bytes, ring_bytes
 
 
 def measure(options: argparse.Namespace, size: int) -> tuple[dict[str, Any], list[list[int]]]:

@@ -38,7 +38,7 @@ import torch
 from machine import processor
 
 from pagedlab import LLM, Completion, SamplingParams
-from pagedlab.baseline import generate_baseline
+from pagedlab.lessons.baseline import generate_baseline
 from pagedlab.model import Model, load_model
 
 GPU = torch.cuda.is_available()

@@ -23,20 +23,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes that share the model, a part each")
     parser.add_argument("--chat", action="store_true", help="send each prompt as a user's chat message")
-    parser.add_argument("--baseline", action="store_true", help="greedy texts from transformers' own cache, too")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    from pagedlab.baseline import generate_baseline
     from pagedlab.engine import LLM
-    from pagedlab.ranks import RankLost
     from pagedlab.sampling import SamplingParams
 
     try:
-        if options.baseline and options.ranks > 1:
-            raise ValueError("--baseline needs the whole model in one process: leave --ranks out")
         params = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
         with LLM(
             options.model,
@@ -49,22 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
         ) as llm:
             prompts = [[{"role": "user", "content": p}] for p in options.prompts] if options.chat else options.prompts
             completions = llm.generate(list(prompts), params)
-    except (ValueError, RankLost) as error:
+    except (ValueError, ConnectionError) as error:  # a rank that ended is one
         print(f"error: {error}", file=sys.stderr)
         return 2
     for prompt, completion in zip(options.prompts, completions, strict=True):
         print(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
     print(f"\n{f'{options.ranks} ranks' if options.ranks > 1 else 'paged'}: {llm.stats}")
-    if options.baseline:
-        ids = [completion.prompt_token_ids for completion in completions]
-        baseline = generate_baseline(llm.model, ids, options.max_tokens)
-        same = sum(c.outputs[0].token_ids == t for c, t in zip(completions, baseline.token_ids, strict=True))
-        tokens = sum(map(len, baseline.token_ids))
-        print(
-            f"Hugging Face, one by one: {tokens} tokens in {baseline.seconds:.2f} s "
-            f"({tokens / baseline.seconds:.1f} tokens/s), largest cache {baseline.cache_bytes / 2**20:.1f} MiB; "
-            f"{same} of {len(ids)} texts have the same tokens"
-        )
     return 0
 
 

@@ -301,7 +301,7 @@ class BlockTable:
         fresh = self._take(needed, self.pool.allocate)
         copies = []
         if must_copy:
-            copies.append(self._copy_last(fresh.pop(0)))
+            copies.append(self.copy_last(fresh.pop(0)))
         elif last_is_partial:
             # It may have been full before a truncation, and cached as such. A reader's pool need not have caches.
             will_write = getattr(self.pool, "will_write", None)
@@ -310,6 +310,16 @@ class BlockTable:
         self.block_ids.extend(fresh)
         self.num_tokens += n
         return copies
+
+    def copy_last(self, destination: int) -> BlockCopy:
+        """Let `destination`, just allocated, take the place of the last block, and give up the reference to that."""
+        source = self.block_ids[-1]
+        self.block_ids[-1] = destination
+        emit = getattr(self.pool, "emit", None)  # a reader's pool need not have events
+        if emit is not None:
+            emit("copy", destination, source)
+        self.pool.release(source)
+        return BlockCopy(source, destination)
 
     def fork(self) -> BlockTable:
         """Return a second table over the same blocks, each now with one reference more. Nothing is copied."""
@@ -358,12 +368,3 @@ class BlockTable:
                 self.pool.release(block_id)
             raise
         return taken
-
-    def _copy_last(self, destination: int) -> BlockCopy:
-        source = self.block_ids[-1]
-        self.block_ids[-1] = destination
-        emit = getattr(self.pool, "emit", None)  # a reader's pool need not have events
-        if emit is not None:
-            emit("copy", destination, source)
-        self.pool.release(source)
-        return BlockCopy(source, destination)

@@ -14,24 +14,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab import fast
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.beam import BeamSearch, advance_beams
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.choice import Draw, next_tokens
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.model import is_one_prompt
+from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Output, Stats
-from pagedlab.parallel import Closing, open_model
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import SamplingParams, one_each
+from pagedlab.sampling import SamplingParams, is_whole, one_each
 from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
 from pagedlab.speculative import Drafter, Speculation
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from pagedlab.accelerate import Fast
 
 CPU_TOKENS, GPU_TOKENS = 4096, 16384  # of a forward pass
 Prompt = str | list[int] | list[dict[str, str]]
@@ -48,21 +52,26 @@ class _Job:
     ends: frozenset[int]  # tokens that end a text
 
 
-class LLM(Closing):
+class LLM:
     """A language model whose KV lives in blocks.
 
-    model: a hub id, folder, .gguf file, or a `Model` already loaded; None for the default chain of
-    `pagedlab.model.choose_model`. num_blocks: None for what fits. max_batch_tokens: tokens a forward pass, None for
-    16,384 on a GPU and 4,096 on a CPU. max_sequences: texts at once. prefix_caching: keep the blocks of ended texts
-    while there is room, and skip what a new prompt shares with them (off for a pool without the verbs for it); or a
-    class with `PrefixCache`'s match and insert, made over the pool. preemption: what happens to the KV of a request
-    that gives way when blocks run out, "recompute" or "swap". attention_backend: a name, or a function with
-    `paged_attention`'s parameters. block_pool, block_table and scheduler: classes with the verbs of `BlockPool`,
-    `BlockTable` and `Scheduler`, your own included. tensor_parallel: ranks that share the model, ended by `close` or
-    `with`. speculative: who drafts tokens, `PromptLookup(k=4)` or `DraftModel(model, k=4)`. cuda_graphs: decode several
-    steps in a row without the host, each one launch; then `step` may return several new tokens of a text. fused: run
-    the model's weights in fewer kernels, see fused.py. Both "auto": on a GPU with the Triton kernels (fused="auto" on a
-    CPU: few_tokens.py). seed: where requests without a seed take theirs from.
+    What to run: model is a hub id, folder, .gguf file, or a `Model` already loaded; None for what
+    `pagedlab.model.choose_model` says. seed: where requests without a seed take theirs from. tensor_parallel: ranks
+    that share the model, ended by `close` or `with`. speculative: who drafts tokens, `PromptLookup(k=4)` or
+    `DraftModel(model, k=4)`.
+
+    How much at once: num_blocks, None for what fits. max_batch_tokens: tokens a forward pass, None for 16,384 on a GPU
+    and 4,096 on a CPU. max_sequences: texts at once. prefix_caching: keep the blocks of ended texts while there is
+    room, and skip what a new prompt shares with them (off for a pool without the verbs for it). preemption: what
+    happens to the KV of a request that gives way when blocks run out, "recompute" or "swap".
+
+    Your own: attention_backend takes a name, or a function with `paged_attention`'s parameters; block_pool,
+    block_table and scheduler take classes with the verbs of `BlockPool`, `BlockTable` and `Scheduler`; prefix_caching
+    one with `PrefixCache`'s match and insert, made over the pool.
+
+    To measure with: cuda_graphs decodes several steps in a row without the host, each one launch; then `step` may
+    return several new tokens of a text. fused runs the model's weights in fewer kernels. Both, "auto", are taken where
+    they help, see pagedlab/accelerate.
     """
 
     def __init__(
@@ -83,16 +92,23 @@ class LLM(Closing):
         scheduler: type[Scheduler] = Scheduler,
         tensor_parallel: int = 1,
         speculative: Drafter | None = None,
-        cuda_graphs: fast.Wanted = "auto",
-        fused: fast.Wanted = "auto",
+        cuda_graphs: bool | Literal["auto"] = "auto",
+        fused: bool | Literal["auto"] = "auto",
         seed: int = 0,
         verbose: bool = True,
     ) -> None:
-        self._attend = get_backend(attention_backend)
+        self.attend = get_backend(attention_backend)
         BlockPool(1, block_size)  # says what is wrong with a block size, before a model is loaded
-        self.model = open_model(model, device, dtype, verbose, tensor_parallel, attention_backend)
+        if not is_whole(tensor_parallel, 1):
+            raise ValueError(f"tensor_parallel is a number of ranks, 1 or more, got {tensor_parallel!r}")
+        if tensor_parallel > 1:
+            from pagedlab.distributed import open_model  # not before: one rank does without all of that folder
+
+            self.model = open_model(model, device, dtype, verbose, tensor_parallel, attention_backend)
+        else:
+            self.model = model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
-            self._attend = fastest_backend(self.model.device, verbose)
+            self.attend = fastest_backend(self.model.device, verbose)
         cache = self.model.kv_cache(1, block_size)
         self.speculation = Speculation(speculative, self, block_size)
         if num_blocks is None:
@@ -121,8 +137,13 @@ class LLM(Closing):
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
         self.plan = Schedule()  # of the latest step
-        self._fused = fast.choose_fused(self.model, self._attend, fused)
-        self._ahead = fast.choose_ahead(self, cuda_graphs)
+        self._fast: Fast | None = None
+        if find_spec("pagedlab.accelerate"):  # without that folder everything runs as it is
+            from pagedlab.accelerate import choose
+
+            self._fast = choose(self, fused=fused, cuda_graphs=cuda_graphs)
+        self.forward = self._fast.forward if self._fast else self.model.forward
+        self.windows = self._fast.windows if self._fast else None
 
     # ------------------------------------------------------------------ whole texts
 
@@ -166,7 +187,7 @@ class LLM(Closing):
 
     def _pieces(self, completion: Completion) -> Iterator[str]:
         (output,) = completion.outputs
-        detokenizer = output._detokenizer
+        detokenizer = output.detokenizer
         assert detokenizer is not None
         try:
             yield ""
@@ -233,7 +254,7 @@ class LLM(Closing):
 
     def _drawn(self) -> tuple[Schedule, list[Chunk], list[Draw], list[tuple[Request, torch.Tensor]], bool]:
         """A step's or window's plan, the chunks whose texts go on, `next_tokens`, and if its blocks are registered."""
-        going = self._ahead.next() if self._ahead else None
+        going = self.windows.next() if self.windows else None
         if going is None:
             params = {request_id: job.params for request_id, job in self._jobs.items()}
             self.speculation.propose(self.scheduler, params)
@@ -242,15 +263,14 @@ class LLM(Closing):
                 return plan, [], [], [], True
             try:
                 self.cache.copy_blocks(plan.copies)
-                if self._ahead is None or not self._ahead.start(plan, params):
+                if self.windows is None or not self.windows.start(plan, params):
                     speaking = [chunk for chunk in plan.chunks if chunk.is_last]
-                    run = self._fused or self.model.forward
-                    logits = run(build_batch(plan.chunks, self.model.device), self.cache, self._attend)
+                    logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
                     drafts = self.speculation.drafts
                     if not drafts:
                         self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
                     return plan, speaking, *next_tokens(logits, speaking, params, drafts), not drafts
-                going = self._ahead.next()
+                going = self.windows.next()
                 assert going is not None
             except BaseException:
                 self.scheduler.undo(plan)
@@ -303,7 +323,26 @@ class LLM(Closing):
 
     def warm_up(self) -> None:
         """Compile all kernels and capture all CUDA graphs now, rather than each when it is first needed."""
-        fast.warm_up(self)
+        if self._jobs:
+            queued = f"{len(self._jobs)} requests are queued"
+            raise ValueError(f"warm_up takes an idle engine, and {queued}: call it before them")
+        if self._fast:
+            self._fast.warm_up(self)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that have been added and are not finished."""
+        return len(self._jobs)
+
+    def close(self) -> None:
+        """End the other ranks, if there are any. Again is harmless."""
+        self.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def abort(self, request_id: int) -> None:
         """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored."""
@@ -354,7 +393,7 @@ class LLM(Closing):
     def _extend(self, request: Request, sequence: Sequence, token: int, logprob: float) -> None:
         """Add the new token to its text, and end the text if that was its last."""
         job = self._jobs[request.request_id]
-        detokenizer = job.completion.outputs[request.sequences.index(sequence)]._detokenizer
+        detokenizer = job.completion.outputs[request.sequences.index(sequence)].detokenizer
         sequence.token_ids.append(token)
         sequence.cumulative_logprob += logprob
         ended = token in job.ends

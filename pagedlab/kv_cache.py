@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from pagedlab.attention import runs_triton
 from pagedlab.blocks import BlockCopy
+from pagedlab.kernels import compiles_for
 
 CPU_KV_BYTES = 1 << 30  # of a cache on the CPU, unless its size is chosen; untouched blocks cost nothing
 GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
@@ -45,7 +45,7 @@ class KVCache:
         self.block_size = block_size
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
-        self._in_triton = runs_triton(self.keys.device)  # one launch for keys and values, instead of several
+        self._in_triton = compiles_for(self.keys.device)  # one launch for keys and values, instead of several
 
     @property
     def bytes_per_block(self) -> int:
@@ -62,7 +62,7 @@ class KVCache:
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer; at -1, nothing."""
         if self._in_triton:
-            from pagedlab.attention.triton_cache import write_kv
+            from pagedlab.kernels.cache import write_kv
 
             write_kv(k, v, self.keys[layer], self.values[layer], slots)
         else:
@@ -78,10 +78,10 @@ class KVCache:
         if not origin:
             return
         if self._in_triton and not origin.keys() & set(origin.values()):
-            from pagedlab.attention import triton_cache
+            from pagedlab.kernels.cache import KV, copy_blocks
 
-            kv = triton_cache.KV(self.keys, self.values)
-            triton_cache.copy_blocks(kv, kv, list(origin.values()), list(origin))
+            kv = KV(self.keys, self.values)
+            copy_blocks(kv, kv, list(origin.values()), list(origin))
             return
         device = self.keys.device
         destinations = torch.tensor(list(origin), device=device)

@@ -68,7 +68,7 @@ class Model:
     tokenizer: Any
     name: str
     reason: str
-    num_ranks: int = 1  # that share its heads, see parallel.py
+    num_ranks: int = 1  # that share its heads, see distributed/
     new_cache: Callable[..., KVCache] = KVCache
 
     @property
@@ -156,6 +156,9 @@ class Model:
     def decode(self, token_ids: list[int]) -> str:
         """The text of these tokens, without special ones."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def close(self) -> None:
+        """Nothing to end: this model runs in this process alone."""
 
 
 def is_one_prompt(prompts: Any) -> bool:

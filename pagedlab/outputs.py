@@ -17,10 +17,11 @@ class Output:
     "stop": the model ended it, or a stop string did. "length": max_tokens or the model's context is used up.
     "abort": somebody called `abort`. cumulative_logprob: sum of the tokens' log-probabilities (natural log).
     score: of a beam that has ended, its log-probability over its length to the power of length_penalty.
+    detokenizer: hands the text out in pieces; None where nobody asked for that, and there are no stop strings.
     """
 
     _sequence: Sequence
-    _detokenizer: Detokenizer | None
+    detokenizer: Detokenizer | None
     _decode: Callable[[list[int]], str]
 
     @property
@@ -31,7 +32,7 @@ class Output:
     @property
     def text(self) -> str:
         """The new text, without special tokens, cut before the stop string that ended it."""
-        return self._detokenizer.text if self._detokenizer else self._decode(self.token_ids)
+        return self.detokenizer.text if self.detokenizer else self._decode(self.token_ids)
 
     @property
     def finish_reason(self) -> str | None:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from pagedlab.attention import runs_triton
+from pagedlab.kernels import compiles_for
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ def choose(
 
     temperature: float64 [R], 0 for the likeliest token; None if that is wanted of all rows.
     """
-    if limits is None and runs_triton(logits.device):
-        from pagedlab.triton_sampling import triton_choose, triton_uniform
+    if limits is None and compiles_for(logits.device):
+        from pagedlab.kernels.sampling import triton_choose, triton_uniform
 
         cold = torch.zeros_like(seeds, dtype=torch.float32) if temperature is None else temperature
         return triton_choose(logits, cold, triton_uniform(seeds, positions))

@@ -156,7 +156,7 @@ class DraftModel:
                     chunks.append(chunk)
                     budget -= chunk.stop - chunk.start
             while chunks:
-                logits = self.model.forward(build_batch(chunks, self.model.device), self._cache, self._llm._attend)
+                logits = self.model.forward(build_batch(chunks, self.model.device), self._cache, self._llm.attend)
                 logits = _as_wide(logits, vocabulary)
                 speaking = [chunk.sequence for chunk in chunks if chunk.is_last]
                 chunks = []

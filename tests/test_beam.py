@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams, blocks_for
 from pagedlab.attention import get_backend
 from pagedlab.beam import BeamSearch, EarlyStopping
-from pagedlab.broken import NeverCopies
+from pagedlab.lessons.broken import NeverCopies
 
 if TYPE_CHECKING:
     from pagedlab.model import Model

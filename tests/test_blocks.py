@@ -26,7 +26,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for, broken
+from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
+from pagedlab.lessons import broken
 
 EMPTY = 0  # what a slot holds that nobody has written; tokens are numbered from 1
 VERBS = st.sampled_from(["write", "fork", "append", "write", "fork", "append", "write", "truncate", "free"])
@@ -398,8 +399,8 @@ class CountsInSilence(BlockPool):
 
 
 class CopiesTheWrongWay(BlockTable):
-    def _copy_last(self, destination: int) -> BlockCopy:
-        source, destination = super()._copy_last(destination)
+    def copy_last(self, destination: int) -> BlockCopy:
+        source, destination = super().copy_last(destination)
         return BlockCopy(destination, source)
 
 
@@ -410,7 +411,7 @@ class SwitchesWithoutACopy(BlockTable):
 
 
 class HoldsOnToTheCopied(BlockTable):
-    def _copy_last(self, destination: int) -> BlockCopy:
+    def copy_last(self, destination: int) -> BlockCopy:
         source, self.block_ids[-1] = self.block_ids[-1], destination
         return BlockCopy(source, destination)
 
@@ -420,7 +421,7 @@ class CopiesFullBlocksToo(BlockTable):
         if n and self.block_ids and self.num_tokens % self.pool.block_size == 0:
             last = self.block_ids[-1]
             if self.pool.refcount(last) > 1 and self.pool.num_free > blocks_for(n, self.pool.block_size):
-                return [self._copy_last(self.pool.allocate()), *super().append(n)]
+                return [self.copy_last(self.pool.allocate()), *super().append(n)]
         return super().append(n)
 
 

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from pagedlab import BlockCopy, BlockPool, BlockTable, blocks_for
-from pagedlab.memory import MODELS
+from pagedlab.lessons.memory import MODELS
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 

@@ -21,7 +21,7 @@ import pagedlab.choice
 import pagedlab.engine
 from pagedlab import LLM, BlockPool, BlockTable, Completion, OutOfBlocks, SamplingParams, blocks_for
 from pagedlab.attention import get_backend
-from pagedlab.broken import NeverCopies
+from pagedlab.lessons.broken import NeverCopies
 
 if TYPE_CHECKING:
     from conftest import Generate

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def in_triton(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test with torch's indexing and with the kernels, which run in Triton's interpreter where no GPU is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pagedlab.kv_cache.runs_triton", lambda device: request.param)
+        patch.setattr("pagedlab.kv_cache.compiles_for", lambda device: request.param)
         yield
 
 

@@ -19,10 +19,10 @@ from pagedlab import LLM, BlockPool, SamplingParams
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch, build_batch
 from pagedlab.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
+from pagedlab.lessons.traces import shared_prompts
 from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.prefix import PrefixCache, replay
 from pagedlab.scheduler import Scheduler
-from pagedlab.traces import shared_prompts
 
 if TYPE_CHECKING:
     from conftest import Generate
@@ -45,17 +45,17 @@ class Engine(LLM):
         self.logits: list[torch.Tensor] = []
 
     def step(self) -> Any:
-        forward = self.model.forward
+        forward = self.forward
 
         def remembering(*args: Any) -> torch.Tensor:
             self.logits.append(forward(*args))
             return self.logits[-1]
 
-        self.model.forward = remembering  # type: ignore[method-assign,assignment]
+        self.forward = remembering
         try:
             return super().step()
         finally:
-            del self.model.__dict__["forward"]
+            self.forward = forward
             assert isinstance(self.pool, BlockPool)
             tables = [s.table for r in self.scheduler.running for s in r.sequences]
             self.pool.check([table for table in tables if table.block_ids])
@@ -228,17 +228,17 @@ def test_a_salt_that_is_no_text_is_refused_before_it_is_queued(tiny: Model) -> N
 def test_a_step_that_fails_registers_nothing(tiny: Model, hugging_face: Generate) -> None:
     """Its blocks are given back although their KV was never computed: nobody may find them."""
     llm, prompt = Engine(tiny, 64, 4, max_batch_tokens=8), ids_of(tiny, 30)
-    attend, calls = llm._attend, iter(range(100))
+    attend, calls = llm.attend, iter(range(100))
 
     def fails(*args: Any, **options: Any) -> torch.Tensor:
         if next(calls) == 2 * len(tiny.module.model.layers) + 1:  # in the third step's second layer
             raise RuntimeError("fault")
         return attend(*args, **options)
 
-    llm._attend = fails
+    llm.attend = fails
     with pytest.raises(RuntimeError, match="fault"):
         llm.generate(prompt, SamplingParams(max_tokens=6))
-    llm._attend = attend
+    llm.attend = attend
     assert_idle(llm)
     assert llm.answer(prompt)[0] == hugging_face(tiny, prompt, 6)
     assert llm.found == 16  # two steps of eight tokens
@@ -422,10 +422,10 @@ def fault(*_: Any, **__: Any) -> Any:
 def test_logits_show_a_block_that_was_never_computed(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     llm, prompt = Engine(tiny, 64, 4), ids_of(tiny, 18)
     registers_before_computing(monkeypatch)
-    attend, llm._attend = llm._attend, fault
+    attend, llm.attend = llm.attend, fault
     with pytest.raises(ValueError, match="fault"):
         llm.generate(prompt)
-    llm._attend = attend
+    llm.attend = attend
     _, logits = llm.answer(prompt)
     assert llm.found == 16
     assert logits.isnan().any()

@@ -239,7 +239,7 @@ def test_a_failing_draft_leaves_nothing_behind(tiny: Model, hugging_face: Genera
 
     prompts = prompts_of(tiny, [17, 9])
     llm = engine(tiny, 64, 4, speculative=Poisoned(tiny, 3))
-    inner, llm._attend = llm._attend, attend
+    inner, llm.attend = llm.attend, attend
     with pytest.raises(RuntimeError, match="planted"):
         llm.generate(prompts, SamplingParams(max_tokens=20, ignore_eos=True))
     assert_idle(llm)

@@ -242,7 +242,9 @@ def train(
         fused=args.device == "cuda",
     )
     if args.device == "cuda":
-        torch._dynamo.config.cache_size_limit = 64
+        from torch._dynamo import config
+
+        config.cache_size_limit = 64
         for layer in model.model.layers:
             layer.compile(dynamic=False)
         head_loss = torch.compile(head_loss, dynamic=False)

@@ -9,15 +9,15 @@ is in the cache, these queries' own included; query_starts int32 [B + 1].
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from pagedlab.attention.paged import torch_attention
 from pagedlab.attention.reference import concat_attention, online_attention, over_sequences, safe_attention
+from pagedlab.attention.vectorised import torch_attention
+from pagedlab.kernels import why_not
 
 PagedAttention = Callable[..., torch.Tensor]
 
@@ -27,7 +27,6 @@ BACKENDS: dict[str, PagedAttention] = {
     "online": over_sequences(online_attention),
     "torch": torch_attention,
 }
-TRITON_CAPABILITY = (8, 0)  # the oldest GPUs that Triton compiles for
 
 
 def get_backend(backend: str | PagedAttention) -> PagedAttention:
@@ -42,7 +41,7 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
         return _auto_attention
     if backend == "triton":
         # Imported when asked for: a machine without Triton can do all the rest.
-        from pagedlab.attention.triton_attention import triton_attention
+        from pagedlab.kernels.attention import triton_attention
 
         return triton_attention
     if backend not in BACKENDS:
@@ -58,30 +57,14 @@ def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
 
 
 @lru_cache
-def _why_not_triton(device: torch.device) -> str:
-    """What keeps Triton from compiling for this device, "" if nothing does."""
-    if device.type != "cuda":
-        return "no GPU"
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    has, needs = torch.cuda.get_device_capability(device), TRITON_CAPABILITY
-    return "" if has >= needs else "compute capability {}.{}, and Triton needs {}.{}".format(*has, *needs)
-
-
-def runs_triton(device: torch.device) -> bool:
-    """Whether Triton is installed and compiles for this device."""
-    return not _why_not_triton(device)
-
-
-@lru_cache
 def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
     """What "auto" takes for tensors on this device. It says, once, which backend that is and why."""
-    why_not = _why_not_triton(device)
+    problem = why_not(device)
     if verbose:
         print(
-            f"attention: torch ({why_not})" if why_not else f"attention: Triton ({torch.cuda.get_device_name(device)})"
+            f"attention: torch ({problem})" if problem else f"attention: Triton ({torch.cuda.get_device_name(device)})"
         )
-    return get_backend("torch" if why_not else "triton")
+    return get_backend("torch" if problem else "triton")
 
 
 def paged_attention(

@@ -25,7 +25,7 @@ and shrinks what fails: see blocks.py.
 
 In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of the cells above
 it needs imports only. Folded below it are three hints and `<details><summary>Solution</summary>` with one
-```python fence, which takes the stub's place. tests/wrong_<topic>.py lists wrong answers, three for each check.
+```python fence, which takes the stub's place. tests/checks/wrong_<topic>.py lists wrong answers, three for each check.
 """
 
 from __future__ import annotations

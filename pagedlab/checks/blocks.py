@@ -10,8 +10,8 @@ from string import ascii_lowercase
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks
-from pagedlab.broken import POOLS, CountsForks
 from pagedlab.checks import Wrong, attempt, compare, exercise, explain, search
+from pagedlab.lessons.broken import POOLS, CountsForks
 
 INVARIANTS = {
     "counted": "a block's count is its number of references: allocate gives one, share adds one, release takes one",

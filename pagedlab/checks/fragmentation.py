@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import Wrong, compare, exercise
-from pagedlab.memory import FirstFit, OutOfMemory
+from pagedlab.lessons.memory import FirstFit, OutOfMemory
 
 
 @exercise

@@ -27,7 +27,7 @@ def _launching(kernel: Any, expected: object = "attention", setup: str = "") -> 
     """
     import numpy as np
 
-    from pagedlab.attention.triton_kernels import INTERPRETED
+    from pagedlab.kernels.runtime import INTERPRETED
 
     own = getattr(getattr(kernel, "fn", kernel), "__code__", None)
 
@@ -135,7 +135,7 @@ def _late_large_scores(kernel: Any) -> None:
 
 
 def _compare(kernel: Any, tensors: tuple[torch.Tensor, ...], said: str) -> None:
-    from pagedlab.attention.ladder import spec_paged
+    from pagedlab.lessons.ladder import spec_paged
 
     right = spec_paged(*tensors)
     got = _attend(kernel, *tensors)

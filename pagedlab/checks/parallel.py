@@ -63,7 +63,7 @@ def heads_of_rank(answer: Callable[[int, int, int, int], tuple[list[int], list[i
 @exercise
 def wire_bytes(answer: Callable[[int, int, int, int], float]) -> str:
     """Bytes that each of `size` ranks sends for one token, by ring all-reduce, two a layer."""
-    from pagedlab.shards import ring_bytes  # here, for it imports torch
+    from pagedlab.distributed.shards import ring_bytes  # here, for it imports torch
 
     def reference(num_layers: int, hidden_size: int, dtype_bytes: int, size: int) -> float:
         return ring_bytes(2 * num_layers * hidden_size * dtype_bytes, size)

@@ -95,7 +95,7 @@ SCRIPTS: list[dict[str, tuple[int, int]]] = [
 @exercise
 def engine_loop(answer: Callable[..., None]) -> str:
     """Everything in the inbox before each step; a step if there is work; sleep if there is none; the end at None."""
-    from pagedlab.engine_thread import run_loop  # not before: it takes torch
+    from pagedlab.serving.engine_thread import run_loop  # not before: it takes torch
 
     for script in SCRIPTS:
         right, desk = Desk(script), Desk(script)

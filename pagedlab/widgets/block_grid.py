@@ -18,8 +18,8 @@ import traitlets
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
-from pagedlab.colors import sequence_look
-from pagedlab.memory import MODELS
+from pagedlab.lessons.colors import sequence_look
+from pagedlab.lessons.memory import MODELS
 from pagedlab.widgets.challenge import CHALLENGES, Challenge
 from pagedlab.widgets.presets import PRESETS
 from pagedlab.widgets.reading import Reading

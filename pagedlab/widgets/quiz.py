@@ -10,7 +10,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from pagedlab.quiz import quiz_of
+from pagedlab.lessons.quiz import quiz_of
 
 HERE = Path(__file__).parent
 

@@ -18,8 +18,8 @@ import ipywidgets
 import traitlets
 from IPython.display import display
 
-from pagedlab.colors import HATCHES, NEUTRAL, sequence_look
-from pagedlab.timeline import KINDS, Recording
+from pagedlab.lessons.colors import HATCHES, NEUTRAL, sequence_look
+from pagedlab.lessons.timeline import KINDS, Recording
 from pagedlab.widgets.live_grid import BYTES_PER_SECOND, INTERVAL, LiveGrid
 from pagedlab.widgets.timeline_picture import TimelinePicture
 

@@ -1,0 +1,104 @@
+"""What makes a step fast on its device, where it can be had. The engine comes in through `choose`, and runs without it.
+
+fused         a layer's weights in fewer kernels                             GPU
+windows       decode steps planned ahead, so that the device never waits     GPU
+graphs        those steps on the device, each one CUDA graph                 GPU
+few_tokens    matrix products of a few tokens                                CPU
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+
+from pagedlab.accelerate.few_tokens import FewTokens, pays
+from pagedlab.attention import PagedAttention, get_backend
+from pagedlab.batch import Batch
+from pagedlab.blocks import blocks_for
+from pagedlab.kernels import compiles_for
+from pagedlab.kv_cache import KVCache
+from pagedlab.model import Model
+from pagedlab.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from pagedlab.accelerate.windows import Windows
+    from pagedlab.engine import LLM
+
+STEPS_AHEAD = 8  # decode steps in one window
+Wanted = bool | Literal["auto"]
+Forward = Callable[[Batch, KVCache, PagedAttention], torch.Tensor]
+
+
+class Fast(NamedTuple):
+    """What was chosen for an engine: its forward pass, and who runs windows of decode steps, if anybody does."""
+
+    forward: Forward
+    windows: Windows | None
+
+    def warm_up(self, llm: LLM) -> None:
+        """Have an idle engine compile what it runs, and capture its graphs.
+
+        On a CPU there is nothing to compile: a few tokens are enough to have everything loaded.
+        """
+        room = llm.pool.num_blocks * llm.pool.block_size
+        long = min(llm.scheduler.max_batch_tokens, llm.model.max_length, room // 2) - 1
+        if llm.model.device.type == "cpu":
+            beside, lengths = [1], [16]
+        else:  # with so many decodes beside it, a prompt takes another plan of the kernels
+            beside, lengths = [1, 8, 64], [16, 1024]
+        for texts in beside:
+            texts = min(texts, llm.scheduler.max_sequences, room // 64)
+            for _ in range(texts):
+                llm.add([0], SamplingParams(max_tokens=4, ignore_eos=True))
+            llm.step()
+            for length in lengths:
+                llm.add([texts] * max(1, min(length, long)), SamplingParams(max_tokens=1))
+            while llm.num_unfinished:
+                llm.step()
+        if self.windows:
+            self.windows.decoder.capture()
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not look through it again between steps
+
+
+def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
+    """What suits the engine's model and device. `ValueError` if something is asked for in vain.
+
+    Windows go with drafts only if they are insisted on: drafts are checked by the host, step by step.
+    """
+    on_one_gpu = is_on_one_gpu(llm.model, llm.attend)
+    if cuda_graphs is True and not on_one_gpu:
+        raise ValueError("cuda_graphs=True takes one NVIDIA GPU and the Triton attention backend: leave it at 'auto'")
+    forward = _choose_forward(llm.model, fused, on_one_gpu)
+    drafts = llm.speculation.drafter is not None
+    ahead = on_one_gpu and cuda_graphs and not (drafts and cuda_graphs == "auto")
+    return Fast(forward, windows_for(llm, forward, graphs=True) if ahead else None)
+
+
+def is_on_one_gpu(model: Model, attend: PagedAttention) -> bool:
+    """Whether the model runs on one GPU with the Triton kernels, which never wait for it."""
+    return model.num_ranks == 1 and compiles_for(model.device) and attend is get_backend("triton")
+
+
+def _choose_forward(model: Model, fused: Wanted, on_one_gpu: bool) -> Forward:
+    if fused is True or (fused and on_one_gpu):
+        from pagedlab.accelerate.fused import Fused, why_not  # not before: it takes Triton
+
+        if fused is True or not why_not(model.module):
+            return Fused(model.module).forward
+    return FewTokens(model).forward if fused and pays(model) else model.forward
+
+
+def windows_for(llm: LLM, forward: Forward, *, graphs: bool) -> Windows:
+    """Windows for all texts that the engine's scheduler may run at once; without `graphs`, launch by launch."""
+    from pagedlab.accelerate.graphs import Decoder  # not before: it takes Triton
+    from pagedlab.accelerate.windows import Windows
+
+    scheduler = llm.scheduler
+    blocks = min(scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size))
+    shape = scheduler.max_sequences, blocks, STEPS_AHEAD
+    decoder = Decoder(forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs)
+    return Windows(decoder, scheduler, STEPS_AHEAD)

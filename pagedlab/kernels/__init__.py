@@ -1,0 +1,33 @@
+"""Every Triton kernel, each with its launch beside it. This module says where they run, and imports none of them.
+
+runtime      Triton, as compiler or interpreter
+attention    paged attention: decode, ragged, merge; plan, how a call is cut
+cache        new KV into its slots, whole blocks from one place to another
+sampling     the next token of each row, and the next step's inputs
+layers       norm, rotary embedding and gate of a decoder layer
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import lru_cache
+
+import torch
+
+CAPABILITY = (8, 0)  # the oldest GPUs that Triton compiles for
+
+
+@lru_cache
+def why_not(device: torch.device) -> str:
+    """What keeps Triton from compiling for this device, "" if nothing does."""
+    if device.type != "cuda":
+        return "no GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    has = torch.cuda.get_device_capability(device)
+    return "" if has >= CAPABILITY else "compute capability {}.{}, and Triton needs {}.{}".format(*has, *CAPABILITY)
+
+
+def compiles_for(device: torch.device) -> bool:
+    """Whether Triton is installed and compiles for this device."""
+    return not why_not(device)

@@ -1,0 +1,28 @@
+"""Triton itself: a compiler where there is a GPU, an interpreter where there is none.
+
+Which of the two is settled when triton is first imported, so every kernel imports it from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import torch
+
+if "triton" not in sys.modules and not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: NumPy runs the same kernels, line by line
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+__all__ = ["INTERPRETED", "gdc_launch_dependents", "gdc_wait", "on_device_of", "tl", "triton"]
+
+INTERPRETED: bool = triton.knobs.runtime.interpret
+
+
+def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
+    """The tensor's GPU as the current one: Triton launches there, wherever the pointers lie."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()

@@ -1,0 +1,188 @@
+# mypy: allow-untyped-defs
+# ruff: noqa: N803  upper case marks what is known when the kernel is compiled
+"""Drawing tokens in Triton, and going on from them without the host.
+
+The logits are read once, and of the drawn token's chunk a second time.
+
+What `sampling.choose` does takes a dozen passes over [R, V] numbers in torch, half a millisecond for 256 texts and
+Qwen's 151,936 tokens. Here, one program for each row and chunk of the vocabulary notes the chunk's largest logit and
+its sums of exponentials; then one program a row finds the chunk in which the draw falls, and the token in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pagedlab.kernels.runtime import on_device_of, tl, triton
+
+if TYPE_CHECKING:
+    from pagedlab.batch import Batch
+
+CHUNK = 4096
+COLDEST = 1e-30  # below it a temperature is 0 in effect, and in fp32 in fact
+
+
+@triton.jit
+def mix(x):
+    """splitmix64, as in `sampling.uniform`."""
+    x += 0x9E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def uniform_kernel(seeds, positions, u, ROWS, SIZE: tl.constexpr):
+    """A number in [0, 1] for each row: `sampling.uniform`, rounded to fp32."""
+    row = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    seed = tl.load(seeds + row, mask=row < ROWS, other=0).to(tl.uint64, bitcast=True)
+    position = tl.load(positions + row, mask=row < ROWS, other=0).to(tl.uint64, bitcast=True)
+    tl.store(u + row, (mix(mix(seed) + position) >> 11).to(tl.float32) * 2.0**-53, mask=row < ROWS)
+
+
+@triton.jit
+def chunk_kernel(
+    logits, temperature, largest, place, sums, row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr
+):
+    """Program (row, chunk): its largest logit, where that is, and its sums of exp(l - largest) and of the draw."""
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token = chunk * CHUNK + tl.arange(0, CHUNK)
+    x = tl.load(logits + row * row_stride + token, mask=token < VOCABULARY, other=float("-inf")).to(tl.float32)
+    m = tl.max(x, 0)
+    below = tl.where(m == float("-inf"), float("-inf"), x - m)
+    t = tl.load(temperature + row).to(tl.float32)
+    part = row * CHUNKS + chunk
+    tl.store(largest + part, m)
+    tl.store(place + part, chunk * CHUNK + tl.argmax(x, 0))
+    tl.store(sums + 2 * part, tl.sum(tl.exp(below), 0))
+    tl.store(sums + 2 * part + 1, tl.sum(tl.exp(below / tl.where(t < COLDEST, 1.0, t)), 0))  # unused if cold
+
+
+@triton.jit
+def pick_kernel(
+    logits, temperature, u, largest, place, sums, tokens, logprobs, row_stride, VOCABULARY, CHUNKS, COLDEST,
+    CHUNK: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Program (row): the token at share `u` of the row's cumulative distribution, and its log-probability."""
+    row = tl.program_id(0).to(tl.int64)
+    t = tl.load(temperature + row).to(tl.float32)
+    part = tl.arange(0, PARTS)
+    real = part < CHUNKS
+    m = tl.load(largest + row * CHUNKS + part, mask=real, other=float("-inf"))
+    top = tl.max(m, 0)
+    plain = tl.load(sums + 2 * (row * CHUNKS + part), mask=real, other=0.0)
+    total = tl.sum(plain * tl.exp(m - top), 0)
+    best = tl.argmax(m, 0)
+    token = tl.load(place + row * CHUNKS + best)
+    if t >= COLDEST:
+        weight = tl.load(sums + 2 * (row * CHUNKS + part) + 1, mask=real, other=0.0) * tl.exp((m - top) / t)
+        upto = tl.cumsum(weight, 0)
+        target = tl.load(u + row).to(tl.float32) * tl.sum(weight, 0)
+        # The last chunk with any weight stands in where rounding leaves the target above them all.
+        last = tl.max(tl.where(weight > 0, part, 0), 0)
+        chunk = tl.minimum(tl.sum((upto <= target).to(tl.int32), 0), last)
+        target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
+        i = tl.arange(0, CHUNK)
+        at = chunk * CHUNK + i
+        x = tl.load(logits + row * row_stride + at, mask=at < VOCABULARY, other=float("-inf")).to(tl.float32)
+        p = tl.exp((x - top) / t)
+        last = tl.max(tl.where(p > 0, i, 0), 0)
+        token = chunk * CHUNK + tl.minimum(tl.sum((tl.cumsum(p, 0) <= target).to(tl.int32), 0), last)
+    tl.store(tokens + row, token.to(tl.int64))
+    chosen = tl.load(logits + row * row_stride + token).to(tl.float32)
+    tl.store(logprobs + row, chosen - top - tl.log(total))
+
+
+@triton.jit
+def advance_kernel(
+    now, orders, tables, table_stride, drawn, said, ends, num_ends, history, MAX_ROWS,
+    token_ids, positions, slots, seq_lens, BLOCK_SIZE, ENDS: tl.constexpr, DREW: tl.constexpr,
+):  # fmt: skip
+    """One text a program: take up the token that was drawn, if any was, and lay out the next step's inputs."""
+    row = tl.program_id(0)
+    token, position, ended = tl.load(now + row * 3), tl.load(now + row * 3 + 1), tl.load(now + row * 3 + 2)
+    start, stop = tl.load(orders + row * 4).to(tl.int32), tl.load(orders + row * 4 + 1).to(tl.int32)
+    active = (position < stop) & (ended == 0)
+    if DREW:
+        token = tl.where(active, tl.load(drawn + row).to(tl.int32), token)
+        place = history + ((position - start) * MAX_ROWS + row) * 2
+        tl.store(place, token.to(tl.float64), mask=active)  # exact below 2**53; one copy to the host brings both
+        tl.store(place + 1, tl.load(said + row).to(tl.float64), mask=active)
+        i = tl.arange(0, ENDS)
+        is_end = tl.load(ends + i, mask=i < num_ends, other=-1).to(tl.int32) == token
+        ended = tl.where(active, tl.max(is_end.to(tl.int32), 0) * tl.load(orders + row * 4 + 2).to(tl.int32), ended)
+        position = tl.where(active, position + 1, position)
+        tl.store(now + row * 3, token)
+        tl.store(now + row * 3 + 1, position)
+        tl.store(now + row * 3 + 2, ended)
+        active = (position < stop) & (ended == 0)
+    tl.store(token_ids + row, token.to(tl.int64))
+    tl.store(positions + row, position.to(tl.int64))
+    block = tl.load(tables + row * table_stride + position // BLOCK_SIZE, mask=active, other=0).to(tl.int64)
+    tl.store(slots + row, tl.where(active, block * BLOCK_SIZE + position % BLOCK_SIZE, -1))
+    tl.store(seq_lens + row, tl.where(active, position + 1, 0))
+
+
+def triton_uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """`sampling.uniform` in one launch in place of thirty: int64 [R] twice -> fp32 [R]."""
+    u = torch.empty(len(seeds), device=seeds.device)
+    if len(u):
+        with on_device_of(u):
+            uniform_kernel[(triton.cdiv(len(u), 256),)](seeds, positions, u, len(u), 256)
+    return u
+
+
+def triton_choose(
+    logits: torch.Tensor, temperature: torch.Tensor, u: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens int64 [R] and their log-probabilities fp32 [R], of logits [R, V] at shares `u` [R] in [0, 1).
+
+    temperature: [R]; 0 takes the likeliest token, the first of equals.
+    """
+    num_rows, vocabulary = logits.shape
+    chunks = -(-vocabulary // CHUNK)
+    device = logits.device
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    largest = torch.empty((num_rows, chunks), device=device)
+    place = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
+    sums = torch.empty((num_rows, chunks, 2), device=device)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
+    logprobs = torch.empty(num_rows, device=device)
+    if num_rows == 0:
+        return tokens, logprobs
+    with on_device_of(logits):
+        chunk_kernel[(num_rows, chunks)](
+            logits, temperature, largest, place, sums, logits.stride(0), vocabulary, chunks, COLDEST, CHUNK, num_warps=8
+        )
+        pick_kernel[(num_rows,)](
+            logits, temperature, u, largest, place, sums, tokens, logprobs, logits.stride(0), vocabulary, chunks,
+            COLDEST, CHUNK, triton.next_power_of_2(chunks), num_warps=8,
+        )  # fmt: skip
+    return tokens, logprobs
+
+
+def advance(
+    size: int,
+    now: torch.Tensor,
+    orders: torch.Tensor,
+    tables: torch.Tensor,
+    ends: torch.Tensor,
+    history: torch.Tensor,
+    batch: Batch,
+    block_size: int,
+    drawn: torch.Tensor | None = None,
+    said: torch.Tensor | None = None,
+) -> None:
+    """Lay out the next step of the first `size` rows in `batch`; first take up the tokens `drawn`, if any were.
+
+    now int32 [N, 3], orders int64 [N, 4], tables int32 [N, M] and ends [E] are as in accelerate/graphs.py; drawn
+    tokens and what was `said` of them, their log-probabilities, go into history [steps, N, 2] too.
+    """
+    with on_device_of(now):
+        advance_kernel[(size,)](
+            now, orders, tables, tables.stride(0), drawn, said, ends, len(ends), history, len(now),
+            batch.token_ids, batch.positions, batch.slots, batch.seq_lens,
+            block_size, triton.next_power_of_2(len(ends)), drawn is not None, num_warps=1,
+        )  # fmt: skip

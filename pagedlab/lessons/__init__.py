@@ -1,0 +1,10 @@
+"""What only the notebooks use: nothing outside widgets, checks, notebooks and tools imports it.
+
+memory, simulation, traces    KV arithmetic, and four allocators on one trace of requests        01, 02
+broken                        planted bugs                                                       02, 03, 05
+ladder, tracer                the road to the kernel in three short ones; who loads which slots  07
+timeline, draft_film          who did what in every step; drafts, solid or wiped                 09, 12
+baseline                      the same texts from transformers' own `generate`                   08, 10
+plots, colors                 figures, and the palette they share with the widgets
+show, machine, quiz           sources shown, what this machine can do, three questions a notebook
+"""

@@ -1,0 +1,144 @@
+"""Pools and tables with one mistake each, for the exercises, the widgets and the tests. Use none of them.
+
+Each differs from `BlockPool` or `BlockTable` in the few lines shown, and works for a while.
+"""
+
+from __future__ import annotations
+
+from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks, Pool
+
+# Pools --------------------------------------------------------------------------------------------------------
+
+
+class FreesSharedBlock(BlockPool):
+    """`release` gives the block back at once, whoever else reads it."""
+
+    def release(self, block_id: int) -> None:
+        if self.refcount(block_id) > 1:
+            self._refcounts[block_id] = 1
+        super().release(block_id)
+
+
+class LosesBlocks(BlockPool):
+    """A block that was ever shared does not come back."""
+
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        super().__init__(num_blocks, block_size)
+        self._was_shared: set[int] = set()
+
+    def share(self, block_id: int) -> int:
+        self._was_shared.add(super().share(block_id))
+        return block_id
+
+    def release(self, block_id: int) -> None:
+        super().release(block_id)
+        if self.refcount(block_id) == 0 and block_id in self._was_shared:
+            self._free.remove(block_id)
+
+
+class HandsOutInTurn(BlockPool):
+    """`allocate` goes round the blocks like a ring buffer, without looking who is still there."""
+
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        super().__init__(num_blocks, block_size)
+        self._next = 0
+
+    @property
+    def num_free(self) -> int:
+        return self._refcounts.count(0)
+
+    def allocate(self) -> int:
+        if self.num_free == 0:
+            raise OutOfBlocks(f"no block is free: all {self.num_blocks} are in use")
+        block_id, self._next = self._next, (self._next + 1) % self.num_blocks
+        self._refcounts[block_id] = 1
+        return block_id
+
+
+class CountsBeforeItLooks(BlockPool):
+    """`share` of a free block raises, but has already counted."""
+
+    def share(self, block_id: int) -> int:
+        self._refcounts[self._known(block_id)] += 1
+        if self._refcounts[block_id] == 1:
+            raise ValueError(f"block {block_id} is free")
+        return block_id
+
+
+POOLS = {"A": LosesBlocks, "B": HandsOutInTurn, "C": CountsBeforeItLooks}
+"""The three pools of notebook 02's last exercise."""
+
+# Tables -------------------------------------------------------------------------------------------------------
+
+
+class NeverCopies(BlockTable):
+    """Shares on `fork`, and writes into shared blocks: copy-on-write without the copy."""
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        fresh = -(-(self.num_tokens + n) // self.pool.block_size) - len(self.block_ids)
+        self.block_ids += self._take(fresh, self.pool.allocate)
+        self.num_tokens += n
+        return []
+
+
+class LeaksOnFork(BlockTable):
+    """Takes one reference too many on the last block of every fork."""
+
+    def fork(self) -> BlockTable:
+        child = super().fork()
+        if child.block_ids:
+            self.pool.share(child.block_ids[-1])
+        return child
+
+
+class CopiesEagerly(BlockTable):
+    """Copies the last block when it forks, although nobody may ever write to it."""
+
+    def fork(self) -> BlockTable:
+        child = super().fork()
+        if self.num_tokens % self.pool.block_size:
+            child.copy_last(self.pool.allocate())
+        return child
+
+
+class CopiesWholeTable(BlockTable):
+    """Copies every block of the table when one of them is written."""
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        copies = super().append(n)
+        for i, block_id in enumerate(self.block_ids):
+            if copies and self.pool.refcount(block_id) > 1:
+                self.block_ids[i] = self.pool.allocate()
+                self.pool.release(block_id)
+                copies.append(BlockCopy(block_id, self.block_ids[i]))
+        return copies
+
+
+class CountsForks(BlockTable):
+    """Counts the forks of each table, where a count for each block is needed.
+
+    A freed table gives its blocks back once none of its forks is left. Which order of frees gets that wrong?
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.parent: CountsForks | None = None
+        self.forks, self.ended = 0, False
+
+    def fork(self) -> CountsForks:
+        child = type(self)(self.pool)
+        child.block_ids, child.num_tokens = list(self.block_ids), self.num_tokens
+        child.parent = self
+        self.forks += 1
+        return child
+
+    def free(self) -> None:
+        self.ended = True
+        if self.parent:
+            self.parent.forks -= 1
+            self.parent.give_back()
+        self.give_back()
+
+    def give_back(self) -> None:
+        if self.ended and self.forks == 0 and self.parent is None:  # only the first table allocated anything
+            self.truncate(0)

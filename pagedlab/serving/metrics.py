@@ -1,0 +1,50 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from pagedlab.engine import LLM
+from pagedlab.outputs import Completion
+from pagedlab.serving.engine_thread import EngineThread, Ticket
+
+Read = Callable[[EngineThread, LLM], int]
+GAUGES: dict[str, tuple[str, Read]] = {
+    "requests_waiting": ("requests that no step has touched yet", lambda engine, llm: engine.waiting),
+    "requests_running": ("requests that have begun and not ended", lambda engine, llm: engine.running),
+    "blocks": ("blocks in the pool", lambda engine, llm: llm.pool.num_blocks),
+    "blocks_used": ("blocks with a reference", lambda engine, llm: llm.pool.num_blocks - llm.pool.num_free),
+    "blocks_cached": (
+        "blocks without a reference whose contents can be found again",
+        lambda engine, llm: getattr(llm.pool, "num_cached", 0),
+    ),
+}
+
+
+class Metrics:
+    """What Prometheus reads. Each app has a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.gauges = {name: Gauge(f"pagedlab_{name}", text, registry=registry) for name, (text, _) in GAUGES.items()}
+        self.requests = Counter("pagedlab_requests", "answers by status", ["status"], registry=registry)
+        self.prompt_tokens = Counter("pagedlab_prompt_tokens", "prompt tokens of ended requests", registry=registry)
+        self.output_tokens = Counter("pagedlab_output_tokens", "tokens written for ended requests", registry=registry)
+        self.begun = Histogram("pagedlab_begun_seconds", "from arrival to the end of the first step", registry=registry)
+        self.ended = Histogram("pagedlab_ended_seconds", "from arrival to the last token", registry=registry)
+
+    def observe(self, event: str, ticket: Ticket, completion: Completion) -> None:
+        """Told by the engine's thread."""
+        (self.begun if event == "begun" else self.ended).observe(time.perf_counter() - ticket.began)
+        if event == "ended":
+            self.prompt_tokens.inc(len(completion.prompt_token_ids))
+            self.output_tokens.inc(sum(len(output.token_ids) for output in completion.outputs))
+
+    def text(self, engine: EngineThread, llm: LLM) -> bytes:
+        """Called in the engine's thread."""
+        for name, (_, read) in GAUGES.items():
+            self.gauges[name].set(read(engine, llm))
+        return generate_latest(self.registry)

@@ -1,0 +1,323 @@
+"""Decode steps whose state stays on the device, and windows of them: the same tokens as the engine's, step by step.
+
+In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of the same steps: test_windows_gpu.py.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from test_engine import assert_idle, engine, prompts_of
+
+from pagedlab import SamplingParams
+from pagedlab.accelerate import STEPS_AHEAD, windows_for
+from pagedlab.accelerate.fused import Fused
+from pagedlab.accelerate.graphs import BUCKETS, Decoder
+from pagedlab.batch import build_batch
+from pagedlab.blocks import BlockTable
+from pagedlab.sampling import sample
+from pagedlab.scheduler import Chunk, Request, Sequence
+
+if TYPE_CHECKING:
+    from pagedlab import LLM, Completion
+    from pagedlab.model import Model
+
+LENGTHS = [1, 3, 15, 16, 17, 31, 33, 48, 64]
+
+
+def prefilled(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], room: int) -> list[Sequence]:
+    """Texts with their prompt computed, their first token drawn, and slots for `room` more."""
+    texts = [Sequence("", BlockTable(llm.pool), list(p), i, len(p)) for i, p in enumerate(prompts)]
+    chunks = [Chunk(Request(i, [text], 1, 99), text, 0, len(text.token_ids)) for i, text in enumerate(texts)]
+    for text in texts:
+        text.table.append(len(text.token_ids) + room)
+    logits = llm.model.forward(build_batch(chunks, llm.model.device), llm.cache, llm.attend)
+    seeds = torch.tensor([text.seed for text in texts])
+    tokens, _ = sample(logits, params, seeds, torch.tensor([len(text.token_ids) for text in texts]))
+    for text, token in zip(texts, tokens.tolist(), strict=True):
+        text.token_ids.append(token)
+    return texts
+
+
+def decoder_of(llm: LLM, rows: int, blocks: int, steps: int) -> Decoder:
+    parts = llm.model.forward, llm.cache, llm.attend, llm.model.eos_token_ids
+    return Decoder(*parts, rows, blocks, steps, graphs=False)
+
+
+def next_chunks(texts: list[Sequence], steps: int, ahead: int = 0) -> list[Chunk]:
+    """The next `steps` positions of each text, behind `ahead` that are under way. Requests are numbered by seed."""
+    starts = [len(text.token_ids) - 1 + ahead for text in texts]
+    requests = [Request(text.seed, [text], 1, 99) for text in texts]
+    return [Chunk(r, t, at, at + steps) for r, t, at in zip(requests, texts, starts, strict=True)]
+
+
+@pytest.mark.parametrize(("size", "temperature"), [(1, 0.8), (3, 0.0), (16, 0.0), (17, 0.8)])
+def test_tokens_and_logprobs_are_the_engines(tiny: Model, size: int, temperature: float) -> None:
+    """In windows of 1, 5 and 4 steps, the last sent before the second is collected, at and beside the buckets."""
+    assert {1, 16} <= set(BUCKETS)
+    lengths = [LENGTHS[i % len(LENGTHS)] for i in range(size)]
+    prompts = prompts_of(tiny, lengths)
+    params = [SamplingParams(max_tokens=11, ignore_eos=True, temperature=temperature, seed=i) for i in range(size)]
+    expected = engine(tiny).generate(prompts, params)
+    llm = engine(tiny)
+    texts = prefilled(llm, prompts, params, 10)
+    decoder = decoder_of(llm, 20, 8, 5)
+    logprobs = [0.0] * size
+
+    def take(window: Any) -> None:
+        for i, (tokens, some) in enumerate(decoder.collect(window)):
+            assert len(tokens) == len(some) == window.chunks[i].stop - window.chunks[i].start
+            texts[i].token_ids += tokens
+            logprobs[i] += sum(some)
+
+    of = dict(enumerate(params))
+    take(decoder.launch(next_chunks(texts, 1), of))
+    second = decoder.launch(next_chunks(texts, 5), of)
+    third = decoder.launch(next_chunks(texts, 4, ahead=5), of, second)
+    take(second)
+    take(third)
+    assert [text.output_ids for text in texts] == [c.outputs[0].token_ids for c in expected]
+    first = [
+        c.outputs[0].cumulative_logprob
+        for c in engine(tiny).generate(prompts, [replace(p, max_tokens=1) for p in params])
+    ]
+    rest = [c.outputs[0].cumulative_logprob for c in expected]
+    ours = torch.tensor([a + b for a, b in zip(first, logprobs, strict=True)])
+    torch.testing.assert_close(ours, torch.tensor(rest), rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_stops_where_it_should_and_leaves_the_others_alone(tiny: Model) -> None:
+    """Rows of 8, 2 and 5 steps; then the first and the third go on, in other places, without a word of the tokens."""
+    prompts = prompts_of(tiny, [16, 5, 30])
+    params = [SamplingParams(max_tokens=13, ignore_eos=True)] * 3
+    expected = [c.outputs[0].token_ids for c in engine(tiny).generate(prompts, params)]
+    llm = engine(tiny)
+    texts = prefilled(llm, prompts, params, 12)
+    before = llm.cache.keys.clone()
+    steps = [8, 2, 5]
+    chunks = [next_chunks([text], n)[0] for text, n in zip(texts, steps, strict=True)]
+    decoder = decoder_of(llm, 4, 8, 8)
+    window = decoder.launch(chunks, dict(enumerate(params)))
+    third, first = next_chunks([texts[2]], 3, ahead=5), next_chunks([texts[0]], 2, ahead=8)
+    further = decoder.launch(third + first, dict(enumerate(params)), window)
+    total = [8 + 2, 2, 5 + 3]
+    for (tokens, _), n, ids in zip(decoder.collect(window), steps, expected, strict=True):
+        assert tokens == ids[1 : 1 + n]
+    (a, _), (b, _) = decoder.collect(further)
+    assert a == expected[2][6:9]
+    assert b == expected[0][9:11]
+    for text, n in zip(texts, total, strict=True):
+        known = len(text.token_ids) - 1
+        written = set(text.table.slots(known, known + n))
+        others = [slot for slot in text.table.slots(0, text.table.num_tokens) if slot not in written]
+        now, then = (keys.flatten(1, 2)[:, others] for keys in (llm.cache.keys, before))
+        torch.testing.assert_close(now, then, rtol=0, atol=0, equal_nan=True)
+
+
+def test_end_of_text_ends_a_row(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = prompts_of(tiny, [20, 40])
+    params = [SamplingParams(max_tokens=9, ignore_eos=True)] * 2
+    expected = [c.outputs[0].token_ids for c in engine(tiny).generate(prompts, params)]
+    end = expected[0][4]
+    monkeypatch.setattr(type(tiny), "eos_token_ids", property(lambda self: frozenset([end, tiny.vocab_size - 1])))
+    llm = engine(tiny)
+    texts = prefilled(llm, prompts, params, 8)
+    decoder = decoder_of(llm, 2, 8, 8)
+    for may_end in (True, False):
+        of = {i: SamplingParams(max_tokens=9, ignore_eos=not may_end) for i in range(2)}
+        for (tokens, _), ids in zip(decoder.collect(decoder.launch(next_chunks(texts, 8), of)), expected, strict=True):
+            rest = ids[1:]
+            assert tokens == (rest[: rest.index(end) + 1] if may_end and end in rest else rest)
+
+
+# The engine, running ahead ------------------------------------------------------------------------------------------
+
+
+def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
+    """An engine that decodes in windows, as on a GPU, but launch by launch."""
+    llm = engine(model, num_blocks, block_size, **options)
+    llm.windows = windows_for(llm, llm.forward, graphs=False)
+    return llm
+
+
+def texts_of(completions: list[Completion]) -> list[list[tuple[list[int], str | None]]]:
+    return [[(output.token_ids, output.finish_reason) for output in c.outputs] for c in completions]
+
+
+MIXED = [
+    SamplingParams(max_tokens=30, ignore_eos=True),
+    SamplingParams(max_tokens=STEPS_AHEAD + 1),
+    SamplingParams(max_tokens=1),
+    SamplingParams(max_tokens=25, temperature=0.9, seed=3, n=3),
+    SamplingParams(max_tokens=17, temperature=0.7, seed=4, stop=("e",)),
+    SamplingParams(max_tokens=2 * STEPS_AHEAD, temperature=0.7, seed=5),
+    SamplingParams(max_tokens=12, temperature=0.7, seed=6, top_k=5),
+    SamplingParams(max_tokens=9, beam_width=3),
+]
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "options"),
+    [
+        (256, {}),
+        (30, {"block_size": 4}),
+        (30, {"block_size": 4, "preemption": "swap"}),
+        (256, {"prefix_caching": False, "max_sequences": 4}),
+        (256, {"max_batch_tokens": 9}),
+    ],
+)
+def test_windows_give_the_same_texts(tiny: Model, num_blocks: int, options: dict[str, Any]) -> None:
+    """Samples, beams, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
+    prompts = prompts_of(tiny, [16, 5, 30, 12, 1, 33, 8, 20])
+    expected = engine(tiny).generate(prompts, MIXED)
+    llm = ahead_engine(tiny, num_blocks, **options)
+    got = llm.generate(prompts, MIXED)
+    assert texts_of(got) == texts_of(expected)
+    assert [[o.text for o in c.outputs] for c in got] == [[o.text for o in c.outputs] for c in expected]
+    if num_blocks == 30:
+        assert llm.stats.preemptions > 0
+    assert [len(c.times) for c in got] == [len(c.times) for c in expected]
+    assert_idle(llm)
+
+
+def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
+    """One text of 40 tokens: a prompt, then windows of STEPS_AHEAD, each sent before the one before is taken up."""
+    llm = ahead_engine(tiny)
+    assert llm.windows is not None
+    under_way, tokens = [], []
+    llm.add(prompts_of(tiny, [10])[0], SamplingParams(max_tokens=40, ignore_eos=True))
+    while not (touched := llm.step())[0].finished:
+        under_way.append(len(llm.windows._launched))
+        tokens.append(len(touched[0].outputs[0].token_ids))
+    assert tokens == [1, 9, 17, 25, 33]
+    assert under_way == [0, 1, 1, 1, 1]
+    assert llm.stats.steps == 40
+    assert llm.stats.output_tokens == 40
+    assert_idle(llm)
+
+
+def test_who_comes_late_or_leaves_early_changes_nobodys_text(tiny: Model, seed: int) -> None:
+    """Arrivals and aborts between steps, in random order, while windows are under way."""
+    rng = random.Random(seed)
+    count = 8
+    prompts = prompts_of(tiny, [rng.randint(1, 40) for _ in range(count)])
+    params = [
+        SamplingParams(max_tokens=rng.randint(1, 30), temperature=rng.choice([0.0, 0.8]), seed=i) for i in range(count)
+    ]
+    expected = texts_of(engine(tiny).generate(prompts, params))
+    llm = ahead_engine(tiny, num_blocks=rng.choice([24, 256]))
+    todo, ids, done = list(range(count)), {}, {}
+    dropped: set[int] = set()
+    while todo or llm.scheduler.running or llm.scheduler.waiting:
+        if todo and rng.random() < 0.5:
+            i = todo.pop(0)
+            ids[llm.add(prompts[i], params[i])] = i
+        for completion in llm.step():
+            if completion.finished:
+                done[ids[completion.request_id]] = completion
+        if ids and rng.random() < 0.15:
+            request_id = rng.choice(list(ids))
+            if ids[request_id] not in done:
+                llm.abort(request_id)
+                dropped.add(ids[request_id])
+    for i, completion in done.items():
+        assert texts_of([completion]) == [expected[i]], i
+    assert sorted(done) == [i for i in range(count) if i not in dropped]
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_window_that_fails_is_taken_back(tiny: Model, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while the host waits: no token is lost or doubled, and the next steps compute what is missing."""
+    prompts = prompts_of(tiny, [10, 20])
+    params = [SamplingParams(max_tokens=30, ignore_eos=True), SamplingParams(max_tokens=12, temperature=1.0, seed=1)]
+    expected = texts_of(engine(tiny).generate(prompts, params))
+    llm = ahead_engine(tiny)
+    assert llm.windows is not None
+    collect, calls = llm.windows.decoder.collect, iter(range(99))
+
+    def interrupted(window: Any) -> Any:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return collect(window)
+
+    monkeypatch.setattr(llm.windows.decoder, "collect", interrupted)
+    ids = [llm.add(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
+    done: dict[int, Completion] = {}
+    interrupts = 0
+    while len(done) < 2:
+        try:
+            done.update((c.request_id, c) for c in llm.step() if c.finished)
+        except KeyboardInterrupt:
+            interrupts += 1
+            for text in llm.sequences():
+                assert text.table.num_tokens == len(text.token_ids) - 1
+                assert text.num_draft == 0
+    assert interrupts == 1
+    assert texts_of([done[i] for i in ids]) == expected
+    assert_idle(llm)
+
+
+# Fused layers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [[1], [3, 17]])
+def test_fused_layers_give_the_same_logits_and_cache(tiny: Model, lengths: list[int]) -> None:
+    """Prompts, then one token each: against the stock modules in fp32, and `generate` still runs on those."""
+    prompts = prompts_of(tiny, lengths)
+    llms = engine(tiny), engine(tiny)
+    fused = Fused(tiny.module)
+    for start in (0, None):
+        logits = []
+        for llm, forward in zip(llms, (tiny.forward, fused.forward), strict=True):
+            if start == 0:
+                llm.texts = [Sequence("", BlockTable(llm.pool), list(p), 0, len(p)) for p in prompts]  # type: ignore[attr-defined]
+            texts: list[Sequence] = llm.texts  # type: ignore[attr-defined]
+            chunks = []
+            for text in texts:
+                if start is None:
+                    text.token_ids.append(7)
+                at = text.table.num_tokens
+                text.table.append(len(text.token_ids) - at)
+                chunks.append(Chunk(Request(0, [text], 1, 9), text, at, len(text.token_ids)))
+            logits.append(forward(build_batch(chunks, tiny.device), llm.cache, llm.attend))
+        torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
+    for name in ("keys", "values"):
+        ours, theirs = getattr(llms[1].cache, name), getattr(llms[0].cache, name)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_an_engine_on_fused_layers_writes_the_same_texts(tiny: Model) -> None:
+    prompts, params = prompts_of(tiny, [16, 5, 9]), [replace(p, max_tokens=6) for p in (MIXED[0], MIXED[3], MIXED[7])]
+    expected = engine(tiny).generate(prompts, params)
+    assert texts_of(engine(tiny, fused=True).generate(prompts, params)) == texts_of(expected)
+
+
+def test_what_cannot_be_fused_says_why(tiny: Model) -> None:
+    from copy import copy
+
+    other = copy(tiny.module.config)
+    other.model_type = "gemma3"
+    module = copy(tiny.module)
+    module.config = other
+    with pytest.raises(ValueError, match="cannot be fused: its layers are gemma3's"):
+        Fused(module)
+    with pytest.raises(ValueError, match="cuda_graphs=True takes one NVIDIA GPU"):
+        engine(tiny, cuda_graphs=True)
+
+
+def test_warming_up_takes_an_idle_engine(tiny: Model) -> None:
+    llm = engine(tiny)
+    request_id = llm.add([1, 2], SamplingParams(max_tokens=2))
+    with pytest.raises(ValueError, match="warm_up takes an idle engine, and 1 requests are queued"):
+        llm.warm_up()
+    llm.abort(request_id)
+    llm.warm_up()
+    assert llm.pool.num_used == 0

@@ -1,0 +1,70 @@
+"""Windows of decode steps as CUDA graphs: the texts of eager steps, in fp32, at and beside every bucket's edge.
+
+python -m pytest tests/accelerate/test_windows_gpu.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from pagedlab import LLM, SamplingParams
+
+if TYPE_CHECKING:
+    from pagedlab.model import Model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
+]
+MAX_TEXTS = 260
+PROMPTS = [[(37 * i + j) % 4000 + 5 for j in range(i % 50 + 1)] for i in range(MAX_TEXTS)]
+PARAMS = [SamplingParams(max_tokens=3 + i % 19, ignore_eos=i % 2 == 0) for i in range(MAX_TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    from pagedlab.model import TINY_MODEL, load_model
+
+    return load_model(TINY_MODEL, "cuda", "float32", verbose=False)
+
+
+def engine(model: Model, **options: object) -> LLM:
+    llm = LLM(model, num_blocks=2048, max_sequences=MAX_TEXTS, verbose=False, **options)
+    llm.cache.keys.fill_(torch.nan)
+    llm.cache.values.fill_(torch.nan)
+    return llm
+
+
+def texts(llm: LLM, n: int) -> list[tuple[list[int], str | None]]:
+    outputs = [c.outputs[0] for c in llm.generate(PROMPTS[:n], PARAMS[:n])]
+    assert llm.pool.num_used == 0
+    return [(o.token_ids, o.finish_reason) for o in outputs]
+
+
+def test_graphs_and_fused_layers_at_every_bucket_edge(model: Model) -> None:
+    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
+    expected = texts(eager, MAX_TEXTS)
+    graphs, both = engine(model, cuda_graphs=True, fused=False), engine(model)
+    assert both.windows is not None
+    assert both.forward != both.model.forward
+    both.warm_up()
+    edges = sorted({n for bucket in both.windows.decoder.buckets for n in (bucket - 1, bucket, bucket + 1)} - {0})
+    for n in edges:
+        if n <= MAX_TEXTS:
+            for llm in (graphs, both):
+                assert texts(llm, n) == expected[:n], (n, llm is both)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_graphs_with_too_few_blocks(model: Model, preemption: str) -> None:
+    params = [SamplingParams(max_tokens=3 + 7 * i % 60, ignore_eos=True) for i in range(64)]
+    expected = engine(model, cuda_graphs=False, fused=False).generate(PROMPTS[:64], params)
+    llm = LLM(model, num_blocks=14, verbose=False, preemption=preemption)  # type: ignore[arg-type]
+    llm.cache.keys.fill_(torch.nan)
+    llm.cache.values.fill_(torch.nan)
+    got = llm.generate(PROMPTS[:64], params)
+    assert [c.outputs[0].token_ids for c in got] == [c.outputs[0].token_ids for c in expected]
+    assert llm.stats.preemptions > 0

@@ -1,0 +1,431 @@
+"""Two ranks on the CPU, in fp32, on caches full of NaN: the tokens of one rank, and no process left behind.
+
+Ranks take seconds to start, so most tests share one pair, and give it a new engine each.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_engine import assert_idle, engine, ids_of, prompts_of
+from test_preemption import LENGTHS, NEW, smallest
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.__main__ import main
+from pagedlab.batch import Batch
+from pagedlab.distributed import RankLost, open_model
+from pagedlab.distributed.ranks import Children, Ranks
+from pagedlab.distributed.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
+from pagedlab.distributed.shared import SharedCache, SharedModel, Verb, pack, unpack
+from pagedlab.model import TINY_MODEL, Model
+
+if TYPE_CHECKING:
+    from conftest import Generate
+
+# Two ranks add in another order than one, so a sum differs in its last digits; 1e-4 is far above that.
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[SharedModel]:
+    model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch")
+    assert isinstance(model, SharedModel)
+    yield model
+    model.ranks.stop(Verb.STOP)
+
+
+def poisoned(model: SharedModel, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
+    """An engine on ranks that run already, each with a cache of its own full of NaN."""
+    llm = LLM(model, num_blocks=num_blocks, block_size=block_size, attention_backend="torch", **options)
+    assert isinstance(llm.cache, SharedCache)
+    llm.cache.poison()
+    return llm
+
+
+def other_rank(model: SharedModel) -> psutil.Process:
+    (process,) = model.ranks.children.processes
+    return psutil.Process(process.pid)
+
+
+# The same tokens ---------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_those_of_generate(two: SharedModel, tiny: Model, hugging_face: Generate) -> None:
+    """Prompts whole and in chunks, of lengths around the block's."""
+    prompts = prompts_of(tiny, [1, 3, 15, 16, 17, 33])
+    for max_batch_tokens in (4096, 13):
+        llm = poisoned(two, max_batch_tokens=max_batch_tokens)
+        expected = [hugging_face(tiny, prompt, 64)[:NEW] for prompt in prompts]
+        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
+        assert_idle(llm)
+
+
+def test_samples_and_beams(two: SharedModel, tiny: Model) -> None:
+    """Forks and copies on write happen on both ranks."""
+    prompts = prompts_of(tiny, [13, 16])
+    asked = [
+        SamplingParams(max_tokens=12, n=3, temperature=1.0, seed=5, ignore_eos=True),
+        SamplingParams(max_tokens=12, beam_width=3),
+    ]
+    expected, got = (llm.generate(prompts, asked) for llm in (engine(tiny, 64, 4), poisoned(two, 64, 4)))
+    for one, other in zip(expected, got, strict=True):
+        assert [o.token_ids for o in other.outputs] == [o.token_ids for o in one.outputs]
+        logprobs = [torch.tensor([o.cumulative_logprob for o in c.outputs]) for c in (one, other)]
+        torch.testing.assert_close(*logprobs, **CLOSE)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_tokens_under_pressure(two: SharedModel, tiny: Model, hugging_face: Generate, preemption: str) -> None:
+    lengths = LENGTHS[:5]
+    prompts = prompts_of(tiny, lengths)
+    expected = [hugging_face(tiny, prompt, 64)[:NEW] for prompt in prompts]
+    llm = poisoned(two, smallest(lengths, NEW, 4) + 3, 4, preemption=preemption)
+    assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
+    assert llm.stats.preemptions > 0
+    assert (llm.stats.swaps > 0) == (preemption == "swap")
+    assert_idle(llm)
+
+
+def test_prefix_hit(two: SharedModel, tiny: Model, hugging_face: Generate) -> None:
+    (prompt,) = prompts_of(tiny, [70])
+    llm = poisoned(two)
+    for found in (0, 64):
+        assert ids_of(llm.generate([prompt], SamplingParams(max_tokens=NEW))) == [hugging_face(tiny, prompt, 64)[:NEW]]
+        assert llm.stats.cached_tokens == found
+
+
+def test_a_whole_day(two: SharedModel, tiny: Model, seed: int) -> None:
+    """Requests of all kinds come between steps and some are aborted, in a pool that is short: one rank's texts."""
+
+    def day(llm: LLM) -> list[list[list[int]]]:
+        rng = random.Random(seed)
+        prompts = prompts_of(tiny, rng.sample(LENGTHS, 6))
+        added = []
+        for i, prompt in enumerate(prompts):
+            kind = rng.choice([{}, {"n": 2, "temperature": 0.8, "seed": i}, {"beam_width": 2}])
+            added.append(llm._own(llm.add(prompt, SamplingParams(max_tokens=NEW, ignore_eos=True, **kind))))
+            for _ in range(rng.randrange(8)):
+                llm.step()
+            if rng.random() < 0.2:
+                llm.abort(rng.choice(added).request_id)
+        while llm.step():
+            pass
+        assert_idle(llm)
+        return [[output.token_ids for output in completion.outputs] for completion in added]
+
+    blocks = smallest(LENGTHS, NEW, 4, 2) + 4
+    assert day(poisoned(two, blocks, 4, preemption="swap")) == day(engine(tiny, blocks, 4, preemption="swap"))
+
+
+def test_real_qwen(qwen: Model, qwen_folder: str, hugging_face: Generate) -> None:
+    prompts = prompts_of(qwen, [3, 33, 64])
+    with LLM(qwen_folder, num_blocks=64, device="cpu", dtype="float32", tensor_parallel=2, verbose=False) as llm:
+        expected = [hugging_face(qwen, prompt, 32) for prompt in prompts]
+        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=32))) == expected
+    with pytest.raises(ValueError, match="2 KV heads cannot be shared evenly by 4 ranks"):
+        LLM(qwen_folder, tensor_parallel=4)
+
+
+# The same tables, other contents -----------------------------------------------------------------------------------
+
+
+def test_the_batch_is_the_same_on_every_rank_at_each_step(two: SharedModel, tiny: Model) -> None:
+    """And its tables are those of the scheduler, copies and swaps included."""
+    lengths = LENGTHS[:4]
+    llm = poisoned(two, smallest(lengths, NEW, 4, 2) + 2, 4, preemption="swap", max_batch_tokens=32)
+    latest: list[tuple[Batch, list[list[int]]]] = []
+    steps = 0
+    real = two.forward
+
+    def forward(batch: Batch, *rest: Any) -> torch.Tensor:
+        latest[:] = [(batch, [list(chunk.sequence.table.block_ids) for chunk in llm.scheduler.plan.chunks])]
+        return real(batch, *rest)
+
+    def compare() -> None:
+        nonlocal steps
+        ((batch, tables),) = latest
+        first, other = two.batch_of_each_rank(batch)
+        assert first == other
+        ran = unpack(torch.tensor(other), torch.device("cpu")).block_tables.tolist()
+        assert [row[: len(table)] for row, table in zip(ran, tables, strict=True)] == tables
+        steps += 1
+
+    llm.on_step(compare)
+    llm.forward = forward
+    params = SamplingParams(max_tokens=NEW, n=2, temperature=1.0, seed=1, ignore_eos=True)
+    llm.generate(prompts_of(tiny, lengths), params)
+    assert llm.stats.swaps > 0
+    assert steps == llm.stats.steps > NEW
+
+
+def test_each_rank_holds_its_heads_of_the_same_blocks(two: SharedModel, tiny: Model) -> None:
+    (prompt,) = prompts_of(tiny, [40])
+    pair, alone = poisoned(two, 16), engine(tiny, 16)
+    tables = []
+    for llm in (pair, alone):
+        llm.add(prompt, SamplingParams(max_tokens=4))
+        llm.step()
+        tables.append(llm.sequences()[0].table.block_ids)
+    assert tables[0] == tables[1]
+    assert isinstance(pair.cache, SharedCache)
+    halves = pair.cache.of_each_rank(tables[0][:2])  # full blocks
+    whole = torch.stack(alone.cache.swap_out(tables[0][:2]))
+    assert [half.shape[4] for half in halves] == [1, 1]
+    torch.testing.assert_close(torch.cat(halves, dim=4), whole, **CLOSE)
+    assert not torch.allclose(*halves, **CLOSE), "the halves differ"
+    assert pair.cache.bytes_per_block * 2 == alone.cache.bytes_per_block
+    for llm in (pair, alone):
+        llm.abort(0)
+
+
+def test_what_was_parked_for_nobody_is_forgotten(two: SharedModel) -> None:
+    llm = poisoned(two, 8, 4)
+    parked = llm.cache.swap_out([1, 2])
+    assert isinstance(llm.cache, SharedCache)
+    llm.cache.forget_dropped()
+    llm.cache.swap_in(parked, [5, 6])  # still there: nobody dropped it
+    ticket = parked.ticket
+    del parked
+    assert llm.cache._dropped == [ticket]
+    llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
+    assert llm.cache._dropped == []
+
+
+tensors_of = st.sampled_from([torch.int32, torch.int64]).flatmap(
+    lambda dtype: st.lists(st.integers(0, 5), min_size=1, max_size=2).map(
+        lambda shape: torch.randint(-(2**31), 2**31 - 1, shape, dtype=dtype)
+    )
+)
+
+
+@given(st.lists(tensors_of, min_size=len(Batch.__dataclass_fields__), max_size=len(Batch.__dataclass_fields__)))
+def test_a_packed_batch_comes_out_as_it_went_in(tensors: list[torch.Tensor]) -> None:
+    out = unpack(pack(Batch(*tensors)), torch.device("cpu"))
+    for name, tensor in zip(Batch.__dataclass_fields__, tensors, strict=True):
+        torch.testing.assert_close(getattr(out, name), tensor, rtol=0, atol=0)
+
+
+# Bytes --------------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_counted_are_those_of_the_formula(two: SharedModel, tiny: Model, seed: int) -> None:
+    """A token that is computed costs two vectors a layer, whatever step it comes in."""
+    rng = random.Random(seed)
+    llm = poisoned(two, max_batch_tokens=rng.choice([5, 64]))
+    before = two.ranks.payload_bytes
+    prompts = prompts_of(tiny, rng.sample(LENGTHS, 3))
+    answers = llm.generate(prompts, SamplingParams(max_tokens=7, ignore_eos=True))
+    computed = sum(len(prompt) + len(a.outputs[0].token_ids) - 1 for prompt, a in zip(prompts, answers, strict=True))
+    assert two.ranks.payload_bytes - before == computed * all_reduce_bytes(two.module.config, 4)
+
+
+def test_worked_numbers() -> None:
+    qwen = SimpleNamespace(num_hidden_layers=24, hidden_size=896)
+    assert all_reduce_bytes(qwen, 2) == 86_016  # 84 KiB a token in bf16
+    assert [ring_bytes(800, size) for size in (1, 2, 4, 8)] == [0, 800, 1200, 1400]
+
+
+# The split ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_parts_add_up_to_the_layer(tiny: Model, size: int, seed: int) -> None:
+    """The MLP and the projections of a layer, rank by rank in this process; a row-parallel bias counts once."""
+    print(seed)
+    torch.manual_seed(seed)
+    whole = deepcopy(tiny.module)
+    for layer in whole.base_model.layers:
+        layer.mlp.down_proj.bias = torch.nn.Parameter(torch.randn(whole.config.hidden_size))
+    parts = [deepcopy(whole) for _ in range(size)]
+    for rank, part in enumerate(parts):
+        split_layers(part, rank, size, lambda x: None)
+    x = torch.randn(3, whole.config.hidden_size)
+    first, *others = (part.base_model.layers[1] for part in parts)
+    layer = whole.base_model.layers[1]
+    with torch.inference_mode():
+        torch.testing.assert_close(sum((p.mlp(x) for p in others), first.mlp(x)), layer.mlp(x), **CLOSE)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            columns = [getattr(part.self_attn, name)(x) for part in (first, *others)]
+            torch.testing.assert_close(torch.cat(columns, dim=1), getattr(layer.self_attn, name)(x), **CLOSE)
+    assert sum(p.base_model.layers[0].mlp.up_proj.weight.numel() for p in parts) == layer.mlp.up_proj.weight.numel()
+
+
+def config_of(kv_heads: int, heads: int, width: int, plan: dict[str, str] | None = None) -> Any:
+    return SimpleNamespace(
+        model_type="test",
+        num_key_value_heads=kv_heads,
+        num_attention_heads=heads,
+        intermediate_size=width,
+        base_model_tp_plan=plan,
+    )
+
+
+def test_an_embedding_stays_whole(tiny: Model) -> None:
+    """Some versions of transformers name the embedding in their plan; every rank keeps all of it."""
+    module = deepcopy(tiny.module)
+    module.config.base_model_tp_plan = {"embed_tokens": "embedding_rowwise", "layers.*.mlp.up_proj": "colwise"}
+    shape, up = module.model.embed_tokens.weight.shape, module.model.layers[0].mlp.up_proj.weight.shape
+    split_layers(module, 0, 2, lambda x: x)
+    assert module.model.embed_tokens.weight.shape == shape
+    assert module.model.layers[0].mlp.up_proj.weight.shape == (up[0] // 2, up[1])
+
+
+def test_what_cannot_be_split() -> None:
+    with pytest.raises(ValueError, match="no tensor-parallel plan for test models"):
+        check_split(config_of(2, 14, 4864), 2)
+    check_split(config_of(2, 14, 4864, {}), 2)  # Qwen2.5-0.5B
+    with pytest.raises(ValueError, match=r"2 KV heads cannot .* 4 ranks: this model takes tensor_parallel = 1, 2"):
+        check_split(config_of(2, 14, 4864, {}), 4)
+    with pytest.raises(ValueError, match=r"15 query heads .* 2 ranks: this model takes tensor_parallel = 1$"):
+        check_split(config_of(2, 15, 4864, {}), 2)
+    with pytest.raises(ValueError, match="columns of the MLP"):
+        check_split(config_of(2, 14, 4863, {}), 2)
+
+
+def test_a_plan_that_is_not_understood(tiny: Model) -> None:
+    module = deepcopy(tiny.module)
+    module.config.base_model_tp_plan = {"layers.*.mlp.up_proj": "packed_colwise"}
+    with pytest.raises(ValueError, match=r"cannot split layers\.0\.mlp\.up_proj, which .* 'packed_colwise'"):
+        split_layers(module, 0, 2, lambda x: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tensor_parallel": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
+        ({"tensor_parallel": 0}, "a number of ranks, 1 or more, got 0"),
+        ({"tensor_parallel": True}, "a number of ranks, 1 or more, got True"),
+        ({"tensor_parallel": 2, "device": "cuda:1"}, "device is 'auto', 'cpu' or 'cuda', got 'cuda:1'"),
+        ({"tensor_parallel": 2, "attention_backend": print}, "a function cannot be sent"),
+        ({"tensor_parallel": 2, "model": "no/such/model"}, "there is no folder"),
+    ],
+)
+def test_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], said: str) -> None:
+    monkeypatch.setattr("pagedlab.distributed.ranks.subprocess.Popen", None)
+    options = {"model": TINY_MODEL} | options
+    with pytest.raises(ValueError, match=said):
+        LLM(**options)
+
+
+def test_a_loaded_model_cannot_be_split(tiny: Model) -> None:
+    with pytest.raises(ValueError, match="every rank loads its own part"):
+        LLM(tiny, tensor_parallel=2)
+
+
+# A rank that dies ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_a_lost_rank_ends_the_others(monkeypatch: pytest.MonkeyPatch, fault: signal.Signals) -> None:
+    """Within seconds, with an error that says so, again at the next step, and with nothing left behind."""
+    monkeypatch.setattr("pagedlab.distributed.ranks.SECONDS", 1.0)  # of silence
+    llm = LLM(TINY_MODEL, device="cpu", num_blocks=32, tensor_parallel=2, verbose=False)
+    assert isinstance(llm.model, SharedModel)
+    rank, folder = other_rank(llm.model), llm.model.ranks.children.folder
+    request = llm.add([1, 2, 3], SamplingParams(max_tokens=100, ignore_eos=True))
+    llm.step()
+    tokens = llm.sequences()[0].table.num_tokens
+    rank.send_signal(fault)
+    began = time.monotonic()
+    said = "rank 1 has ended .exit code -9." if fault == signal.SIGKILL else "a rank does not answer"
+    with pytest.raises(RankLost, match=said):
+        llm.step()
+    assert time.monotonic() - began < 20
+    with pytest.raises(RankLost, match="make a new LLM"):
+        llm.step()
+    assert llm.sequences()[0].table.num_tokens == tokens, "the step that failed has not happened"
+    llm.abort(request)
+    assert llm.pool.num_free == llm.pool.num_blocks
+    assert not rank.is_running()
+    assert not folder.exists()
+
+
+def test_a_child_ends_with_rank_0() -> None:
+    """However rank 0 dies, and whatever the child is waiting for."""
+    code = (
+        "import os, signal, sys; from pagedlab import LLM; "
+        f"llm = LLM({str(TINY_MODEL)!r}, device='cpu', num_blocks=8, tensor_parallel=2, verbose=False); "
+        "c = llm.model.ranks.children; print(c.processes[0].pid, c.folder, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False, text=True)
+    assert done.returncode == -9
+    pid, folder = done.stdout.split()[-2:]
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the child is still there"
+        time.sleep(0.05)
+    assert not os.path.exists(folder)
+
+
+def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its last words, and long before anybody's patience is at an end."""
+    wrong = {"model": "no/such/model"}
+    monkeypatch.setattr(
+        "pagedlab.distributed.Children", lambda entry, size, words: Children(entry, size, words | wrong)
+    )
+    before = set(psutil.Process().children())
+    with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code 1\): ValueError: there is no folder"):
+        LLM(TINY_MODEL, device="cpu", num_blocks=8, tensor_parallel=2, verbose=False)
+    assert set(psutil.Process().children()) == before
+
+
+def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 fails alone: the others wait in a sum that will never be complete, so none of them can go on."""
+
+    class OneChild:
+        someone_died = stopped = False
+
+        def obituary(self, grace: float) -> None:
+            return None
+
+        def stop(self, patience: float) -> None:
+            self.stopped = True
+
+    def broken() -> None:
+        raise ZeroDivisionError("planted")
+
+    child = OneChild()
+    ranks = Ranks(0, 2, torch.device("cpu"), child)  # type: ignore[arg-type]
+    monkeypatch.setattr(ranks, "tell", lambda verb, numbers: None)
+    assert ranks.call(Verb.RUN, work=lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        ranks.call(Verb.RUN, work=broken)
+    assert child.stopped
+    with pytest.raises(RankLost, match=r"a step failed half-way \(ZeroDivisionError"):
+        ranks.call(Verb.RUN, work=lambda: 7)
+
+
+def test_the_command_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["Once", "--model", str(TINY_MODEL), "--ranks", "4", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.startswith("error: 2 KV heads cannot be shared evenly by 4 ranks")
+
+
+def test_an_engine_with_one_rank_closes_too(tiny: Model) -> None:
+    with engine(tiny, 8) as llm:
+        assert len(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=1))) == 1
+
+
+def test_close_ends_the_ranks_and_says_so_later(two: SharedModel) -> None:
+    """The last test here, since it ends the pair that the others share."""
+    rank = other_rank(two)
+    with LLM(two, attention_backend="torch") as llm:
+        assert rank.is_running()
+        assert llm.pool.num_blocks == min(256 * two.max_length // 16, llm.cache.blocks_that_fit())
+    assert not rank.is_running()
+    llm.close()
+    with pytest.raises(RankLost, match="closed"):
+        llm.generate([[1, 2, 3]])

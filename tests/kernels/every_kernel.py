@@ -1,0 +1,59 @@
+"""Every Triton kernel once, small, checked: what compute-sanitizer is pointed at.
+
+    compute-sanitizer --tool memcheck python tests/kernels/every_kernel.py
+    compute-sanitizer --tool racecheck python tests/kernels/every_kernel.py
+
+PYTORCH_NO_CUDA_MEMORY_CACHING=1 gives every tensor an allocation of its own, so that reading past one shows.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from test_attention import make
+from test_attention_kernels import assert_close
+
+from pagedlab.kernels.attention import triton_attention
+from pagedlab.kernels.cache import KV, copy_blocks, write_kv
+from pagedlab.kernels.plan import choose_plan
+from pagedlab.lessons import ladder
+
+BATCHES = {
+    "decode": [(1, 1), (1, 16), (1, 17), (1, 300), (1, 0)],
+    "decode, split": [(1, 900), (1, 256), (1, 0)],
+    "mixed": [(1, 33), (40, 40), (9, 100), (1, 700), (0, 4), (1, 0)],
+    "prefill": [(150, 150), (70, 90)],
+}
+
+
+def main() -> None:
+    for heads, dim, block_size in [((14, 2), 64, 16), ((8, 2), 128, 16), ((5, 1), 80, 8)]:
+        for dtype in (torch.bfloat16, torch.float32):
+            for name, lengths in BATCHES.items():
+                case = make(0, lengths, heads, dim, block_size, dtype)
+                tensors = (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens, case.query_starts)
+                args = [tensor.cuda() for tensor in tensors]
+                plan = choose_plan(args[0], args[1], args[3])
+                assert_close(case, triton_attention(*args, plan=plan).cpu())
+                print(f"{name}: heads {heads}, dim {dim}, {dtype}, splits {plan.splits}")
+    case = make(0, [(1, length) for length in (1, 16, 100)], (8, 2), 64)
+    args = [t.cuda() for t in (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens)]
+    for rung in (ladder.one_page, ladder.several_pages, ladder.packed_heads):
+        assert_close(case, rung(*args).cpu())
+        print(rung.__name__)
+    cache = KV(*torch.randn(2, 2, 6, 8, 3, 80, device="cuda"))
+    k, v = torch.randn(2, 5, 3, 80, device="cuda")
+    write_kv(k, v, cache.keys[1], cache.values[1], torch.tensor([3, -1, 47, 0, 9], device="cuda"))
+    assert torch.equal(cache.keys[1].flatten(0, 1)[[3, 47, 0, 9]], k[[0, 2, 3, 4]])
+    expected = cache.values[:, [0, 5]].clone()
+    copy_blocks(cache, cache, [0, 5], [1, 2])
+    assert torch.equal(cache.values[:, [1, 2]], expected)
+    print("write, copy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The figure style, and the pictures of memory: what is drawn is what the simulation saw."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+from matplotlib_inline.backend_inline import _fetch_figure_metadata
+from PIL import Image
+
+from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.memory import Region, Request, make_allocator
+from pagedlab.lessons.plots import draw_memory, draw_rates, draw_shares, draw_step_times, draw_strip, figure
+from pagedlab.lessons.simulation import KINDS, Place, Run, Sample, simulate
+
+matplotlib.use("Agg")
+
+
+@pytest.mark.parametrize("ticks", [{}, {"yticks": []}, {"xticks": [], "yticks": []}])
+def test_the_ground_is_transparent_and_jupyter_puts_nothing_behind_it(ticks: dict[str, list[float]]) -> None:
+    fig, ax = figure(2, 1)
+    ax.set(**ticks)
+    file = io.BytesIO()
+    fig.savefig(file, format="png")
+    assert np.asarray(Image.open(file))[0, 0, 3] == 0
+    assert _fetch_figure_metadata(fig) is None
+
+
+def test_shares_are_stacked_and_named() -> None:
+    _, ax = figure()
+    rows = {"max": {"used": 0.2, "reserved": 0.1, "internal": 0.6, "external": 0.1}, "paged": {"used": 0.96}}
+    draw_shares(ax, rows)
+    bars = {container.get_label(): [bar.get_width() for bar in container] for container in ax.containers}
+    assert bars == {"used": [20, 96], "reserved": [10, 0], "internal": [60, 0], "external": [10, 0]}
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["max  20.0 %", "paged  96.0 %"]
+
+
+def test_a_strip_is_as_wide_as_its_tokens() -> None:
+    _, ax = figure()
+    draw_strip(ax, 0, [Place(0, 20, 36, [Region(32, 16), Region(0, 16)])])
+    drawn = [patch.get_paths()[0].get_extents() for patch in ax.collections]
+    assert [(box.x0, box.x1) for box in drawn] == [(32, 48), (32, 48), (0, 4), (0, 16)]
+
+
+def test_memory_is_drawn_slot_by_slot() -> None:
+    """One sample of 16 slots: a request of 3 tokens that will have 5, in slots 8 to 15."""
+    place = Place(2, 3, 5, [Region(8, 8)])
+    run = Run(16, [Sample(0, 1, 0, dict.fromkeys(KINDS, 0), [place])])
+    _, ax = figure()
+    draw_memory(ax, run, height=16)
+    picture = ax.images[0].get_array()
+    colors = [{tuple(np.round(pixel, 3)) for pixel in row if pixel[3]} for row in np.asarray(picture)]
+    mine, nobody = (tuple(np.round(to_rgba(color), 3)) for color in (sequence_color(2), NEUTRAL))
+    assert colors == [set()] * 8 + [{mine}] * 5 + [{nobody}] * 3
+    solid = [bool(row[:, 3].all()) for row in np.asarray(picture)]
+    assert solid == [False] * 8 + [True] * 3 + [False] * 5, "tokens are solid, the rest striped"
+
+
+@pytest.mark.parametrize("name", ["max", "paged"])
+def test_the_drawn_share_is_the_used_share(name: str) -> None:
+    requests = [Request(30, 40), Request(50, 14), Request(20, 60)] * 4
+    run = simulate(requests, make_allocator(name, 512, max_length=128, block_size=16), max_steps=30, places=True)
+    _, ax = figure()
+    draw_memory(ax, run, height=512)
+    columns = np.asarray(ax.images[0].get_array())[..., 3].reshape(512, 30, -1)
+    solid = columns.all(axis=2).sum(axis=0)
+    assert [int(n) for n in solid] == [sample.slots["used"] for sample in run.samples]
+
+
+def test_rates_are_bars_to_the_best_run() -> None:
+    _, ax = figure()
+    draw_rates(ax, {"ours": [2500], "others": [1656, 1200]}, theirs=["others"], roof=9000)
+    ours, others, roof = ax.patches
+    assert [round(bar.get_x() + bar.get_width()) for bar in ax.patches] == [2500, 1656, 9000]
+    assert ours.get_x() == others.get_x() == roof.get_x() == 1000, "a logarithmic axis has no zero to begin at"
+    assert [bool(bar.get_hatch()) for bar in (ours, others)] == [False, True]
+    assert [text.get_text().strip() for text in ax.texts] == ["2,500", "1,200\N{EN DASH}1,656", "9,000"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["ours", "others", "roof"]
+
+
+def test_what_kernels_leave_of_a_step_is_idle() -> None:
+    _, ax = figure()
+    steps = {
+        "eager": {"wall ms": 10.0, "ms by group": {"attention": 1.5, "other": 0.5}},
+        "graphs": {"wall ms": 2.5, "ms by group": {"other": 0.5, "attention": 1.5, "sampling": 0.25}},
+    }
+    draw_step_times(ax, steps, 1.0)
+    rows = [[bar.get_width() for bar in ax.patches if round(bar.get_y() + 0.3) == y] for y in (0, 1)]
+    assert rows == [[1.5, 0.5, 0.0, 8.0], [1.5, 0.5, 0.25, 0.25]]
+    assert [text.get_text() for text in ax.texts] == [" 10.0 ms, busy 20%", " 2.5 ms, busy 90%"]

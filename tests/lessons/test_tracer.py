@@ -1,0 +1,176 @@
+"""The address tracer: what it notes is what the kernels load, and the pictures show just that."""
+
+from __future__ import annotations
+
+import random
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the tracer asks Triton's interpreter")
+from matplotlib.colors import to_rgb
+
+from pagedlab.checks.kernel import _splits
+from pagedlab.kernels.runtime import INTERPRETED, tl, triton
+from pagedlab.lessons import tracer
+from pagedlab.lessons.colors import sequence_color
+from pagedlab.lessons.plots import draw_loads, draw_tiles, figure
+from pagedlab.lessons.tracer import RUNGS, record, trace_decode, trace_ragged
+
+matplotlib.use("Agg")
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
+HEADS, KV_HEADS, SIZE = 4, 2, 16  # of tracer.Batch
+LENGTHS = (150, 5, 33)
+
+
+@triton.jit
+def every_second(out, x, y, N: tl.constexpr):  # noqa: N803
+    i = tl.arange(0, 4)
+    tl.store(out + tl.program_id(0), tl.sum(tl.load(x + 2 * i, mask=2 * i < N, other=0.0)) + tl.load(y))
+
+
+@interpreted
+def test_loads_are_noted_by_tensor_program_and_element() -> None:
+    x, y, unseen, out = torch.arange(8.0), torch.tensor([5.0]), torch.zeros(3), torch.zeros(2)
+    loads = record(lambda: every_second[(2,)](out, x, y, 6), x=x, y=y, unseen=unseen)
+    found = {name: [(load.program, load.step, load.elements.tolist()) for load in loads[name]] for name in loads}
+    programs = [(0, 0, 0), (1, 0, 0)]
+    assert found["x"] == [(program, 0, [0, 2, 4]) for program in programs]  # 6 is masked
+    assert found["y"] == [(program, 0, [0]) for program in programs]
+    assert found["unseen"] == []
+    assert out.tolist() == [11.0, 11.0], "a traced kernel computes what it always does"
+
+
+@interpreted
+def test_the_interpreter_is_left_as_it_was() -> None:
+    from triton.runtime.interpreter import interpreter_builder
+
+    with pytest.raises(ZeroDivisionError):
+        record(lambda: 1 // 0, x=torch.zeros(1))
+    assert "create_masked_load" not in vars(interpreter_builder)
+
+
+def expected(rung: str, lengths: tuple[int, ...]) -> dict[tuple[int, int, int, int], set[int]]:
+    """From the formulas alone: (program, program, step, sequence) -> the rows of keys loaded."""
+    tables, loads = tracer._batch(lengths, [1] * len(lengths)).tables(), {}
+    for b, length in enumerate(lengths):
+        splits = -(-length // 128) if "split" in rung and length >= 256 else 1
+        tile = SIZE if "one page" in rung else 32
+        tiles = -(-length // tile)
+        for head in range(HEADS if rung[0] in "12" else KV_HEADS):
+            kv_head = head * KV_HEADS // HEADS if rung[0] in "12" else head
+            for split in range(splits):
+                for step, i in enumerate(range(split * tiles // splits, (split + 1) * tiles // splits)):
+                    positions = range(i * tile, min((i + 1) * tile, length))
+                    rows = {(tables[b][p // SIZE] * SIZE + p % SIZE) * KV_HEADS + kv_head for p in positions}
+                    program = (b * KV_HEADS + head, split) if "split" in rung else (b, head)
+                    loads[(*program, step, b)] = rows
+    return loads
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_kernels_load_what_the_formulas_say(rung: str, seed: int) -> None:
+    dice = random.Random(seed)
+    lengths = (dice.randint(200, 400), dice.randint(1, 60), SIZE * dice.randint(1, 4))
+    trace = trace_decode(rung, lengths)
+    found = {
+        (program[0], program[1], step, load): rows
+        for step, programs in enumerate(trace.steps)
+        for program, rows in programs.items()
+        for load in [program[0] // KV_HEADS if "split" in rung else program[0]]
+    }
+    assert {key: set(rows.tolist()) for key, rows in found.items()} == expected(rung, lengths)
+    assert trace.rows_stored == sum(lengths) * KV_HEADS
+    assert trace.rows_loaded == trace.rows_stored * (HEADS // KV_HEADS if rung[0] in "12" else 1)
+
+
+def test_ragged_tiles_cover_every_query_once_and_all_that_it_sees(seed: int) -> None:
+    dice = random.Random(seed)
+    lengths = [40, *(dice.randint(1, 50) for _ in range(4))]
+    queries = [40, *(dice.choice([1, dice.randint(1, length)]) for length in lengths[1:])]
+    trace = trace_ragged(lengths, queries)
+    starts = np.cumsum([0, *queries])
+    for kv_head in range(KV_HEADS):
+        tiles = [rows for program, rows in trace.queries.items() if program[0] % KV_HEADS == kv_head]
+        assert sorted(np.concatenate(tiles)) == list(range(sum(queries)))
+    for program, rows in trace.queries.items():
+        b = int(np.searchsorted(starts, rows[0], side="right")) - 1
+        assert rows[-1] < starts[b + 1], "a tile belongs to one sequence"
+        last = lengths[b] - (starts[b + 1] - rows[-1])  # position of the tile's last query
+        assert trace.keys[program].tolist() == list(range(last + 1))
+
+
+@interpreted
+def test_where_triton_compiles_another_process_interprets(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = trace_decode("3 heads packed", (20,))
+    monkeypatch.setattr(tracer, "INTERPRETED", False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    there = trace_decode("3 heads packed", (20,))
+    assert [{p: rows.tolist() for p, rows in step.items()} for step in there.steps] == [
+        {p: rows.tolist() for p, rows in step.items()} for step in here.steps
+    ]
+    with pytest.raises(ValueError, match="TRITON_INTERPRET"):
+        record(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: trace_decode("5", (3,)), "there is no rung '5'"),
+        (lambda: trace_decode("4 split", (0,)), "one query or more"),
+        (lambda: trace_decode("4 split", (641,)), "40 pages of 16"),
+        (lambda: trace_ragged((4, 4), (5, 1)), "no more than its length"),
+        (lambda: trace_ragged((4, 4), (1,)), "each sequence brings"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
+
+
+@interpreted
+def test_only_plain_tensors_are_traced() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        record(lambda: None, x=torch.zeros(4, 4).T)
+
+
+def test_the_picture_shows_what_is_loaded_now_and_before() -> None:
+    trace = trace_decode("3 heads packed", LENGTHS)
+    _, ax = figure()
+    draw_loads(ax, trace, step=1)
+    widths: dict[tuple[object, float], float] = {}
+    for patch in ax.collections:
+        if len(patch.get_facecolor()):
+            color = tuple(patch.get_facecolor()[0][:3]), patch.get_alpha()
+            widths[color] = widths.get(color, 0) + patch.get_paths()[0].get_extents().width
+    before, now = {0: 32, 1: 5, 2: 32}, {0: 32, 2: 1}  # slots, of each of two KV heads
+    told = {(to_rgb(sequence_color(b)), 0.3): 2 * n for b, n in before.items()}
+    told |= {(to_rgb(sequence_color(b)), 1): 2 * n for b, n in now.items()}
+    assert widths == told
+    assert ax.get_title() == "step 2 of 5: 4 of 6 programs at work"
+    names = {text.get_text() for text in ax.texts if "(" in text.get_text()}
+    assert names == {"(0,0)", "(0,1)", "(2,0)", "(2,1)"}
+
+
+def test_tiles_are_solid_where_a_query_sees_a_key() -> None:
+    _, ax = figure()
+    draw_tiles(ax, trace_ragged((20, 30), (20, 1)))
+    picture = np.asarray(ax.images[0].get_array())
+    solid = picture[..., 3] == 1
+    assert solid[:20].tolist() == np.tri(20, 30, dtype=bool).tolist()
+    assert solid[20].all()
+    assert len({tuple(row[0][:3]) for row in picture}) == 3, "two tiles of the prompt, one of the new token"
+
+
+def test_splits_of_the_exercise_are_those_of_the_library(seed: int) -> None:
+    from pagedlab.kernels.plan import MAX_SPLITS, choose_plan, multiprocessors
+
+    dice = random.Random(seed)
+    processors = multiprocessors(torch.device("cpu"))
+    for _ in range(50):
+        batch, kv_heads, pages = dice.randint(1, 9), dice.choice([1, 2, 4]), dice.randint(1, 200)
+        q, k = torch.empty(batch, 2 * kv_heads, 128), torch.empty(1, 16, kv_heads, 128)
+        plan = choose_plan(q, k, torch.empty(batch, pages))
+        assert plan.splits == min(MAX_SPLITS, _splits(batch, kv_heads, 16 * pages, processors))

@@ -1,0 +1,128 @@
+"""Request-length traces: the generator, the shipped files, the real ones where they are present."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagedlab.lessons.traces import PERCENTILES, SHAPES, exponential, load, save, shared_prompts, synthetic
+
+REAL = os.environ.get("PAGEDLAB_TRACES", "")
+needs_real = pytest.mark.skipif(not REAL, reason="set PAGEDLAB_TRACES to a folder with the real Azure CSV files")
+
+
+@pytest.fixture(autouse=True)
+def _shipped_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAGEDLAB_TRACES", raising=False)
+
+
+@pytest.mark.parametrize("name", ["conversation", "code"])
+def test_the_shipped_file_is_what_the_generator_writes(name: str, tmp_path: Path) -> None:
+    drawn, shipped = synthetic(name, 2000), load(name)
+    assert shipped.requests() == drawn.requests()
+    np.testing.assert_allclose(shipped.seconds, drawn.seconds)
+    assert shipped.source == drawn.source
+    assert shipped.source.startswith("synthetic, shaped by the Azure LLM inference trace 2023")
+
+
+@given(name=st.sampled_from(sorted(SHAPES)), seed=st.integers(0, 2**32), n=st.integers(0, 50))
+def test_a_seed_is_a_trace_within_its_shape(name: str, seed: int, n: int) -> None:
+    trace, again, shape = synthetic(name, n, seed), synthetic(name, n, seed), SHAPES[name]
+    assert trace.requests() == again.requests()
+    assert len(trace) == n
+    assert (np.diff(trace.seconds) >= 0).all()
+    for lengths, values in ((trace.prompt, shape.prompt), (trace.output, shape.output)):
+        assert ((lengths >= round(values[0])) & (lengths <= round(values[-1]))).all()
+        assert (lengths >= 1).all()
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_percentiles_and_rate_are_those_asked_for(name: str) -> None:
+    seed = int(np.random.SeedSequence().entropy) % 2**32  # type: ignore[arg-type]
+    print(f"seed {seed}")
+    n = 20_000
+    trace, shape = synthetic(name, n, seed), SHAPES[name]
+    for lengths, values in ((trace.prompt, shape.prompt), (trace.output, shape.output)):
+        for p, value in zip(PERCENTILES[2:9], values[2:9], strict=True):
+            # The share of lengths below a percentile's value is binomial: six standard deviations either way, and
+            # half a token, since lengths are whole. Many requests may share the value itself.
+            margin = 6 * (p / 100 * (1 - p / 100) / n) ** 0.5
+            assert (lengths < value - 0.5).mean() <= p / 100 + margin, (name, p)
+            assert (lengths <= value + 0.5).mean() >= p / 100 - margin, (name, p)
+    assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, rel=6 / n**0.5)
+
+
+def test_other_seeds_are_other_traces() -> None:
+    assert synthetic("code", 50, seed=1).requests() != synthetic("code", 50, seed=2).requests()
+
+
+def test_exponential_has_the_mean_asked_for() -> None:
+    u = (np.arange(100_000) + 0.5) / 1000
+    for mean in (58.45, 337.99):
+        drawn = np.exp(np.interp(u, PERCENTILES, np.log(exponential(mean))))
+        assert drawn.mean() == pytest.approx(mean, rel=0.05)  # log-linear between percentiles, and never below 1
+
+
+def test_first_and_at_most_keep_the_order() -> None:
+    trace = synthetic("conversation", 300)
+    assert trace.first(7).requests() == trace.requests()[:7]
+    short = trace.at_most(500)
+    assert short.requests() == [r for r in trace.requests() if sum(r) <= 500]
+    assert 0 < len(short) < 300
+    assert len(short.seconds) == len(short)
+
+
+def test_save_and_load_are_inverse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagedlab.lessons.traces.DATA", tmp_path)
+    trace = synthetic("alpaca", 20, seed=3)
+    save(trace, tmp_path / "alpaca.csv")
+    assert load("alpaca").requests() == trace.requests()
+
+
+def test_a_real_file_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    for trace in (load("conversation", tmp_path), load("conversation", str(tmp_path))):
+        assert trace.requests() == [(374, 44), (396, 109)]
+        np.testing.assert_allclose(trace.seconds, [0, 4.314579], atol=1e-6)
+        assert trace.source.startswith("real")
+    monkeypatch.setenv("PAGEDLAB_TRACES", str(tmp_path))
+    assert load("conversation").source.startswith("real")
+    assert load("code").source.startswith("synthetic"), "only one of the two was downloaded"
+
+
+@pytest.mark.parametrize("call", [lambda: synthetic("mails", 3), lambda: load("mails")])
+def test_an_unknown_name_lists_the_known(call: object) -> None:
+    with pytest.raises(ValueError, match=r"mails.*code, .*conversation|mails.*conversation, code"):
+        call()  # type: ignore[operator]
+
+
+@needs_real
+@pytest.mark.parametrize("name", ["conversation", "code"])
+def test_percentiles_are_those_of_the_real_trace(name: str) -> None:
+    trace, shape = load(name, REAL), SHAPES[name]
+    assert trace.source.startswith("real")
+    np.testing.assert_allclose(np.percentile(trace.prompt, PERCENTILES), shape.prompt, atol=0.051)
+    np.testing.assert_allclose(np.percentile(trace.output, PERCENTILES), shape.output, atol=0.051)
+    assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, abs=0.005)
+
+
+def test_prompts_that_begin_alike(seed: int) -> None:
+    single = shared_prompts(200, num_systems=3, chats=0, vocabulary=50_000, seed=seed)
+    assert single == shared_prompts(200, num_systems=3, chats=0, vocabulary=50_000, seed=seed)
+    openings = Counter(tuple(prompt[:64]) for prompt, _ in single)
+    assert len(openings) == 3
+    assert max(openings.values()) > 200 / 3  # Zipf: the first of three gets six of eleven
+    assert len({tuple(prompt) for prompt, _ in single}) == 200
+    chats = shared_prompts(200, num_systems=3, vocabulary=50_000, seed=seed)
+    past = {tuple(prompt + answer) for prompt, answer in chats}
+    turns = sum(any(tuple(prompt[:n]) in past for n in range(len(prompt))) for prompt, _ in chats)
+    assert 60 < turns < 140

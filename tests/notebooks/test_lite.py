@@ -1,0 +1,222 @@
+"""JupyterLite: what a browser cannot run becomes text, and what stays runs in Chromium with no other server to ask.
+
+The second part builds the whole site and takes minutes: `make test-lite` runs it (PAGEDLAB_TEST_LITE=1).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import browser
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from build_lite import NOTEBOOKS, CannotFetch, closure, locked_files, sha256  # noqa: E402
+from lite_notebooks import NOTE, OWN_IMPORTS, convert, for_browser, imports, without_torch  # noqa: E402
+
+
+def code(*sources: str) -> nbformat.NotebookNode:
+    return new_notebook(cells=[new_code_cell(source) for source in sources])
+
+
+def converted(notebook: nbformat.NotebookNode) -> list[str]:
+    """The sources of its cells, those that became text as "text"."""
+    result = for_browser(notebook, lambda statement: "torch" not in statement, {"there.ipynb", "../data/README.md"})
+    nbformat.validate(result)
+    return ["text" if NOTE in cell.source else cell.source for cell in result.cells]
+
+
+def test_a_cell_without_torch_stays_as_it_is() -> None:
+    assert converted(code("import json\nx = json.dumps(1)", "x")) == ["import json\nx = json.dumps(1)", "x"]
+
+
+def test_a_cell_that_imports_torch_and_those_that_use_its_names_become_text() -> None:
+    cells = ["from torch import ones\na = ones(2)", "def f():\n    return a", "b = 2", "f()", "b"]
+    assert converted(code(*cells)) == ["text", "text", "b = 2", "text", "b"]
+
+
+def test_a_name_is_there_again_once_a_cell_without_torch_makes_it() -> None:
+    assert converted(code("import torch\nx = torch.ones(1)", "x = 1", "x")) == ["text", "x = 1", "x"]
+
+
+def test_names_inside_functions_are_nobody_elses() -> None:
+    assert converted(code("import torch\ndef f(x):\n    i = torch\n    return i", "i = x = 1", "i + x"))[1:] == [
+        "i = x = 1",
+        "i + x",
+    ]
+
+
+def test_imports_that_later_cells_need_are_kept() -> None:
+    cells = ["import torch\nimport json, random\nx = torch", "json.dumps(1)"]
+    assert converted(code(*cells)) == ["text", f"{OWN_IMPORTS}\nimport json", "json.dumps(1)"]
+
+
+def test_text_cells_show_code_and_stored_output() -> None:
+    cell = new_code_cell("import torch\nprint(1)\ntorch")
+    cell.outputs = [
+        new_output("stream", text="1\n"),
+        new_output("display_data", data={"image/png": "aGk=", "text/plain": "a picture"}),
+        new_output("execute_result", data={"text/html": "<b>2</b>", "text/plain": "two"}),
+    ]
+    (text,) = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
+    assert text.cell_type == "markdown"
+    for part in ("```python\nimport torch\nprint(1)\ntorch\n```", "```text\n1\n```", "```text\ntwo\n```"):
+        assert part in text.source
+    assert "![output](attachment:1.png)" in text.source
+    assert text.attachments == {"1.png": {"image/png": "aGk="}}
+
+
+def test_links_to_what_does_not_come_along_become_plain_text() -> None:
+    text = "[a](there.ipynb), [b](gone.ipynb#part), [c](https://example.org/x), [d](../data/README.md) [e](#here)"
+    (cell,) = for_browser(
+        new_notebook(cells=[new_markdown_cell(text)]), bool, {"there.ipynb", "../data/README.md"}
+    ).cells
+    assert cell.source == "[a](there.ipynb), b, [c](https://example.org/x), [d](../data/README.md) [e](#here)"
+
+
+def test_each_import_is_tried_where_torch_is_missing() -> None:
+    statements = imports(
+        "import json\nfrom pagedlab import BlockPool, LLM\nfrom pagedlab.model import load_model\n%pip x"
+    )
+    works = without_torch(statements)
+    assert [statement for statement in statements if works(statement)] == [
+        "import json",
+        "from pagedlab import BlockPool",
+    ]
+
+
+def test_our_notebooks_keep_what_a_browser_can_run(tmp_path: Path) -> None:
+    names = [f"{name}.ipynb" for name in NOTEBOOKS]
+    files = convert(ROOT / "notebooks", names, tmp_path)
+    assert all((ROOT / "notebooks" / file).is_file() for file in files)
+    lost = {}
+    for name in names:
+        before = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        after = nbformat.read(tmp_path / name, as_version=4)
+        assert {cell.id for cell in before.cells} <= {cell.id for cell in after.cells}
+        lost[name[:2]] = sum(NOTE in cell.source for cell in after.cells)
+    assert (lost["01"], lost["02"]) == (0, 0)  # "no GPU, no PyTorch", they say
+    assert 0 < lost["03"] < lost["05"]  # the model writes two stories in 03, and answers all along in 05
+
+
+def test_a_wheel_with_another_sha256_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = {
+        "a": {"depends": ["B_c"], "sha256": sha256(b"a"), "file_name": "a.whl"},
+        "b-c": {"depends": [], "sha256": sha256(b"b"), "file_name": "b.whl"},
+        "other": {"depends": [], "sha256": sha256(b"o"), "file_name": "o.whl"},
+    }
+    entries = closure(lock, ("a",))
+    assert set(entries) == {"a", "b-c"}
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "a.whl").write_bytes(b"a")
+    (tmp_path / "server" / "b.whl").write_bytes(b"something else")
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setattr("build_lite.PYODIDE_SERVER", f"{(tmp_path / 'server').as_uri()}/")
+    monkeypatch.setattr("build_lite.pip", lambda *arguments: _empty_wheel(Path(arguments[3])))
+    with pytest.raises(CannotFetch, match=r"b\.whl"):
+        locked_files(entries, tmp_path / "cache")
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["a.whl"]
+
+
+def _empty_wheel(folder: Path) -> None:
+    (folder / "mirror.whl").write_bytes(b"PK\5\6" + bytes(18))  # a zip archive of no files
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A static server on the loopback interface: its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def lite() -> Iterator[tuple[str, Any]]:
+    """The address of the built site, and a Chromium."""
+    if not os.environ.get("PAGEDLAB_TEST_LITE"):
+        pytest.skip("building JupyterLite takes minutes: make test-lite")
+    if why := browser.missing():
+        pytest.skip(why)
+    build = subprocess.run(
+        [sys.executable, ROOT / "tools" / "build_lite.py"], capture_output=True, text=True, check=False
+    )
+    if build.returncode == 3:
+        pytest.skip(f"what JupyterLite is made of cannot be fetched: {build.stderr[-400:]}")
+    assert build.returncode == 0, build.stderr
+    from playwright.sync_api import sync_playwright
+
+    with serving(ROOT / "build" / "live" / "lite") as url, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
+        yield url, chromium
+        chromium.close()
+
+
+@contextmanager
+def opened(lite: tuple[str, Any], name: str) -> Iterator[Any]:
+    """A page with the notebook run from top to bottom, in which no other server was asked for anything."""
+    url, chromium = lite
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    refused: list[str] = []
+
+    def only_ours(route: Any) -> None:
+        if route.request.url.startswith((f"{url}/", "blob:", "data:", "attachment:")):
+            route.continue_()
+        else:
+            refused.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", only_ours)
+    page = context.new_page()
+    page.goto(f"{url}/notebooks/index.html?path=notebooks/{name}.ipynb", wait_until="domcontentloaded")
+    page.wait_for_function("() => window.jupyterapp && document.querySelector('.jp-Notebook .jp-Cell')", timeout=60_000)
+    page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+        timeout=180_000,
+    )
+    browser.run_all(page, timeout_s=240)
+    yield page
+    assert refused == []
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_runs_in_the_browser(lite: tuple[str, Any], name: str) -> None:
+    with opened(lite, name) as page:
+        assert browser.cell_errors(page) == []
+        assert (
+            browser.run_python(page, "import sys; print('torch' in sys.modules, sys.platform)") == "False emscripten\n"
+        )
+        if folder := os.environ.get("PAGEDLAB_SCREENSHOTS"):
+            page.screenshot(path=f"{folder}/lite_{name}.png")
+        widgets = page.locator('[data-op="new"]')
+        if name in ("02_block_pool", "03_copy_on_write"):
+            assert widgets.count() >= 2
+            used = page.locator('[data-stat="used"]').first
+            before = used.inner_text()
+            widgets.first.click()
+            page.wait_for_function("([old, node]) => node.innerText !== old", arg=[before, used.element_handle()])
+            assert int(used.inner_text()) > int(before)

@@ -1,0 +1,74 @@
+"""The documentation site: built from the stored outputs without a warning, and sufficient to itself."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import pagedlab
+
+for needed in ("sphinx", "myst_nb", "furo", "latex2mathml"):
+    pytest.importorskip(needed, reason="the site needs pip install 'pagedlab[site]'")
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+# What a browser loads of itself: not links, which wait for a click.
+LOADED = re.compile(r"""(?:\bsrc=|<link[^>]*\bhref=|url\(|@import\s)\s*["']?\s*(?:https?:)?//[^\s"')]+""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", ROOT / "docs"]
+    command += ["-D", "html_extra_path=root"]  # without JupyterLite, which may have been built here
+    run = subprocess.run(
+        [*command, "-d", folder / "trees", ROOT, folder / "html"], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    return folder / "html"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_page_with_all_its_outputs(site: Path, path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    pictures = sum("image/png" in output.get("data", {}) for output in outputs)
+    page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+    assert page.count('class="cell_input') == sum(cell.cell_type == "code" for cell in cells)
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for output in outputs:
+        if output.output_type == "stream":
+            assert output.text.strip() in text
+    assert len(re.findall(r'<img [^>]*src="\.\./_images/', page)) >= pictures
+
+
+def test_nothing_is_loaded_from_another_server(site: Path) -> None:
+    files = [file for file in site.rglob("*") if file.suffix in (".html", ".css", ".js")]
+    found = {match for file in files for match in LOADED.findall(file.read_text(encoding="utf-8", errors="replace"))}
+    assert len(files) > len(NOTEBOOKS)
+    assert not found
+
+
+def test_formulas_need_no_script(site: Path) -> None:
+    page = (site / "notebooks" / "01_fragmentation.html").read_text(encoding="utf-8")
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
+
+
+def test_the_reference_names_everything_public(site: Path) -> None:
+    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+    named = set(re.findall(r'id="pagedlab\.[\w.]+\.(\w+)"', page))
+    assert set(pagedlab.__all__) <= named
+    assert {"PrefixCache", "match", "insert", "paged_decode", "paged_attention", "generate", "stream"} <= named
+
+
+def test_the_front_page_leads_to_every_notebook(site: Path) -> None:
+    page = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    for path in NOTEBOOKS:
+        assert f'href="../notebooks/{path.stem}.html"' in page
+    assert "url=docs/index.html" in (site / "index.html").read_text(encoding="utf-8")

@@ -1,0 +1,131 @@
+"""The repository keeps its promises: one list of dependencies, a light import, notebooks fit to be committed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from rattler import MatchSpec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+
+
+def python(code: str, *options: str) -> str:
+    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_pagedlab_is_light() -> None:
+    heavy = python("import sys, pagedlab; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])")
+    assert heavy.strip() == "[]"
+
+
+PURE = ["blocks", "prefix", "eviction", "request", "scheduler", "shipped", "lessons.memory", "lessons.traces"]
+
+
+@pytest.mark.parametrize("module", [*PURE, "checks", "widgets"])
+def test_modules_of_the_first_notebooks_do_not_import_torch(module: str) -> None:
+    assert python(f"import sys, pagedlab.{module}; print('torch' in sys.modules)").strip() == "False"
+
+
+def test_public_names_can_be_imported() -> None:
+    import pagedlab
+
+    for name in pagedlab.__all__:
+        assert getattr(pagedlab, name).__name__ == name
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = pagedlab.nonsense
+
+
+def test_environment_installs_this_project_on_the_same_python() -> None:
+    *specs, pip = ENVIRONMENT["dependencies"]
+    assert [MatchSpec(spec, strict=True).name.normalized for spec in specs] == ["python", "pip"]
+    assert specs[0] == "python" + PROJECT["requires-python"]
+    (install,) = pip["pip"]
+    extras = re.fullmatch(r"-e \.\[(.+)\]", install)
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
+
+
+def test_constraints_satisfy_every_range() -> None:
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
+    )
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    listed = PROJECT["dependencies"] + [r for extra in PROJECT["optional-dependencies"].values() for r in extra]
+    for requirement in map(Requirement, listed):
+        if requirement.name == PROJECT["name"]:
+            assert requirement.extras <= set(PROJECT["optional-dependencies"])  # one extra takes in another
+        elif requirement.marker is None or requirement.marker.evaluate():
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_notebooks_are_normalised() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "normalise_notebooks.py", "--check", *NOTEBOOKS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_fit_to_read(path: Path) -> None:
+    """Short cells, no stored error, no widget state, outputs there, nothing of the machine it ran on."""
+    text = path.read_text()
+    notebook = json.loads(text)
+    assert "widgets" not in notebook["metadata"]
+    assert len(text) < 1_500_000
+    assert any(cell.get("outputs") for cell in notebook["cells"])
+    assert not re.search(r"/(home|root|work|Users|tmp)/", text)
+    for i, cell in enumerate(notebook["cells"]):
+        lines = "".join(cell["source"]).splitlines()
+        if cell["cell_type"] == "code":
+            assert len(lines) <= 25, f"cell {i} has {len(lines)} lines of code"
+            assert not any(output["output_type"] == "error" for output in cell["outputs"]), f"cell {i} stores an error"
+            assert "!" not in "".join(line[0] for line in lines if line), f"cell {i} runs a shell command"
+        elif "<details" not in "".join(lines) and "|---" not in "".join(lines):
+            assert len(lines) <= 8, f"cell {i} has {len(lines)} lines of text"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_links_lead_somewhere(path: Path) -> None:
+    """Every relative link in a notebook's text names a file of the repository."""
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "markdown":
+            for target in re.findall(r"\]\(([^)#\s]+)", "".join(cell["source"])):
+                if not target.startswith("http"):
+                    assert (path.parent / target).exists(), target
+
+
+def test_ci_runs_the_pinned_the_newest_and_a_million_operations() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    jobs = workflow["jobs"]
+    assert set(jobs) == {"pinned", "newest", "fuzz"}
+    assert jobs["pinned"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
+    steps = {name: job["steps"][-1] for name, job in jobs.items()}
+    assert steps["pinned"]["run"] == steps["newest"]["run"] == ".ci/run"
+    assert [name for name, step in steps.items() if "PAGEDLAB_NEWEST" in step["env"]] == ["newest"]
+    assert steps["fuzz"]["env"]["PAGEDLAB_OPERATIONS"] == "1000000"
+    words = shlex.split(steps["fuzz"]["run"])
+    files = [ROOT / word for word in words if word.startswith("tests/")]
+    assert len(files) == 3
+    for file, test in zip(files, words[-1].split(" or "), strict=True):
+        assert "LONG_RUN" in file.read_text()
+        assert test in file.read_text(), f"{file.name} has no test that matches {test!r}"

@@ -1,0 +1,49 @@
+"""What code here never does, and ruff's rules do not see: load pickles in any form, or run a hub's code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(
+    path for folder in ("pagedlab", "tools", "benchmarks", "data") for path in (ROOT / folder).rglob("*.py")
+)
+MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
+ALLOWED = {"pagedlab/lessons/tracer.py": {"pickle"}}  # to and from a child process that it starts itself
+
+
+def findings(source: str) -> Iterator[str]:
+    """Everything in a Python file that should not be there."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from {alias.name for alias in node.names} & MODULES
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            yield node.module
+        elif isinstance(node, ast.Call):
+            if ast.unparse(node.func) == "torch.load":
+                yield "torch.load"
+            for keyword in node.keywords:
+                if keyword.arg == "trust_remote_code":
+                    yield f"{keyword.arg}={ast.unparse(keyword.value)}"
+
+
+def test_nothing_dangerous_but_what_is_argued_for() -> None:
+    found = {path.relative_to(ROOT).as_posix(): set(findings(path.read_text())) for path in SOURCES}
+    assert {name: what for name, what in found.items() if what} == ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import pickle", "pickle"),
+        ("from pickle import loads", "pickle"),
+        ("torch.load(path)", "torch.load"),
+        ("AutoModel.from_pretrained(name, trust_remote_code=flag)", "trust_remote_code=flag"),
+    ],
+)
+def test_the_lint_sees_it(line: str, found: str) -> None:
+    assert found in set(findings(line))

@@ -1,0 +1,654 @@
+"""The server through OpenAI's own client, under a crowd that hangs up, and under a fuzzer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import browser
+import httpx
+import openai
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.model import TINY_MODEL, Model, load_model
+from pagedlab.serving.__main__ import is_loopback, main
+from pagedlab.serving.app import create_app, salt_for
+from pagedlab.serving.background import BackgroundServer
+from pagedlab.serving.engine_thread import EngineThread, Text, run_loop
+
+MODEL = "tiny-qwen2"
+CHAT: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
+STORY = "Once upon a time, there was a"
+LONG = {"model": MODEL, "prompt": STORY, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+
+
+def client_of(server: BackgroundServer, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+@contextmanager
+def serving(llm: LLM, **options: Any) -> Iterator[BackgroundServer]:
+    """A live server, and afterwards every block free or cached."""
+    with BackgroundServer(create_app(llm, **options)) as server:
+        yield server
+    assert_idle(llm)
+
+
+def assert_idle(llm: LLM) -> None:
+    llm.pool.check([])  # type: ignore[attr-defined]
+    assert llm.pool.num_free == llm.pool.num_blocks
+    assert not any(llm.pool.refcount(block_id) for block_id in range(llm.pool.num_blocks))
+
+
+def wait_for(server: BackgroundServer, **values: float) -> dict[str, float]:
+    """The metrics, once these have these values."""
+    for _ in range(1000):
+        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+        pairs = (line.removeprefix("pagedlab_").rsplit(" ", 1) for line in lines if line[0] != "#")
+        seen = {name: float(value) for name, value in pairs}
+        if all(seen[name] == value for name, value in values.items()):
+            return seen
+        time.sleep(0.01)
+    raise AssertionError(f"expected {values}, it stays at {seen}")
+
+
+@pytest.fixture(scope="module")
+def llm(tiny: Model) -> LLM:
+    return LLM(tiny, num_blocks=256)
+
+
+@pytest.fixture(scope="module")
+def server(llm: LLM) -> Iterator[BackgroundServer]:
+    with serving(llm) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: BackgroundServer) -> openai.OpenAI:
+    return client_of(server)
+
+
+@pytest.fixture(scope="module")
+def alone(tiny: Model) -> LLM:
+    """Another engine over the same model, to compare with."""
+    return LLM(tiny, num_blocks=256)
+
+
+# OpenAI's client ----------------------------------------------------------------------------------------------
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).object == "model"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+        client.models.retrieve("gpt")
+
+
+def test_chat_is_what_generate_gives(client: openai.OpenAI, alone: LLM) -> None:
+    (expected,) = alone.generate([CHAT], SamplingParams(max_tokens=24))
+    answer = client.chat.completions.create(model=MODEL, messages=CHAT, temperature=0, max_completion_tokens=24)
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", expected.outputs[0].text)
+    assert choice.finish_reason == expected.outputs[0].finish_reason
+    assert answer.usage is not None
+    counts = (len(expected.prompt_token_ids), len(expected.outputs[0].token_ids))
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == counts
+    assert answer.usage.total_tokens == sum(counts)
+
+
+def test_message_parts_and_the_developer_role(client: openai.OpenAI, alone: LLM) -> None:
+    plain = [{"role": "system", "content": "Be brief."}, *CHAT]
+    (expected,) = alone.generate([plain], SamplingParams(max_tokens=12))
+    parts: list[Any] = [{"type": "text", "text": "Why is the "}, {"type": "text", "text": "sky blue?"}]
+    messages: list[Any] = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=12)
+    assert answer.choices[0].message.content == expected.outputs[0].text
+
+
+@pytest.mark.parametrize("stop", [None, "the", [" there", "zz"]])
+def test_n_sampled_texts_streamed_and_whole(client: openai.OpenAI, alone: LLM, seed: int, stop: Any) -> None:
+    params = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, n=3, seed=seed, stop=stop or ())
+    (expected,) = alone.generate(STORY, params)
+    asked: dict[str, Any] = {"model": MODEL, "prompt": STORY, "max_tokens": 20, "temperature": 0.9, "top_p": 0.95}
+    asked |= {"n": 3, "seed": seed, "stop": stop}
+    whole = client.completions.create(**asked)
+    texts = [(output.text, output.finish_reason) for output in expected.outputs]
+    assert [(choice.text, choice.finish_reason) for choice in whole.choices] == texts
+    pieces: dict[int, str] = dict.fromkeys(range(3), "")
+    reasons: dict[int, Any] = {}
+    chunks = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    for chunk in chunks[:-1]:
+        (choice,) = chunk.choices
+        assert choice.index not in reasons, "nothing comes behind a finish reason"
+        assert chunk.usage is None
+        pieces[choice.index] += choice.text
+        if choice.finish_reason:
+            reasons[choice.index] = choice.finish_reason
+    assert [(pieces[i], reasons[i]) for i in range(3)] == texts
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+
+
+def test_what_might_have_begun_a_stop_string_comes_with_the_end(client: openai.OpenAI, alone: LLM) -> None:
+    (expected,) = alone.generate(STORY, SamplingParams(max_tokens=12))
+    text = expected.outputs[0].text
+    stream = client.completions.create(
+        model=MODEL, prompt=STORY, max_tokens=12, temperature=0, stop=text[-3:] + "~~", stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == text
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_pieces_of_a_forked_text_are_the_text(tiny: Model, data: st.DataObject) -> None:
+    """Also where a character spans several tokens, or the last one is left incomplete."""
+    bytes_of_characters = tiny.encode("\u00e9\u4e16\U0001f642")
+    token = st.one_of(st.integers(0, tiny.vocab_size - 1), st.sampled_from(bytes_of_characters))
+    ids = data.draw(st.lists(token, min_size=1, max_size=12))
+    output = SimpleNamespace(detokenizer=None, token_ids=[], text=tiny.decode(ids), finish_reason=None)
+    text, pieces = Text(output, tiny.tokenizer), []  # type: ignore[arg-type]
+    for i in range(len(ids)):
+        output.token_ids = ids[: i + 1]
+        if data.draw(st.booleans()):
+            pieces.append(text.take()[0])
+            assert not text.ended
+    output.finish_reason = "length"
+    last, reason = text.take()
+    assert reason == "length"
+    assert text.ended
+    assert "".join([*pieces, last]) == output.text
+
+
+def test_chat_stream(client: openai.OpenAI, alone: LLM) -> None:
+    (expected,) = alone.generate([CHAT], SamplingParams(max_tokens=24))
+    stream = client.chat.completions.create(model=MODEL, messages=CHAT, temperature=0, max_tokens=24, stream=True)
+    choices = [choice for chunk in stream for choice in chunk.choices]
+    assert choices[0].delta.role == "assistant"
+    assert all(choice.delta.role is None for choice in choices[1:])
+    assert "".join(choice.delta.content or "" for choice in choices) == expected.outputs[0].text
+    assert len(choices) > 10, "it comes in pieces"
+    assert [choice.finish_reason for choice in choices if choice.finish_reason] == ["length"]
+
+
+def test_several_prompts_in_one_request(client: openai.OpenAI, alone: LLM) -> None:
+    prompts = [STORY, "The sky is", "The ball is"]
+    expected = [c.outputs[0].text for c in alone.generate(prompts, SamplingParams(max_tokens=8))]
+    answer = client.completions.create(model=MODEL, prompt=prompts, max_tokens=8, temperature=0)
+    assert [choice.text for choice in answer.choices] == expected
+    ids = [alone.model.encode(prompt) for prompt in prompts]
+    answer = client.completions.create(model=MODEL, prompt=ids, max_tokens=8, temperature=0)
+    assert [choice.text for choice in answer.choices] == expected
+
+
+def test_sixteen_tokens_unless_asked_for_more(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt=STORY, extra_body={"ignore_eos": True})
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 16
+
+
+def test_a_stream_goes_over_the_wire_as_server_sent_events(server: BackgroundServer) -> None:
+    body = {"model": MODEL, "prompt": STORY, "max_tokens": 3, "temperature": 0, "stream": True}
+    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = answer.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    for event in events[:-2]:
+        assert json.loads(event.removeprefix("data: "))["object"] == "text_completion"
+
+
+# Errors -------------------------------------------------------------------------------------------------------
+
+BAD: list[tuple[dict[str, Any], int, str | None, str]] = [
+    ({"model": "gpt-5"}, 404, "model", "there is no model 'gpt-5'"),
+    ({"prompt": "word " * 3000}, 400, "prompt", "tokens and tiny-qwen2 takes 2048"),
+    ({"max_tokens": 2000, "n": 4}, 400, None, "the request needs .* blocks"),
+    ({"prompt": ""}, 400, "prompt", "the prompt is empty"),
+    ({"prompt": [7, 99999]}, 400, "prompt", "token id 99999 is not in the vocabulary"),
+    ({"prompt": ["fine", ""]}, 400, "prompt", "prompt 1: the prompt is empty"),
+    ({"prompt": {"text": "x"}}, 400, "prompt", "prompt: "),
+    ({"prompt": "\ud800"}, 400, "prompt", "a prompt is a text"),
+    ({"temperature": -1}, 400, "temperature", "greater than or equal to 0"),
+    ({"temperature": float("nan")}, 400, "temperature", "temperature: "),
+    ({"top_p": "much"}, 400, "top_p", "valid number"),
+    ({"n": 2, "temperature": 0}, 400, None, "would all be the same"),
+    ({"max_tokens": 0}, 400, "max_tokens", "greater than or equal to 1"),
+    ({"seed": -1}, 400, "seed", "greater than or equal to 0"),
+    ({"top_k": 10**400}, 400, "top_k", "less than or equal"),
+    ({"stop": ["a", ""]}, 400, "stop", "at least 1 character"),
+    ({"echo": True}, 400, "echo", "echo is not supported"),
+    ({"logprobs": 5}, 400, "logprobs", "logprobs is not supported"),
+    ({"logprobs": 0}, 400, "logprobs", "logprobs is not supported"),
+    ({"stream_options": {"include_usage": True}}, 400, None, "^stream_options is for streams"),
+    ({"beam_width": 4}, 400, "beam_width", "not supported"),
+]
+
+
+@pytest.mark.parametrize(("change", "status", "param", "message"), BAD, ids=[str(case[0])[:40] for case in BAD])
+def test_bad_parameters(
+    server: BackgroundServer, change: dict[str, Any], status: int, param: str | None, message: str
+) -> None:
+    content = json.dumps({"model": MODEL, "prompt": STORY, **change})
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{server.url}/v1/completions", content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(error["message"])
+
+
+def test_neutral_values_of_what_is_not_built_are_accepted(client: openai.OpenAI) -> None:
+    neutral: dict[str, Any] = {"echo": False, "presence_penalty": 0, "logit_bias": {}, "suffix": None, "user": "me"}
+    assert client.completions.create(model=MODEL, prompt=STORY, max_tokens=1, **neutral).choices
+
+
+def test_errors_arrive_as_the_clients_own(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"messages\.0\.content: "):
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": 7}])  # type: ignore[list-item,misc]
+    with pytest.raises(openai.BadRequestError, match="give one of them"):
+        client.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=1, max_completion_tokens=1)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model=MODEL, prompt=STORY, temperature=9)
+    assert (caught.value.param, caught.value.type) == ("temperature", "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("POST", "/v1/completions", b'{"model": "tiny', 400),
+        ("POST", "/v1/completions", b"[1, 2]", 400),
+        ("POST", "/v1/completions", b"\xff\xfe", 400),
+        ("POST", "/v1/completions", b'{"prompt": ' + b"9" * 5000 + b"}", 400),
+        ("POST", "/v1/completions", b"", 400),
+        ("POST", "/v1/completions", b" " * (1 << 20) + b"{}", 413),
+        ("POST", "/v1/embeddings", b"{}", 404),
+        ("GET", "/v1/completions", b"", 405),
+        ("GET", "/etc/passwd", b"", 404),
+        ("GET", "/../server.py", b"", 404),
+    ],
+)
+def test_bad_bodies_and_paths(server: BackgroundServer, method: str, path: str, content: bytes, status: int) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.request(method, server.url + path, content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+
+
+def test_another_hosts_name_is_refused(server: BackgroundServer) -> None:
+    answer = httpx.get(f"{server.url}/health", headers={"Host": "rebound.example"})
+    assert answer.status_code == 400
+    assert "rebound.example" in answer.json()["error"]["message"]
+    assert httpx.get(f"{server.url}/health", headers={"Host": "localhost:1"}).status_code == 200
+
+
+# Keys, tenants, salts -----------------------------------------------------------------------------------------
+
+
+def test_keys(tiny: Model) -> None:
+    with serving(LLM(tiny, num_blocks=64), api_keys=["anna-1", "tom-2"]) as server:
+        for wrong in ("none", "anna", "anna-11", "ANNA-1"):
+            with pytest.raises(openai.AuthenticationError) as caught:
+                client_of(server, wrong).completions.create(model=MODEL, prompt=STORY)
+            assert caught.value.code == "invalid_api_key"
+        assert client_of(server, "tom-2").completions.create(model=MODEL, prompt=STORY).choices
+        for path in ("/v1/models", "/metrics", "/blocks"):
+            assert httpx.get(server.url + path).status_code == 401
+            assert httpx.get(server.url + path, headers={"Authorization": "Bearer anna-1"}).status_code == 200
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def found(llm: LLM, server: BackgroundServer, key: str, **extra: Any) -> int:
+    """Prompt tokens found in the cache by this request."""
+    client_of(server, key).completions.create(model=MODEL, prompt=list(range(100, 164)), max_tokens=1, extra_body=extra)
+    return llm.stats.cached_tokens
+
+
+def test_blocks_are_shared_within_a_tenant_and_a_salt_only(tiny: Model) -> None:
+    llm = LLM(tiny, num_blocks=256)
+    with serving(llm, api_keys={"a1": "lab", "a2": "lab", "b1": "shop"}) as server:
+        assert [found(llm, server, key) for key in ("a1", "a1", "a2", "b1", "b1")] == [0, 48, 48, 0, 48]
+        salted = [("a1", "x"), ("a2", "x"), ("a2", "y"), ("b1", "x")]
+        assert [found(llm, server, key, cache_salt=salt) for key, salt in salted] == [0, 48, 0, 0]
+    open_to_all = LLM(tiny, num_blocks=256)
+    with serving(open_to_all, salt=lambda tenant, cache_salt: None, api_keys=["a", "b"]) as server:
+        assert [found(open_to_all, server, key) for key in ("a", "b")] == [0, 48]
+
+
+def test_no_two_pairs_have_one_salt() -> None:
+    words = [None, "", "a", "ab", "b", "bc", "abc", '", "', "null", "a,b"]
+    salts = [salt_for(tenant, cache_salt) for tenant in words for cache_salt in words]
+    assert len(set(salts)) == len(salts)
+    assert salt_for(None, None) is None
+
+
+@pytest.mark.parametrize("keys", [[], "secret", [""], {}, [7]])
+def test_keys_that_make_no_sense(tiny: Model, keys: Any) -> None:
+    with pytest.raises(ValueError, match="api_keys"):
+        create_app(LLM(tiny, num_blocks=8), api_keys=keys)
+
+
+# Coming and going ---------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_hangs_up_frees_its_blocks(server: BackgroundServer, client: openai.OpenAI, llm: LLM) -> None:
+    before = wait_for(server, requests_running=0)
+    stream = client.completions.create(**LONG, stream=True)
+    next(iter(stream))
+    wait_for(server, requests_running=1)
+    stream.close()
+    after = wait_for(server, requests_running=0, requests_waiting=0, blocks_used=0)
+    assert after["ended_seconds_count"] == before["ended_seconds_count"], "it was aborted, not served to its end"
+    with pytest.raises(openai.APITimeoutError):  # and the same without a stream
+        client.with_options(timeout=0.3).completions.create(**LONG)
+    after = wait_for(server, requests_running=0, requests_waiting=0, blocks_used=0)
+    assert after["ended_seconds_count"] == before["ended_seconds_count"]
+
+
+def test_a_full_queue_answers_429(tiny: Model) -> None:
+    with serving(LLM(tiny, num_blocks=256, max_sequences=1), max_waiting=2) as server:
+        client = client_of(server)
+        running = client.completions.create(**LONG, stream=True)
+        next(iter(running))
+        short = {"model": MODEL, "prompt": STORY}
+        waiting = [threading.Thread(target=client.completions.create, kwargs=short) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        wait_for(server, requests_waiting=2)
+        with pytest.raises(openai.RateLimitError, match="2 of 2 places are taken") as caught:
+            client.completions.create(model=MODEL, prompt=STORY)
+        assert int(caught.value.response.headers["Retry-After"]) > 0
+        assert caught.value.code == "queue_full"
+        with pytest.raises(openai.BadRequestError, match="the queue holds 2"):
+            client.completions.create(model=MODEL, prompt=[STORY] * 3)
+        running.close()
+        for thread in waiting:
+            thread.join()
+        assert client.completions.create(model=MODEL, prompt=STORY).choices
+
+
+def test_two_hundred_clients_and_a_third_hang_up(tiny: Model, seed: int) -> None:
+    chance = random.Random(seed)
+    words = tiny.encode("the cat and the dog went to the mill by the river where a fox sat on a stone")
+    shared = [chance.choices(words, k=20) for _ in range(5)]
+    prompts = [chance.choice(shared)[: chance.randint(1, 20)] + chance.choices(words, k=3) for _ in range(200)]
+    leaves = set(chance.sample(range(200), 67))
+
+    async def talk(client: httpx.AsyncClient, i: int) -> str:
+        body: dict[str, Any] = {"model": MODEL, "prompt": prompts[i], "stream": True, "seed": i, "max_tokens": 12}
+        if i in leaves:  # far more than they stay for, so that an end can only be an abort
+            body |= {"max_tokens": 1900, "ignore_eos": True}
+        text, patience = "", chance.randint(1, 8)
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line.removeprefix("data: "))
+                    assert "error" not in event, event
+                    text += event["choices"][0]["text"]
+                    patience -= 1
+                    if i in leaves and not patience:
+                        return "gone"
+        return text
+
+    async def crowd(url: str) -> list[str]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=120) as client:
+            return await asyncio.gather(*(talk(client, i) for i in range(200)))
+
+    # In fp64, or rounding, which depends on who else is in the batch, would decide a draw now and then.
+    exact = load_model(TINY_MODEL, device="cpu", dtype="float64", verbose=False)
+    llm = LLM(exact, num_blocks=4000)
+    with serving(llm, max_waiting=200) as server:
+        texts = asyncio.run(crowd(server.url))
+        seen = wait_for(server, requests_running=0, requests_waiting=0, blocks_used=0)
+        assert seen["ended_seconds_count"] == 200 - len(leaves)
+    stayed = [i for i in range(200) if i not in leaves]
+    params = [SamplingParams(max_tokens=12, temperature=1.0, seed=i) for i in stayed]
+    expected = LLM(exact, num_blocks=2000).generate([prompts[i] for i in stayed], params)
+    assert [texts[i] for i in stayed] == [completion.outputs[0].text for completion in expected]
+    assert all(texts[i] == "gone" for i in leaves)
+
+
+def test_an_engine_that_fails_says_so_and_goes_on(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(tiny, num_blocks=256)
+    with serving(llm) as server:
+        client = client_of(server)
+        step, left = llm.step, [3]
+
+        def failing() -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise RuntimeError("no more memory")
+            return step()
+
+        monkeypatch.setattr(llm, "step", failing)
+        with pytest.raises(openai.APIError, match="no more memory"):  # in the middle of a stream
+            list(client.completions.create(model=MODEL, prompt=STORY, stream=True))
+        left[0] = 3
+        with pytest.raises(openai.APIStatusError, match="no more memory") as caught:
+            client.completions.create(model=MODEL, prompt=STORY)
+        assert caught.value.status_code == 503
+        assert client.completions.create(model=MODEL, prompt=STORY).choices
+
+
+def test_stopping_aborts_what_runs_and_hands_the_engine_back(tiny: Model) -> None:
+    llm = LLM(tiny, num_blocks=256)
+    engine = EngineThread(llm)
+    engine.start()
+
+    async def stopped_midway() -> list[str]:
+        ticket = await engine.submit([STORY], SamplingParams(max_tokens=1500, ignore_eos=True), stream=True)
+        heard = []
+        try:
+            async for pieces in ticket:
+                heard.append(pieces[0].text)
+                if len(heard) == 3:
+                    engine.stop()
+        except Exception as error:
+            heard.append(str(error))
+        ticket.close()  # too late, and harmless
+        return heard
+
+    assert "shutting down" in asyncio.run(stopped_midway())[-1]
+    assert_idle(llm)
+    assert llm.generate(STORY, SamplingParams(max_tokens=2))[0].finished
+
+
+def test_stopping_the_server_ends_streams_with_an_error(tiny: Model) -> None:
+    llm = LLM(tiny, num_blocks=256)
+    with BackgroundServer(create_app(llm)) as server:
+        stream = client_of(server).completions.create(**LONG, stream=True)
+        next(iter(stream))
+        server.stop()
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(stream)
+    assert_idle(llm)
+
+
+def test_an_engine_has_one_owner(tiny: Model) -> None:
+    llm = LLM(tiny, num_blocks=8)
+    first, second = EngineThread(llm), EngineThread(llm)
+    first.start()
+    with pytest.raises(RuntimeError, match="served already"):
+        second.start()
+    first.stop()
+    second.start()
+    second.stop()
+
+
+def test_a_loop_that_fails_says_so_and_is_started_again(tiny: Model) -> None:
+    failures = iter([True, False])
+
+    def loop(inbox: Any, busy: Any, step: Any) -> None:
+        def checked() -> None:
+            if next(failures, False):
+                raise KeyError("lost")
+            step()
+
+        run_loop(inbox, busy, checked)
+
+    with serving(LLM(tiny, num_blocks=64), loop=loop) as server:
+        client = client_of(server)
+        with pytest.raises(openai.APIStatusError, match="loop failed: KeyError"):
+            client.completions.create(model=MODEL, prompt=STORY)
+        assert client.completions.create(model=MODEL, prompt=STORY).choices
+
+
+# What the page and Prometheus see -----------------------------------------------------------------------------
+
+
+def test_live_page_needs_nothing_from_outside(server: BackgroundServer) -> None:
+    page = httpx.get(f"{server.url}/")
+    assert page.status_code == 200
+    assert "http" not in page.text.replace("http-equiv", "")
+    for name in ("block_grid.js", "block_grid.css"):
+        assert name in page.text
+        assert httpx.get(f"{server.url}/{name}").status_code == 200
+
+
+@pytest.mark.parametrize("keys", [None, ["k"]])
+def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny: Model, keys: Any) -> None:
+    with serving(LLM(tiny, num_blocks=256), api_keys=keys) as server:
+        running = client_of(server, "k").completions.create(**LONG, stream=True)
+        next(iter(running))
+        state = httpx.get(f"{server.url}/blocks", headers={"Authorization": "Bearer k"}).json()
+        (table,) = state["tables"]
+        assert sum(state["counts"]) == state["used"] == len(table["blocks"]) > 0
+        assert (STORY in "".join(state["texts"].values())) == (keys is None)
+        running.close()
+
+
+def test_metrics_count(tiny: Model) -> None:
+    with serving(LLM(tiny, num_blocks=64)) as server:
+        client = client_of(server)
+        usage = [client.completions.create(model=MODEL, prompt=STORY, max_tokens=i, n=2).usage for i in (1, 3)]
+        with pytest.raises(openai.NotFoundError):
+            client.completions.create(model="gpt", prompt=STORY)
+        seen = wait_for(server, requests_running=0)
+        assert seen["prompt_tokens_total"] == sum(u.prompt_tokens for u in usage if u)
+        assert seen["output_tokens_total"] == sum(u.completion_tokens for u in usage if u) > 0
+        assert seen['requests_total{status="404"}'] == 1
+        assert seen["blocks"] == 64
+        assert seen["begun_seconds_count"] == seen["ended_seconds_count"] == 2
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
+def test_live_page_in_a_browser(tiny: Model) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with serving(LLM(tiny, num_blocks=256)) as server, sync_playwright() as playwright:
+        chrome = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
+        page = chrome.new_page()
+        asked: set[str] = set()
+        problems: list[str] = []
+        page.on("request", lambda request: asked.add(request.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        running = client_of(server).completions.create(**LONG, stream=True)
+        next(iter(running))
+        page.locator(".pl-used").nth(3).wait_for()
+        page.locator('.pl-block[data-block="0"]').hover()
+        assert STORY in page.locator(".pl-detail").inner_text()
+        running.close()
+        page.locator(".pl-prompt", has_text="idle").wait_for()
+        assert page.locator(".pl-used").count() == 0
+        page.locator(".pl-scrubber").fill("2")  # and back to when it was not
+        page.locator(".pl-used").first.wait_for()
+        chrome.close()
+    assert not problems
+    assert all(url.startswith(server.url) for url in asked)
+
+
+# A fuzzer that has read the schema ----------------------------------------------------------------------------
+
+
+def test_fuzzer_finds_no_server_error(tiny: Model) -> None:
+    from schemathesis import GenerationMode
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.openapi import from_asgi
+    from schemathesis.specs.openapi.checks import status_code_conformance
+
+    llm = LLM(tiny, num_blocks=64)
+    app = create_app(llm, max_waiting=8, allowed_hosts=None)
+    schema = from_asgi("/openapi.json", app)
+    statuses: set[tuple[str, int]] = set()
+
+    @schema.hook
+    def map_body(context: Any, body: Any) -> Any:
+        """Right in what would end nearly every example early, and short in what would take long."""
+        if isinstance(body, dict):
+            if isinstance(body.get("model"), str):
+                body["model"] = MODEL
+            if isinstance(body.get("max_tokens", 2), int):
+                body["max_tokens"] = min(body.get("max_tokens", 2), 4)
+            if isinstance(body.get("n"), int):
+                body["n"] = min(body["n"], 3)
+        return body
+
+    app.state.serving.engine.start()  # the in-process transport runs no lifespan
+    try:
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 2 if operation.body else 1]:
+
+                @given(case=operation.as_strategy(generation_mode=mode))
+                @settings(max_examples=25, database=None, suppress_health_check=list(HealthCheck))
+                def attack(case: Any) -> None:
+                    answer = case.call()
+                    statuses.add((case.path, answer.status_code))
+                    case.validate_response(answer, checks=[not_a_server_error, status_code_conformance])
+
+                attack()
+    finally:
+        app.state.serving.engine.stop()
+    assert_idle(llm)
+    reached = {path for path, status in statuses if status == 200}
+    assert {"/v1/completions", "/v1/chat/completions"} <= reached, "the fuzzer got through to the engine"
+    assert any(status == 400 for _, status in statuses)
+
+
+# The command --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.10"])
+def test_loopback_addresses(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "example.org", ""])
+def test_addresses_that_others_reach(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_the_outside_needs_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAGEDLAB_API_KEYS", raising=False)
+    assert main(["--host", "0.0.0.0"]) == 2
+    assert "give API keys" in capsys.readouterr().err
+
+
+def test_the_command_answers_to_the_address_it_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of 127.0.0.0/8; and keys may have spaces between them."""
+    apps: list[Any] = []
+    monkeypatch.setattr(
+        "pagedlab.serving.__main__.server_of", lambda app, **_: SimpleNamespace(run=lambda: apps.append(app))
+    )
+    monkeypatch.setenv("PAGEDLAB_API_KEYS", "a, b")
+    assert main(["--model", str(TINY_MODEL), "--num-blocks", "8", "--host", "127.8.9.10"]) == 0
+    with TestClient(apps[0], base_url="http://127.8.9.10:8000") as client:
+        answer = client.get("/v1/models", headers={"Authorization": "Bearer b"})
+    assert answer.status_code == 200, answer.text

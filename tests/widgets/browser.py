@@ -1,0 +1,207 @@
+"""JupyterLab in headless Chromium, for tests, benchmarks and screenshots. Imported, not collected.
+
+    with jupyter_lab(folder, theme="dark") as lab, lab.notebook("demo.ipynb") as page:
+        run_all(page)
+        page.locator('[data-op="new"]').click()
+
+Nothing of the user's own Jupyter settings is read or written. Errors of cells are read from the notebook's
+model: their output carries no class or type of its own on the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LAB_SETTINGS = {
+    # "full" takes cells that are scrolled away out of the page, where no selector finds them
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync"]
+REPO = Path(__file__).parents[2]
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+
+
+def chromium() -> str | None:
+    """The path of a Chromium: $CHROMIUM, or one on the path."""
+    for name in (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
+        if name and shutil.which(name):
+            return shutil.which(name)
+    return None
+
+
+def missing() -> str | None:
+    """Why no browser test can run here, or None if they can."""
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return "playwright is not installed: pip install playwright"
+    return None if chromium() else "no chromium found: install it, or set CHROMIUM to its path"
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> Path:
+    """Write a notebook of code cells without outputs."""
+    import nbformat
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    return path
+
+
+class Lab:
+    """A running JupyterLab and a browser to look at it."""
+
+    def __init__(self, url: str, root: Path, browser: Any) -> None:
+        self.url, self.root, self._browser = url, root, browser
+
+    @contextmanager
+    def notebook(self, name: str, width: int = 1280, height: int = 900, **options: Any) -> Iterator[Any]:
+        """Open a notebook of the server's folder in a page of its own; wait until its kernel is idle."""
+        context = self._browser.new_context(viewport={"width": width, "height": height}, **options)
+        page = context.new_page()
+        page.problems = []  # what the page's own scripts complain about
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
+        page.goto(f"{self.url}/doc/tree/{name}?reset", wait_until="domcontentloaded")
+        page.wait_for_function(
+            "() => window.jupyterapp && document.querySelector('.jp-Notebook .jp-Cell')", timeout=60_000
+        )
+        page.wait_for_function(
+            "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+            timeout=60_000,
+        )
+        try:
+            yield page
+        finally:
+            page.evaluate("() => window.jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
+            context.close()
+
+
+@contextmanager
+def jupyter_lab(root: Path, theme: str = "light") -> Iterator[Lab]:
+    """Start a JupyterLab on the loopback interface that serves `root`, and a headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        scratch = Path(folder)
+        settings = {**LAB_SETTINGS, "@jupyterlab/apputils-extension/themes": {"theme": THEMES[theme]}}
+        for plugin, value in settings.items():
+            file = scratch / "settings" / f"{plugin}.jupyterlab-settings"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(value), encoding="utf-8")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        homes = {f"JUPYTER_{kind}_DIR": str(scratch / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+        options = {
+            "ServerApp.ip": "127.0.0.1",
+            "ServerApp.port": port,
+            "ServerApp.port_retries": 0,
+            "ServerApp.root_dir": root,
+            "ServerApp.disable_check_xsrf": True,
+            "IdentityProvider.token": "",
+            "LabApp.user_settings_dir": scratch / "settings",
+            "LabApp.workspaces_dir": scratch / "workspaces",
+            "LabApp.extension_manager": "readonly",
+            "LabApp.news_url": "",
+            "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+        }
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+        log = scratch / "server.log"
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                [*command, *(f"--{name}={value}" for name, value in options.items())],
+                env={**os.environ, **homes, "IPYTHONDIR": str(scratch / "ipython"), "PYTHONPATH": str(REPO)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_up(url, server, log)
+            browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+            try:
+                yield Lab(url, root, browser)
+            finally:
+                browser.close()
+        finally:
+            server.terminate()  # it ends its kernels too
+            try:
+                server.wait(15)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _wait_until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(f"{url}/api/status", timeout=2).close()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError("JupyterLab did not start:\n" + log.read_text(errors="replace")[-3000:])
+
+
+def run_all(page: Any, timeout_s: float = 300) -> None:
+    """Run all cells and wait for the last one's end."""
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    page.wait_for_function(
+        "() => ![...document.querySelectorAll('.jp-InputPrompt')].some(e => e.textContent.includes('[*]'))",
+        timeout=timeout_s * 1000,
+    )
+
+
+def cell_errors(page: Any) -> list[str]:
+    """The errors in the notebook's outputs, as "cell 3: ValueError: ..."."""
+    return page.evaluate(
+        """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.flatMap((cell, i) =>
+            (cell.outputs || []).filter(o => o.output_type === 'error')
+                .map(o => `cell ${i}: ${o.ename}: ${o.evalue}`))"""
+    )
+
+
+def run_python(page: Any, code: str) -> str:
+    """Run code in the notebook's kernel and return what it prints."""
+    return page.evaluate(
+        """async (code) => {
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            const future = kernel.requestExecute({ code });
+            let text = '';
+            future.onIOPub = (message) => {
+                if (message.header.msg_type === 'stream') text += message.content.text;
+                if (message.header.msg_type === 'error') text += message.content.traceback.join('\\n');
+            };
+            await future.done;
+            return text;
+        }""",
+        code,
+    )
+
+
+def set_theme(page: Any, theme: str) -> None:
+    """Switch to "light" or "dark" and wait until the page has it."""
+    page.evaluate("t => window.jupyterapp.commands.execute('apputils:change-theme', { theme: t })", THEMES[theme])
+    page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(theme == "light").lower())
+
+
+def save(page: Any) -> None:
+    """Save the notebook."""
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); }")

@@ -1,0 +1,89 @@
+"""The closing quizzes: one right answer a question, a reason for each, a quiz in every notebook. And its frame."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from pagedlab.lessons.quiz import QUESTIONS, quiz_of
+from pagedlab.widgets.quiz import Quiz
+
+REPO = Path(__file__).parents[2]
+NOTEBOOKS = sorted((REPO / "notebooks").glob("[0-9]*.ipynb"))
+
+
+@pytest.mark.parametrize("notebook", QUESTIONS)
+def test_one_answer_is_right_and_every_answer_says_why(notebook: str) -> None:
+    questions = quiz_of(notebook)
+    assert len(questions) == 3
+    for question in questions:
+        assert sum(answer.right for answer in question.answers) == 1, question.text
+        assert 3 <= len(question.answers) <= 4
+        assert len({answer.text for answer in question.answers}) == len(question.answers)
+        for answer in question.answers:
+            assert len(answer.why.split()) >= 5, f"say why: {answer.text}"
+            assert answer.why[-1] in ".?)", answer.why
+
+
+def test_the_right_answer_is_not_always_in_one_place() -> None:
+    places = [[answer.right for answer in q.answers].index(True) for name in QUESTIONS for q in quiz_of(name)]
+    assert max(map(places.count, set(places))) < 0.6 * len(places)
+
+
+def test_an_unknown_notebook_is_named() -> None:
+    with pytest.raises(ValueError, match="no quiz '99': choose one of 00, "):
+        quiz_of("99")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_ends_with_its_quiz(path: Path) -> None:
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    asked = [cell for cell in cells if f'Quiz("{path.stem[:2]}")' in cell.source]
+    assert len(asked) == 1, f'{path.name} needs one cell with Quiz("{path.stem[:2]}")'
+    data = asked[0].outputs[-1].data
+    for question in quiz_of(path.stem[:2]):
+        assert question.text in data["text/plain"], "the stored output is of an older quiz: run `make notebooks`"
+    assert data["text/html"].count("<details") == sum(len(q.answers) for q in quiz_of(path.stem[:2]))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_open_and_end_in_the_same_way(path: Path) -> None:
+    cells = nbformat.read(path, 4).cells
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    assert texts[0].startswith(f"# {path.stem[:2]} · ")
+    opening = "\n".join(texts[:3])
+    words = ["**Takes** ", "**Needs** "] if path.stem[:2] == "00" else ["You will\n1. ", "\n3. ", "**Builds on** "]
+    assert all(word in opening for word in words), opening
+    headings = [text.split("\n")[0] for text in texts]
+    places = [headings.index(f"## {name}") for name in ("What you know now", "In production", "Three questions")]
+    assert places == sorted(places)
+    exercises = [heading for heading in headings if heading.startswith("## Exercise ")]
+    if path.stem[:2] != "00":
+        assert [int(heading.split()[2]) for heading in exercises] == list(range(1, len(exercises) + 1))
+        assert len(exercises) == sum("exercise" in cell.metadata.get("tags", []) for cell in cells) >= 2
+    on = [text for text in texts if text.startswith("**On:**")]
+    assert len(on) == 1
+    assert places[-1] < texts.index(on[0])
+
+
+def test_glossary_is_linked_from_every_notebook_but_by_terms_that_it_has() -> None:
+    headings = re.findall(r"^### (.+)$", (REPO / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    terms = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    for path in NOTEBOOKS:
+        linked = set(re.findall(r"docs/glossary\.md#([\w-]+)", path.read_text()))
+        assert linked, path.name
+        assert linked <= terms, path.name
+
+
+def test_what_is_stored_reads_without_a_kernel_and_is_text_not_markup() -> None:
+    quiz = Quiz("13")
+    data, _ = quiz._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "<code>llm.add</code>" in data["text/html"]
+    assert "&quot;bc&quot;" in data["text/html"]
+    assert "1. A handler calls" in data["text/plain"]
+    assert "   c) " in data["text/plain"]
+    assert quiz.chosen == [None, None, None]

@@ -1,0 +1,287 @@
+"""The recording says what the scheduler did, and the timeline shows what was recorded. test_browser.py looks at it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
+from pagedlab.lessons.timeline import KINDS, Recording
+from pagedlab.scheduler import Request, Scheduler
+from pagedlab.widgets import timeline as module
+from pagedlab.widgets.timeline import LOOKS, Timeline
+
+
+def letters(recording: Recording) -> list[str]:
+    return [" " * (row.first - 1) + row.kinds for row in recording.rows]
+
+
+# The recording ---------------------------------------------------------------------------------------------------
+
+
+class OneBatch(Scheduler):
+    def may_admit(self, request: Request) -> bool:
+        return len(self.plan.admitted) == len(self.running) and super().may_admit(request)
+
+
+def test_a_static_batch_waits_for_its_longest() -> None:
+    engine = ToyEngine(OneBatch, max_sequences=2)
+    with Recording(engine) as run:
+        for new in (5, 2, 3):
+            engine.add(4, new)
+        engine.run()
+    assert letters(run) == ["PDDDD", "PD", "WWWWWPDD"]
+    assert run.steps == 8
+    assert [row.waited for row in run.rows] == [0, 0, 5]
+    assert [row.to_first_token for row in run.rows] == [1, 1, 6]
+    figures = run.summary()
+    assert (figures.steps, figures.written, figures.written_a_step) == (8, 10, 1.25)
+    assert (figures.waited_mean, figures.waited_p99, figures.largest) == (5 / 3, 5, 8)
+    assert (figures.computed, figures.recomputed, figures.preempted) == (3 * 4 + 10 - 3, 0, {})
+
+
+def test_chunks_arrivals_and_steps_without_a_share() -> None:
+    engine = ToyEngine(max_batch_tokens=8)
+    run = Recording(engine)
+    engine.add(20, 2)
+    engine.step()
+    engine.add(4, 2)
+    engine.run()
+    assert letters(run) == ["PPPD", " WPD"]
+    assert run.batches() == [{"P": 8}, {"P": 8}, {"P": 8}, {"D": 2}]
+    assert [(c.start, c.tokens, c.wrote) for c in run.rows[0].cells] == [(0, 8, 0), (8, 8, 0), (16, 4, 1), (20, 1, 1)]
+    assert run.rows[0].cells[0].reads == " 0 1 2 3 4 5 6 7"
+    assert [cell.writes for cell in run.rows[0].cells] == ["", "", " 20", " 21"]
+    run.close()
+    run.close()
+    engine.add(4, 2)
+    engine.run()
+    assert run.steps == 4
+
+
+@pytest.mark.parametrize(("preemption", "letter"), [("recompute", "W"), ("swap", "S")])
+def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption: str, letter: str) -> None:
+    engine = ToyEngine(num_blocks=6, preemption=preemption)
+    with Recording(engine) as run:
+        for _ in range(2):
+            engine.add(6, 10)
+        engine.run()
+    first, second = run.rows
+    assert first.kinds == "P" + 9 * "D", "the oldest is never asked"
+    assert letter in second.kinds
+    assert ("R" in second.kinds) == (preemption == "recompute")
+    assert second.waited == second.kinds.count(letter) > 0
+    figures = run.summary()
+    assert figures.preempted == {preemption: 1}
+    assert figures.computed - figures.recomputed == 2 * (6 + 10 - 1)
+    assert (figures.recomputed > 0) == (preemption == "recompute")
+
+
+class Newest(Scheduler):
+    def next_waiting(self) -> Request:
+        return self.waiting[-1]
+
+
+def test_who_runs_and_gets_no_tokens_is_passed_over() -> None:
+    engine = ToyEngine(Newest, max_batch_tokens=8)
+    with Recording(engine) as run:
+        engine.add(20, 3)
+        engine.add(4, 3)
+        engine.run()
+    assert letters(run) == ["PPPDD", "P--DD"]
+    assert run.rows[1].waited == 2
+
+
+def test_an_aborted_request_ends_and_one_that_ends_at_once_is_seen() -> None:
+    engine = ToyEngine(max_sequences=1)
+    with Recording(engine) as run:
+        request = engine.add(4, 9)
+        engine.add(4, 1)
+        engine.step()
+        request.sequences[0].finish_reason = "abort"
+        engine.scheduler.remove(request)
+        engine.run()
+    assert letters(run) == ["P", "WP"]
+    assert [row.end for row in run.rows] == ["abort", "length"]
+
+
+requests = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 20), st.integers(0, 15)), min_size=1, max_size=7)
+
+
+@settings(max_examples=60)
+@given(
+    requests=requests,
+    num_blocks=st.integers(8, 20),
+    budget=st.integers(4, 40),
+    policy=st.sampled_from([Scheduler, OneBatch, FirstThatFits, Patient, Cheapest]),
+    preemption=st.sampled_from(["recompute", "swap"]),
+)
+def test_every_token_is_in_one_cell(
+    requests: list[tuple[int, int, int]], num_blocks: int, budget: int, policy: type[Scheduler], preemption: str
+) -> None:
+    """Whatever gives way and comes back: rows without holes, no batch above its budget, every token counted once."""
+    engine = ToyEngine(policy, num_blocks=num_blocks, max_batch_tokens=budget, preemption=preemption)
+    with Recording(engine) as run:
+        for step in range(2000):
+            for prompt, new, arrives in requests:
+                if arrives == step:
+                    engine.add(prompt, new)
+            if not engine.step().chunks and step >= 15:
+                break
+    assert engine.pool.num_free == num_blocks
+    assert len(run.rows) == len(requests)
+    for row, (prompt, new, _) in zip(run.rows, sorted(requests, key=lambda request: request[2]), strict=True):
+        assert set(row.kinds) <= set(KINDS)
+        assert row.kinds.lstrip("W")[0] == "P"
+        assert row.end == "length"
+        assert row.cells[-1].tokens, "it ends in a step that computed it"
+        assert sum(cell.wrote for cell in row.cells) == new
+        assert sum(cell.tokens - cell.again for cell in row.cells) == prompt + new - 1
+        assert preemption == "recompute" or not sum(cell.again for cell in row.cells)
+        assert ("S" in row.kinds) <= (preemption == "swap")
+    totals = [sum(batch.values()) for batch in run.batches()]
+    assert all(0 < total <= budget for total in totals)
+    assert sum(totals) == run.summary().computed
+
+
+def test_samples_and_beams_of_the_real_engine(tiny: Any) -> None:
+    from pagedlab import LLM, SamplingParams
+
+    llm = LLM(tiny, num_blocks=64, verbose=False)
+    plain = SamplingParams(max_tokens=6, ignore_eos=True)
+    samples = SamplingParams(max_tokens=6, ignore_eos=True, n=3, temperature=1.0, seed=1)
+    beams = SamplingParams(max_tokens=6, ignore_eos=True, beam_width=2)
+    with Timeline(llm) as timeline:
+        llm.generate(["The cat", "The old mill", "A bell rang"], [plain, samples, beams])
+    run = timeline.recording
+    assert letters(run) == 3 * ["PDDDDD"]
+    assert [[cell.wrote for cell in row.cells] for row in run.rows] == [6 * [1], 6 * [3], 6 * [2]]
+    assert [row.cells[1].tokens for row in run.rows] == [1, 3, 2]
+    assert run.rows[0].cells[0].reads == "The cat"
+    assert run.rows[1].cells[0].writes.count(" | ") == 2
+    assert run.summary().written == llm.stats.output_tokens
+
+
+# The widget ------------------------------------------------------------------------------------------------------
+
+
+def watched(num_blocks: int = 16, requests: int = 3, new: int = 20, **options: Any) -> tuple[ToyEngine, Timeline]:
+    engine = ToyEngine(num_blocks=num_blocks, preemption="swap")
+    with Timeline(engine, **options) as timeline:
+        for _ in range(requests):
+            engine.add(8, new)
+        engine.run()
+    return engine, timeline
+
+
+def test_the_page_gets_the_recording() -> None:
+    engine, timeline = watched()
+    state = timeline.view.state
+    assert json.loads(json.dumps(state)) == state
+    assert state["steps"] == timeline.recording.steps
+    assert [row["kinds"] for row in state["rows"]] == [row.kinds for row in timeline.recording.rows]
+    assert all(len(row["cells"]) == len(row["kinds"]) for row in state["rows"])
+    assert state["rows"][0]["cells"][0] == [0, 8, 1, " 0 1 2 3 4 5 6 7", " 8"]
+    assert {kind["letter"] for kind in state["kinds"]} == set(KINDS) == set(LOOKS)
+    assert len({(kind["color"], kind["pattern"]) for kind in state["kinds"]}) == len(KINDS)
+    assert engine._callbacks == [], "nobody watches after the end"
+
+
+def test_the_slider_moves_the_blocks() -> None:
+    _, timeline = watched()
+    assert timeline.grid is not None
+    frames = timeline.grid._frames
+    assert [frame["engine_steps"] for frame in frames] == list(range(timeline.recording.steps + 1))
+    assert timeline.grid.state["used"] == max(frame["used"] for frame in frames), "it ends at the fullest step"
+    for step in (1, timeline.recording.steps, 3):
+        timeline.view.step = step  # what the page does
+        assert timeline.grid.state["engine_steps"] == step
+    assert {table["name"] for table in timeline.grid.state["tables"]} == {"r0", "r1", "r2"}
+    colors = {table["name"]: (table["color"], table["pattern"]) for table in timeline.grid.state["tables"]}
+    assert colors == {row["name"]: (row["color"], row["pattern"]) for row in timeline.view.state["rows"]}
+    timeline.seek(10**6)
+    assert timeline.view.step == timeline.recording.steps
+    timeline.close()
+
+
+def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
+    monkeypatch.setattr(module, "BYTES_PER_SECOND", 10**12)
+    engine = ToyEngine()
+    timeline = Timeline(engine)
+    assert timeline.view.state["steps"] == 0
+    assert "0 steps" in repr(timeline)
+    engine.add(4, 5)
+    for step in (1, 2, 3):
+        engine.step()
+        assert (timeline.view.state["steps"], timeline.view.step) == (step, step)
+    monkeypatch.setattr(module, "INTERVAL", 1000.0)
+    engine.step()  # shown, since the last interval is over; from now on nothing is for a long time
+    engine.step()
+    assert timeline.view.state["steps"] == 4
+    timeline.end()
+    assert timeline.view.state["steps"] == 5
+
+
+def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STEPS", 10)
+    engine = ToyEngine()
+    with Timeline(engine) as timeline:
+        engine.add(8, 20)
+        for _ in range(7):
+            engine.step()
+        engine.add(8, 20)
+        for _ in range(5):
+            engine.step()
+        engine.add(8, 20)
+        engine.run()
+    state = timeline.view.state
+    hidden = timeline.recording.steps - 10
+    assert (state["steps"], len(state["batches"])) == (10, 10)
+    assert [row["kinds"] for row in state["rows"]] == ["PDDDDDDDDD", "PDD"]
+    assert state["rows"][0]["end"] is None
+    assert f"Not drawn: {hidden} steps and 1 requests" in timeline.picture().text()
+    assert timeline.grid is not None
+    assert len(timeline.grid._frames) == 11
+    assert timeline.recording.rows[0].end == "length"
+    monkeypatch.setattr(module, "MAX_ROWS", 1)
+    timeline.refresh()
+    assert [row["name"] for row in timeline.view.state["rows"]] == ["r0"]
+
+
+def test_the_stored_picture_shows_every_kind_in_colour_and_letters() -> None:
+    _, timeline = watched(blocks=False, num_blocks=12)
+    data, metadata = timeline._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    headline, legend, *rows = data["text/plain"].splitlines()
+    assert "preemptions: " in headline
+    assert legend == "P prefill, D decode, S swapped"
+    assert rows[0] == "r0  P" + 19 * "D" + "|"
+    png = base64.b64decode(data["image/png"])
+    assert len(png) < 40_000
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    assert image.width == 2 * metadata["image/png"]["width"]
+    seen = {color for _, color in image.getcolors(1 << 20)}
+    for kind in "PD":
+        wanted = tuple(int(LOOKS[kind][0][i : i + 2], 16) for i in (1, 3, 5))
+        assert any(max(abs(a - b) for a, b in zip(color, wanted, strict=True)) < 12 for color in seen), kind
+
+
+def test_the_picture_of_a_run_with_blocks_has_both() -> None:
+    _, alone = watched(blocks=False)
+    _, both = watched()
+    assert both.picture().image().height > alone.picture().image().height + 100
+    assert "blocks of 4" in both.picture().text()
+    assert "blocks of 4" not in alone.picture().text()
+
+
+def test_a_toy_engine_refuses_what_cannot_fit() -> None:
+    with pytest.raises(ValueError, match="needs 10 blocks"):
+        ToyEngine(num_blocks=4).add(30, 10)

@@ -1,0 +1,736 @@
+"""The block grid without a browser: messages in, `state` out. test_browser.py clicks on the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pagedlab import BlockPool, BlockTable
+from pagedlab.lessons import broken
+from pagedlab.lessons.colors import sequence_color
+from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget, LiveGrid
+from pagedlab.widgets import live_grid as live_module
+from pagedlab.widgets.reading import runs
+
+
+def click(widget: BlockPoolWidget, op: str, **fields: Any) -> dict[str, Any]:
+    """Send what the page sends, and return the state that the page gets."""
+    widget._receive(widget, {"op": op, **fields}, [])
+    return widget.state
+
+
+def comparable(widget: BlockPoolWidget) -> dict[str, Any]:
+    return {
+        key: value for key, value in widget.state.items() if key not in ("serial", "focus", "steps", "log", "log_first")
+    }
+
+
+def counters(widget: BlockPoolWidget) -> tuple[int, int, int]:
+    return widget.state["used"], widget.state["copying"], widget.state["copied"]
+
+
+# Operations and the log ------------------------------------------------------------------------------------------
+
+
+def test_a_click_drives_the_real_pool_and_the_log_says_what_happened() -> None:
+    pool = BlockPool(16, 4)
+    widget = BlockPoolWidget(pool)
+    click(widget, "new", n=15)
+    click(widget, "fork", sequence="s0")
+    click(widget, "new", n=25)
+    state = click(widget, "write", sequence="s1")
+    assert [pool.refcount(b) for b in range(12)] == [2, 2, 2] + [1] * 9 == state["counts"][:12]
+    assert [text for text, _ in state["log"]] == [
+        "new s0: takes blocks 0-3; 15 tokens",
+        "fork s0 into s1: both list blocks 0-3; nothing is copied",
+        "new s2: takes blocks 4-10; 25 tokens",
+        "append 1 to s1: block 3 is shared by 2, copied to 11",
+    ]
+    assert state["copies"] == [[3, 11]]
+    assert state["calls"] == ["allocate 11", "copy 3 → 11", "release 3 (count 1)"]
+    assert state["origins"][str(state["born"]["11"])] == "append 1 to s1"
+    state = click(widget, "free", sequence="s0")
+    assert state["log"][-1][0] == "free s0: block 3 is free again; blocks 0-2 stay with s1"
+    assert list(widget.tables) == ["s1", "s2"]
+    assert sorted(map(int, state["born"])) == [0, 1, 2, *range(4, 12)]
+
+
+def test_do_returns_the_name_of_what_it_made_or_changed() -> None:
+    widget = BlockPoolWidget()
+    assert widget.do("new", n=20) == "s0"
+    assert widget.do("new", "chat", 40) == "chat"
+    assert widget.do("fork", "chat") == "s2"
+    assert widget.do("write", "s2") == "s2"
+    assert widget.do("truncate", "s2", 32) == "s2"
+    assert widget.tables["s2"].num_tokens == 32
+    assert widget.state["tables"][1]["color"] == sequence_color(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("explode", "s0"), "no operation 'explode'"),
+        (("append", "s9"), "no sequence 's9'; there are s0"),
+        (("append", "s0", 0), "at least 1, got 0"),
+        (("append", "s0", 2.5), "whole number"),
+        (("new", "s0"), "a sequence 's0' already"),
+        (("fork",), "no sequence None"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(arguments: tuple[Any, ...], said: str) -> None:
+    widget = BlockPoolWidget()
+    widget.do("new", n=5)
+    before = comparable(widget)
+    with pytest.raises(ValueError, match=said):
+        widget.do(*arguments)
+    assert comparable(widget) == before
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        7,
+        {},
+        {"op": 3},
+        {"op": "append"},
+        {"op": "seek", "step": "x"},
+        {"op": "preset", "name": "?"},
+        {"op": "_show"},
+    ],
+)
+def test_a_bad_message_is_answered_in_the_widget(message: Any) -> None:
+    widget = BlockPoolWidget()
+    widget.do("new", n=5)
+    serial = widget.state["serial"]
+    widget._receive(widget, message)
+    assert widget.state["serial"] == serial + 1
+    assert widget.state["note"].startswith("ValueError")
+    assert widget.state["used"] == 1
+
+
+def test_bad_arguments() -> None:
+    for arguments, said in [
+        ({"preset": "?"}, "no example"),
+        ({"challenge": "?"}, "no challenge"),
+        ({"num_blocks": 1025}, "up to 1024"),
+        ({"num_blocks": 0}, "at least 1"),
+        ({"pool": BlockPool(8), "challenge": "full_for_one"}, "pass the class"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            BlockPoolWidget(**arguments)
+    used = BlockPool(8)
+    BlockTable(used).append(40)
+    with pytest.raises(ValueError, match=r"in use \(blocks 0-2\)"):
+        BlockPoolWidget(used)
+
+
+# Going back ------------------------------------------------------------------------------------------------------
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["new", "append", "write", "fork", "free", "truncate", "undo", "redo"]),
+        st.integers(0, 40),
+        st.integers(0, 99),
+    ),
+    max_size=25,
+)
+
+
+def play(widget: BlockPoolWidget, operations: list[tuple[str, int, int]]) -> None:
+    for verb, n, which in operations:
+        names = list(widget.tables)
+        sequence = names[which % len(names)] if names and verb != "new" else None
+        if verb == "truncate" and sequence:
+            n = min(n, widget.tables[sequence].num_tokens)
+        click(widget, verb, sequence=sequence, n=n)
+
+
+@settings(max_examples=40, deadline=None)
+@given(OPERATIONS, st.sampled_from([1, 4, 16]))
+def test_state_is_what_pool_and_tables_say_and_every_step_can_be_seen_again(operations: Any, block_size: int) -> None:
+    pool = BlockPool(12, block_size)
+    widget = BlockPoolWidget(pool)
+    seen = {0: comparable(widget)}
+    for operation in operations:
+        play(widget, [operation])
+        if widget.state["note"] is None:  # a click on nothing, such as Free without a sequence
+            seen = {
+                step: state
+                for step, state in seen.items()
+                if step < widget.state["step"] or step <= widget.state["steps"]
+            }
+            seen[widget.state["step"]] = comparable(widget)
+            pool.check(widget.tables.values())
+            assert widget.state["counts"] == [pool.refcount(b) for b in range(12)]
+            assert widget.state["free"] == pool.num_free
+            assert [t["blocks"] for t in widget.state["tables"]] == [t.block_ids for t in widget.tables.values()]
+            assert not widget.state["problems"]
+    assert widget.pool is pool
+    steps = widget.state["steps"]
+    for step in [*range(0, steps + 1, 2), *range(steps, -1, -1)]:  # forward in leaps, back one by one
+        click(widget, "seek", step=step)
+        if step in seen:
+            assert comparable(widget) == {**seen[step], "note": None}
+    json.dumps(widget.state)
+
+
+def test_an_operation_in_the_past_replaces_the_future() -> None:
+    widget = BlockPoolWidget(preset="parallel sampling")
+    widget.seek(2)
+    widget.do("free", "s1")
+    assert (widget.state["step"], widget.state["steps"]) == (3, 3)
+    widget.redo()
+    assert widget.state["step"] == 3
+    widget.reset()
+    assert (widget.state["steps"], widget.state["used"]) == (0, 0)
+    widget.undo()
+    assert widget.state["step"] == 0
+
+
+def test_the_log_travels_in_part_when_it_is_long() -> None:
+    widget = BlockPoolWidget()
+    widget.do("new", n=1)
+    for _ in range(200):
+        widget.do("write", "s0")
+    widget.seek(100)
+    state = widget.state
+    assert len(state["log"]) <= 60
+    assert state["log_first"] < 99 < state["log_first"] + len(state["log"])
+    assert state["log"][99 - state["log_first"]][0].startswith("append 1 to s0: block 6 now holds 4 of 16")
+
+
+# The worked numbers ----------------------------------------------------------------------------------------------
+
+
+def beams(prompt: int) -> BlockPoolWidget:
+    widget = BlockPoolWidget()
+    widget.do("new", n=prompt)
+    names = ["s0", *(str(widget.do("fork", "s0")) for _ in range(3))]
+    for name in names:
+        widget.do("append", name, 10)
+    return widget
+
+
+def test_four_beams_share_the_prompt() -> None:
+    assert counters(beams(64)) == (8, 20, 0)
+    assert counters(beams(60)) == (3 + 4 * 2, 20, 3)
+
+
+def test_four_sequences_of_one_prompt() -> None:
+    widget = BlockPoolWidget()
+    widget.do("new", n=256)
+    for _ in range(3):
+        widget.do("fork", "s0")
+    assert counters(widget) == (16, 64, 0)
+
+
+def test_three_requests_behind_a_system_prompt() -> None:
+    widget = BlockPoolWidget(preset="shared system prompt")
+    widget.seek(5)
+    assert counters(widget) == (3, 9, 0)
+
+
+def test_two_samples_of_a_seven_token_prompt() -> None:
+    widget = BlockPoolWidget(BlockPool(8, 4))
+    widget.do("new", n=7)
+    widget.do("fork", "s0")
+    assert widget.state["counts"][:2] == [2, 2]
+    widget.do("write", "s0")
+    assert widget.state["counts"][:3] == [2, 1, 1]
+    widget.do("write", "s1")
+    assert widget.state["counts"][:3] == [2, 1, 1]
+    assert widget.state["log"][-1][0] == "append 1 to s1: block 1 now holds 4 of 4"
+
+
+def test_a_model_saves_what_its_config_says() -> None:
+    widget = BlockPoolWidget()
+    per_token = {model["name"]: model["bytes"] for model in widget.setup["models"]}
+    assert per_token["LLaMA-2-7B"] == 512 * 1024
+    assert per_token["Qwen2.5-0.5B"] == 12 * 1024
+    assert 64 * 16 * per_token["LLaMA-2-7B"] == 512 * 2**20
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(64, 16), (1024, 16), (24, 4), (40, 1), (3, 16)])
+def test_examples_play_on_any_pool(name: str, num_blocks: int, block_size: int) -> None:
+    widget = BlockPoolWidget(num_blocks=num_blocks, block_size=block_size, preset=name)
+    widget.pool.check(widget.tables.values())
+    assert not widget.state["problems"]
+    runs_out = name == "out of blocks" or num_blocks == 3
+    assert bool(widget.state["error"]) == runs_out, widget.state["log"]
+
+
+# Readers' classes ------------------------------------------------------------------------------------------------
+
+
+class PlainPool:
+    """A first pool, as a reader may write it: no events, no check, and counts in a dict."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.unused, self.counts = list(range(num_blocks)), {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self.unused)
+
+    def allocate(self) -> int:
+        block_id = self.unused.pop(0)
+        self.counts[block_id] = 1
+        return block_id
+
+    def share(self, block_id: int) -> int:
+        self.counts[block_id] += 1
+        return block_id
+
+    def release(self, block_id: int) -> None:
+        self.counts[block_id] -= 1
+        if self.counts[block_id] == 0:
+            self.unused.append(block_id)
+
+    def refcount(self, block_id: int) -> int:
+        return self.counts.get(block_id, 0)
+
+
+class RaisesOnFree(PlainPool):
+    def refcount(self, block_id: int) -> int:
+        return self.counts[block_id]
+
+
+class ReturnsNothing(PlainPool):
+    def allocate(self) -> int:
+        super().allocate()
+
+
+class Stub:
+    def __init__(self, num_blocks: int = 64, block_size: int = 16) -> None: ...
+
+    def allocate(self) -> int:
+        raise NotImplementedError
+
+
+class NeverBuilt:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        raise NotImplementedError("write me")
+
+
+class ForksNothing(BlockTable):
+    def fork(self) -> BlockTable:
+        return None
+
+
+class StrangeIds(BlockTable):
+    def append(self, n: int = 1) -> Any:
+        self.block_ids += [99, None, "x"]
+
+
+class CopiesItsOwn(BlockTable):
+    def append(self, n: int = 1) -> Any:
+        moved = [self.copy_last(self.pool.allocate())] if self.num_tokens % self.pool.block_size else []
+        return moved + super().append(n)
+
+
+class SaysNothing(BlockTable):
+    def append(self, n: int = 1) -> Any:
+        super().append(n)
+        return []
+
+
+FORK_AND_WRITE = [("new", None, 20), ("fork", "s0", None), ("write", "s1", None)]
+
+
+@pytest.mark.parametrize(
+    ("pool", "table", "operations", "said"),
+    [
+        (PlainPool, broken.LeaksOnFork, FORK_AND_WRITE[:2], "block 1 counts 3, but 2 tables list it"),
+        (PlainPool, broken.CopiesWholeTable, [("new", None, 36), *FORK_AND_WRITE[1:]], "replaced a full block"),
+        (BlockPool, broken.CopiesEagerly, FORK_AND_WRITE[:2], "a fork shares its parent's blocks and copies none"),
+        (BlockPool, broken.NeverCopies, FORK_AND_WRITE, "s1 writes into block 1, which s0 reads too"),
+        (
+            broken.FreesSharedBlock,
+            BlockTable,
+            [*FORK_AND_WRITE[:2], ("free", "s0", None)],
+            "block 0 counts as free, but s1 still reads it",
+        ),
+        (
+            broken.LosesBlocks,
+            BlockTable,
+            [*FORK_AND_WRITE[:2], ("free", "s0", None), ("free", "s1", None)],
+            "num_free is 62, but 64",
+        ),
+        (
+            broken.HandsOutInTurn,
+            BlockTable,
+            [("new", None, 512), ("new", None, 400), ("free", "s1", None), ("new", None, 200)],
+            "block 0 counts 1, but 2 tables list it",
+        ),
+        (
+            RaisesOnFree,
+            BlockTable,
+            [("new", None, 20)],
+            "refcount(2) raises KeyError: 2 (refcount: return self.counts[block_id])",
+        ),
+        (ReturnsNothing, BlockTable, [("new", None, 20)], "s0.block_ids[0] is None: block ids go from 0 to 63"),
+        (PlainPool, StrangeIds, [("new", None, 20)], "s0.block_ids[0] is 99"),
+        (PlainPool, StrangeIds, [("new", None, 20)], "append returned None"),
+        (BlockPool, CopiesItsOwn, [("new", None, 20), ("write", "s0", None)], "block 1 was s0's alone and was copied"),
+        (BlockPool, SaysNothing, FORK_AND_WRITE, "s1 moved from block 1 to 2, but append named no such copy"),
+        (PlainPool, ForksNothing, FORK_AND_WRITE[:2], "fork returned None, not a table"),
+        (Stub, BlockTable, [("new", None, 20)], "num_free raises AttributeError"),
+        (Stub, BlockTable, [("new", None, 20)], "refcount(0) raises AttributeError"),
+        (
+            lambda: Stub(),
+            BlockTable,
+            [("new", None, 20)],
+            "AttributeError: 'Stub' object has no attribute 'block_size'",
+        ),
+        (NeverBuilt, BlockTable, [("new", None, 20)], "NeverBuilt(64, 16) raised NotImplementedError: write me"),
+        (lambda: PlainPool(1, 4), BlockTable, [("new", None, 4), ("write", "s0", None)], "OutOfBlocks"),
+    ],
+)
+def test_what_a_readers_class_does_wrong_is_shown(pool: Any, table: Any, operations: list[Any], said: str) -> None:
+    widget = BlockPoolWidget(pool if isinstance(pool, type) else pool(), table=table)
+    for verb, sequence, n in operations:
+        click(widget, verb, sequence=sequence, n=n)
+    shown = [widget.state["error"] or "", *widget.state["problems"]]
+    assert any(said in line for line in shown), shown
+    assert any(bad for _, bad in widget.state["log"]) or widget.state["problems"]
+    json.dumps(widget.state)
+    assert widget.picture().image()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [broken.LeaksOnFork, broken.CopiesWholeTable, broken.CopiesEagerly, broken.CountsForks, StrangeIds, ForksNothing],
+)
+@pytest.mark.parametrize(
+    "pool",
+    [BlockPool, PlainPool, broken.FreesSharedBlock, broken.LosesBlocks, broken.HandsOutInTurn, RaisesOnFree, Stub],
+)
+def test_no_readers_class_breaks_the_page(pool: type, table: type, seed: int) -> None:
+    rng = random.Random(seed)
+    widget = BlockPoolWidget(pool, table=table, num_blocks=8, block_size=4)
+    for _ in range(60):
+        verb = rng.choice(["new", "append", "write", "fork", "free", "truncate", "undo", "redo", "preset"])
+        name = rng.choice(list(PRESETS)) if verb == "preset" else None
+        serial = widget.state["serial"]
+        click(widget, verb, sequence=rng.choice([*widget.tables, None]), n=rng.randrange(1, 12), name=name)
+        assert widget.state["serial"] > serial
+        json.dumps(widget.state)
+    widget.picture().text()
+
+
+def test_right_classes_of_a_readers_own_show_no_problem() -> None:
+    pool = PlainPool(24, 4)
+    widget = BlockPoolWidget(pool)
+    for name in PRESETS:
+        widget.preset(name)
+        assert not widget.state["problems"]
+        assert widget.pool is pool
+
+
+def test_a_failed_operation_that_left_traces_is_named() -> None:
+    class Halfway(BlockTable):
+        def append(self, n: int = 1) -> Any:
+            self.block_ids.append(self.pool.allocate())
+            raise RuntimeError("halfway")
+
+    widget = BlockPoolWidget(table=Halfway)
+    widget.do("new", n=3)
+    assert widget.state["error"] == 'RuntimeError: halfway (append: raise RuntimeError("halfway"))'
+    assert "what fails must change nothing" in widget.state["problems"][0]
+
+
+# Challenges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHALLENGES)
+def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name: str) -> None:
+    widget = BlockPoolWidget(challenge=name)
+    length = len(widget.challenge.solution)
+    for step in range(1, length + 1):
+        assert widget.state["challenge"]["missing"]
+        widget.solve()
+        assert widget.state["challenge"]["solved"] == [step, length]
+        assert not widget.state["problems"]
+    assert widget.state["challenge"]["missing"] == []
+    assert widget.state["challenge"]["why"]
+    click(widget, "solve")
+    assert widget.state["challenge"]["solved"] == [1, length]
+    widget.do("new", "mine", 1)
+    assert widget.state["challenge"]["solved"] == [0, length]
+
+
+@pytest.mark.parametrize(
+    ("name", "operations", "said"),
+    [
+        (
+            "one_copy",
+            [
+                ("new", None, 20),
+                ("fork", "s0", None),
+                ("fork", "s0", None),
+                ("write", "s1", None),
+                ("write", "s2", None),
+            ],
+            "2 blocks",
+        ),
+        ("four_in_eight", [("new", None, 74)] * 4, "20 blocks are in use"),
+        (
+            "fork_without_copy",
+            [("new", None, 30), ("fork", "s0", None), ("append", "s0", 10), ("append", "s1", 10)],
+            "1 copied",
+        ),
+        ("prompt_last", [("free", name, None) for name in ("prompt", "s1", "s2")], "more than the prompt"),
+        ("full_for_one", [("new", None, 64), ("write", "s0", None)], "is full"),
+        ("full_for_one", [("new", None, 60), ("append", "s0", 100)], "of one token"),
+    ],
+)
+def test_other_ways_do_not_reach_it(name: str, operations: list[Any], said: str) -> None:
+    widget = BlockPoolWidget(challenge=name)
+    for verb, sequence, n in operations:
+        widget.do(verb, sequence, n)
+    assert said in widget.state["challenge"]["missing"][-1]
+
+
+def test_a_challenge_works_on_a_readers_pool_and_resets_to_its_start() -> None:
+    widget = BlockPoolWidget(PlainPool, challenge="prompt_last")
+    used = widget.state["used"]
+    widget.do("free", "s1")
+    widget.reset()
+    assert widget.state["used"] == used > 0
+    widget.undo()
+    assert widget.state["step"] == widget.state["floor"] == 5
+    with pytest.raises(ValueError, match="no challenge"):
+        BlockPoolWidget().solve()
+
+
+# The picture -----------------------------------------------------------------------------------------------------
+
+
+def image(widget: Any) -> Image.Image:
+    data, metadata = widget._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    png = base64.b64decode(data["image/png"])
+    assert len(png) < 25_000
+    picture = Image.open(io.BytesIO(png))
+    assert picture.width == 2 * metadata["image/png"]["width"]
+    return picture.convert("RGBA")
+
+
+def test_the_stored_picture_shows_the_state_on_a_ground_of_its_own() -> None:
+    colors = {color for _, color in image(BlockPoolWidget(preset="beam search")).getcolors(1 << 20)}
+    near = tuple(int(sequence_color(0)[i : i + 2], 16) for i in (1, 3, 5))
+    assert any(max(abs(a - b) for a, b in zip(color, near, strict=False)) < 12 for color in colors)
+    empty = image(BlockPoolWidget())
+    assert not any(
+        max(abs(a - b) for a, b in zip(color, near, strict=False)) < 12 for _, color in empty.getcolors(1 << 20)
+    )
+    corner = empty.getpixel((empty.width // 2, 8))
+    assert corner[3] == 255
+    assert min(corner[:3]) > 240
+
+
+def test_the_stored_text_can_be_read_aloud() -> None:
+    data, _ = BlockPoolWidget(preset="a prompt and its forks")._repr_mimebundle_()
+    assert data["text/plain"].splitlines() == [
+        "64 blocks of 16: 5 used, 59 free, 2 shared, 2 copied; a copy for each sequence would take 9",
+        "    0   3  3  1  1  1  .  .  .  .  .  .  .  .  .  .  .",
+        "s0     37 tokens in blocks 0-2",
+        "s1     37 tokens in blocks 0, 1, 3",
+        "s2     37 tokens in blocks 0, 1, 4",
+    ]
+
+
+def test_the_same_state_gives_the_same_picture() -> None:
+    assert (
+        image(BlockPoolWidget(preset="beam search")).tobytes() == image(BlockPoolWidget(preset="beam search")).tobytes()
+    )
+
+
+def test_runs() -> None:
+    assert [runs(ids) for ids in ([], [3], [3, 4], [3, 4, 5, 9, 1, None, 2])] == ["", "3", "3, 4", "3-5, 9, 1, 2"]
+
+
+# Live ------------------------------------------------------------------------------------------------------------
+
+
+class FakeEngine:
+    """What the live grid asks of an engine. Token i decodes to "i "."""
+
+    def __init__(self, num_blocks: int = 32, block_size: int = 4) -> None:
+        self.pool = BlockPool(num_blocks, block_size)
+        self.running: list[Any] = []
+        self.callbacks: list[Any] = []
+        self.decoded = 0
+
+    def on_step(self, callback: Any) -> Any:
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def sequences(self) -> list[Any]:
+        return self.running
+
+    def decode(self, ids: list[int]) -> str:
+        self.decoded += len(ids)
+        return "".join(f"{i} " for i in ids)
+
+    def add(self, name: str, tokens: int) -> None:
+        table = BlockTable(self.pool)
+        table.append(tokens)
+        self.running.append(SimpleNamespace(name=name, table=table, token_ids=list(range(tokens))))
+
+    def step(self) -> None:
+        for sequence in self.running:
+            sequence.table.append(1)
+            sequence.token_ids.append(len(sequence.token_ids))
+        for callback in list(self.callbacks):
+            callback()
+
+    def end(self) -> None:
+        for sequence in self.running:
+            sequence.table.free()
+        self.running = []
+        for callback in list(self.callbacks):
+            callback()
+
+
+def test_every_block_of_a_running_engine_says_which_words_it_holds() -> None:
+    engine = FakeEngine()
+    grid = LiveGrid(engine)
+    engine.add("a", 5)
+    for _ in range(4):
+        engine.step()
+    state = grid.state
+    assert [table["blocks"] for table in state["tables"]] == [[0, 1, 2]]
+    assert state["texts"] == {"0": "0 1 2 3 ", "1": "4 5 6 7 ", "2": "8 "}
+    assert state["engine_steps"] == 4
+    assert engine.decoded < 20  # full blocks are decoded once
+    engine.end()
+    assert grid.state["used"] == 0
+    assert grid.state["texts"] == {}
+    assert grid.state["free"] == 32
+    assert grid.state["peak"] == {"used": 3, "shared": 0, "sequences": 1}
+    assert "32 blocks of 4: 3 used" in grid.picture().text()
+    grid._receive(grid, {"op": "seek", "step": 4})
+    assert grid.state["texts"]["1"] == "4 5 6 7 "
+    grid._receive(grid, {"op": "seek"})
+    grid._receive(grid, None)
+    json.dumps(grid.state)
+    assert image(grid)
+
+
+def test_a_cached_block_still_says_what_it_holds_until_it_is_taken() -> None:
+    engine = FakeEngine(num_blocks=3)
+    grid = LiveGrid(engine)
+    engine.add("a", 8)
+    engine.step()
+    engine.pool.keep(0)
+    engine.pool.keep(1)
+    engine.end()
+    assert grid.state["used"] == 0
+    assert grid.state["cached"] == 2
+    assert grid.state["texts"] == {"0": "0 1 2 3 ", "1": "4 5 6 7 "}
+    engine.add("b", 8)  # takes the free block, then evicts the older cached one
+    engine.end()
+    assert grid.state["cached"] == len(grid.state["texts"]) == 1
+
+
+def test_a_block_does_not_keep_the_words_of_whom_it_held_before() -> None:
+    engine = FakeEngine(num_blocks=2)
+    grid = LiveGrid(engine)
+    engine.add("a", 4)
+    grid.refresh()
+    assert grid.state["texts"] == {"0": "0 1 2 3 "}
+    engine.running.pop().table.free()
+    unseen = BlockTable(engine.pool)  # comes and goes between two looks
+    unseen.append(4)
+    engine.pool.keep(unseen.block_ids[0])
+    unseen.free()
+    grid.refresh()
+    assert grid.state["cached"] == 1
+    assert grid.state["texts"] == {}
+
+
+def test_forks_of_a_running_engine_share_and_copy() -> None:
+    engine = FakeEngine()
+    grid = LiveGrid(engine)
+    engine.add("a", 6)
+    first = engine.running[0]
+    engine.running.append(SimpleNamespace(name="b", table=first.table.fork(), token_ids=[*range(6)]))
+    engine.step()
+    assert grid.state["shared"] == 1
+    assert grid.state["copied"] == 1
+    assert grid.state["copies"] == [[1, 2]]
+    assert grid.state["problems"] == []
+
+
+def test_updates_are_throttled_and_the_last_state_is_always_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "INTERVAL", 0.05)
+
+    async def generate() -> tuple[int, dict[str, Any], dict[str, Any]]:
+        engine = FakeEngine(num_blocks=200)
+        grid = LiveGrid(engine)
+        engine.add("a", 1)
+        for _ in range(500):
+            engine.step()
+        engine.end()
+        during = grid._serial
+        in_between = grid.state
+        await asyncio.sleep(0.15)
+        return during, in_between, grid.state
+
+    during, _, last = asyncio.run(generate())
+    assert during < 100
+    assert last["used"] == 0
+    assert last["engine_steps"] == 501
+
+
+def test_frames_are_thinned_and_closing_ends_the_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_FRAMES", 20)
+    engine = FakeEngine(num_blocks=100)
+    grid = LiveGrid(engine)
+    engine.add("a", 1)
+    for step in range(1, 301):
+        engine.step()
+        assert grid.state["engine_steps"] == step
+    assert len(grid._frames) <= 21
+    used = [frame["engine_steps"] for frame in grid._frames]
+    assert used == sorted(used)
+    assert used[-1] == 300
+    grid.close()
+    assert not engine.callbacks
+    assert not engine.pool._callbacks
+    engine.step()
+    assert grid.view.steps == 300
+
+
+def test_what_the_engine_does_after_the_cell_leaves_its_grid_alone() -> None:
+    engine = FakeEngine()
+    with LiveGrid(engine) as grid:
+        engine.add("a", 5)
+        engine.step()
+    engine.end()
+    assert grid.state["used"] == 2
+    assert not engine.callbacks
+    assert not engine.pool._callbacks
+
+
+def test_a_large_pool_is_drawn_in_part_and_counted_in_full() -> None:
+    engine = FakeEngine(num_blocks=5000)
+    engine.add("a", 4 * 2000)
+    grid = LiveGrid(engine)
+    state = grid.state
+    assert (len(state["counts"]), state["hidden"], state["used"], state["free"]) == (1024, 3976, 2000, 3000)
+    json.dumps(state)
