@@ -6,7 +6,7 @@ Two loads of `pagedlab.lessons.traces.shared_prompts` over 20 system prompts, ra
 where no prompt comes back, and "chats", where every second request is the next turn of a chat. The shipped model serves
 the prompts one after another, one token each, since the cache changes the prefill alone. Time to first token is the CPU
 time from the call to that token, on one thread: what a clock on the wall shows on an idle core, and nobody waits in a
-queue. Each pool size also runs without a model through `pagedlab.prefix.replay`, for every eviction order and for
+queue. Each pool size also runs without a model through `pagedlab.lessons.replay`, for every eviction order and for
 Belady's optimum on the same prompts; the engine's hits must equal it. Times depend on the machine, hit rates do not.
 """
 
@@ -25,9 +25,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 from machine import record
 
 from pagedlab import LLM, SamplingParams
+from pagedlab.lessons.replay import replay
 from pagedlab.lessons.traces import shared_prompts
 from pagedlab.model import TINY_MODEL, Model, load_model
-from pagedlab.prefix import PrefixCache, replay
+from pagedlab.prefix import PrefixCache
 
 POOLS = (256, 512, 768)
 LOADS = {"one question each": 0.0, "chats": 0.5}

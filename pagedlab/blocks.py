@@ -15,10 +15,13 @@ The design follows "Efficient Memory Management for Large Language Model Serving
 
 from __future__ import annotations
 
-import operator
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
+
+from pagedlab.arguments import whole
+from pagedlab.interrupts import atomic
 
 
 class OutOfBlocks(RuntimeError):
@@ -65,17 +68,6 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-def _count(value: int, name: str, minimum: int) -> int:
-    """Return `value` as an int, or raise a `ValueError` that names the argument."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
-    if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {number}")
-    return number
-
-
 class BlockPool:
     """`num_blocks` blocks of `block_size` tokens, each with a reference count. Every verb is O(1).
 
@@ -84,8 +76,8 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        self._num_blocks = _count(num_blocks, "num_blocks", 1)
-        self._block_size = _count(block_size, "block_size", 1)
+        self._num_blocks = whole("num_blocks", num_blocks, 1)
+        self._block_size = whole("block_size", block_size, 1)
         self._refcounts = [0] * self._num_blocks
         # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
         self._free = list(range(self._num_blocks - 1, -1, -1))
@@ -125,6 +117,7 @@ class BlockPool:
         """Free blocks whose contents are kept."""
         return len(self._cached)
 
+    @atomic(lambda pool, block_id: pool.release(block_id))
     def allocate(self) -> int:
         """Return the id of a free block, now with reference count 1. Raise `OutOfBlocks` when none is free."""
         if self._free:
@@ -140,6 +133,7 @@ class BlockPool:
         self.emit("allocate", block_id)
         return block_id
 
+    @atomic(lambda pool, block_id: pool.release(block_id))
     def share(self, block_id: int) -> int:
         """Add a reference to a used or cached block and return its id. `ValueError` if it is neither."""
         block_id = self._known(block_id)
@@ -152,6 +146,7 @@ class BlockPool:
         self.emit("revive" if revived else "share", block_id)
         return block_id
 
+    @atomic()
     def release(self, block_id: int) -> None:
         """Take a reference away; at zero the block is free again. `ValueError` if it is free already."""
         block_id = self._known(block_id)
@@ -165,6 +160,7 @@ class BlockPool:
                 self._free.append(block_id)
         self.emit("release", block_id)
 
+    @atomic()
     def keep(self, block_id: int) -> None:
         """Mark a used block: when its last reference goes, its contents stay until the block is needed."""
         block_id = self._known(block_id)
@@ -184,6 +180,7 @@ class BlockPool:
         self._lost = lost
         self._cached = OrderedDict() if cached is None else cached
 
+    @atomic()
     def forget(self, block_id: int) -> None:
         """Keep the block no longer; a cached one is plainly free at once. Nothing happens to one that is not kept."""
         block_id = self._known(block_id)
@@ -193,6 +190,7 @@ class BlockPool:
                 self._free.append(block_id)
             self._lose(block_id, "forget")
 
+    @atomic()
     def will_write(self, block_id: int) -> None:
         """A table is about to write into this block, which it alone holds: a cache must not vouch for it any longer."""
         if self._lost is not None and block_id in self._kept:
@@ -245,7 +243,10 @@ class BlockPool:
         if self._callbacks:
             event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
             for callback in tuple(self._callbacks):
-                callback(event)
+                try:
+                    callback(event)
+                except Exception as error:  # who watches must not break what is watched
+                    warnings.warn(f"a subscriber of the pool raised {error!r} at {event}", stacklevel=2)
 
     def _lose(self, block_id: int, kind: str) -> None:
         self._kept.discard(block_id)
@@ -255,13 +256,12 @@ class BlockPool:
 
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
-        try:
-            number = operator.index(block_id)
-        except TypeError:
-            number = -1
-        if not 0 <= number < self._num_blocks:
-            raise ValueError(f"there is no block {block_id!r}: ids go from 0 to {self._num_blocks - 1}")
-        return number
+        if type(block_id) is not int or not 0 <= block_id < self._num_blocks:
+            try:
+                return whole("block_id", block_id, 0, self._num_blocks - 1)
+            except ValueError:
+                raise ValueError(f"there is no block {block_id!r}: ids go from 0 to {self._num_blocks - 1}") from None
+        return block_id
 
 
 class BlockTable:
@@ -279,13 +279,14 @@ class BlockTable:
     def __repr__(self) -> str:
         return f"BlockTable({self.num_tokens} tokens in blocks {self.block_ids})"
 
+    @atomic()
     def append(self, n: int = 1) -> list[BlockCopy]:
         """Make room for `n` more tokens and return the copies to do before their KV is written.
 
         All or nothing: `OutOfBlocks` leaves table and pool as they were. The copies are empty or hold the
         one pair of a copy-on-write: only a last block that is partly filled and shared is ever copied.
         """
-        n = _count(n, "n", 0)
+        n = whole("n", n)
         if n == 0:
             return []
         size = self.pool.block_size
@@ -321,6 +322,7 @@ class BlockTable:
         self.pool.release(source)
         return BlockCopy(source, destination)
 
+    @atomic(lambda _, child: child.free())
     def fork(self) -> BlockTable:
         """Return a second table over the same blocks, each now with one reference more. Nothing is copied."""
         child = type(self)(self.pool)
@@ -329,9 +331,10 @@ class BlockTable:
         child.num_tokens = self.num_tokens
         return child
 
+    @atomic()
     def truncate(self, num_tokens: int) -> None:
         """Forget the tokens from `num_tokens` on and release the blocks that held only those."""
-        num_tokens = _count(num_tokens, "num_tokens", 0)
+        num_tokens = whole("num_tokens", num_tokens)
         if num_tokens > self.num_tokens:
             raise ValueError(f"cannot truncate to {num_tokens} tokens: the table holds {self.num_tokens}")
         keep = blocks_for(num_tokens, self.pool.block_size)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 
 from pagedlab.sampling import SamplingParams, sample
 from pagedlab.scheduler import Chunk, Request, Sequence
-from pagedlab.speculative import Draft, check_sampled
+
+Check = Callable[[torch.Tensor, Sequence, list[int], list[float], SamplingParams], tuple[list[int], list[float]]]
 
 
 class Draw(NamedTuple):
@@ -30,12 +31,14 @@ def next_tokens(
     logits: torch.Tensor,
     speaking: list[Chunk],
     params: Mapping[int, SamplingParams],
-    drafts: Mapping[Sequence, Draft],
+    check: Check | None = None,
 ) -> tuple[list[Draw], list[tuple[Request, torch.Tensor]]]:
     """Next tokens from the logits [R, V] of the chunks that were computed to their text's end, `num_rows` rows each.
 
     params: by request id. A prompt that asks for n texts gives n draws from its one row. A beam search gets its
-    rows as log-probabilities and advances later, with its tables: once it has, the step can no longer be undone.
+    rows as log-probabilities and advances later, with its tables: once it has, the step can no longer be undone. Of a
+    text with a draft, `check` gets the rows, what the model would write at each place and how likely that is, and
+    returns what is kept.
     """
     wanted: list[tuple[Request, Sequence, int, range]] = []  # nth as in Draw, rows of logits
     beam_rows: dict[Request, list[int]] = defaultdict(list)
@@ -58,14 +61,8 @@ def next_tokens(
     for request, sequence, nth, rows in wanted:
         own, said = tokens[first : first + len(rows)], logprobs[first : first + len(rows)]
         first += len(rows)
-        drafted = sequence.token_ids[sequence.num_known :][: len(rows) - 1]
-        if drafted and (q := drafts[sequence].probs) is not None:
-            own, said = check_sampled(
-                logits[rows.start : rows.stop], drafted, q, own, sequence, params[request.request_id]
-            )
-        else:
-            # The model says what it would write at each place; the first place where it differs ends the draft.
-            accepted = next((i for i, token in enumerate(drafted) if token != own[i]), len(drafted))
-            own, said = own[: accepted + 1], said[: accepted + 1]
+        if len(rows) > 1:
+            assert check is not None
+            own, said = check(logits[rows.start : rows.stop], sequence, own, said, params[request.request_id])
         draws.append(Draw(request, sequence, nth, own, said))
     return draws, searches

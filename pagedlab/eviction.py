@@ -9,8 +9,6 @@ is always released after its children, and no rank below puts a parent before it
     lfu     the least often hit first
     slru    the never hit first, then the others, each by last use: a segmented LRU (Karedla, Love and Wherry,
             "Caching strategies to improve disk system performance", 1994) without a limit on the second segment
-    Belady  what is needed again last, or never, first: the optimum, for whoever knows the future
-            (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966)
 
 A rank is a number; the lowest goes first. Ranks cost O(log cached blocks) a block.
 """
@@ -18,9 +16,8 @@ A rank is a number; the lowest goes first. Ranks cost O(log cached blocks) a blo
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
@@ -58,26 +55,6 @@ def lfu(entry: Candidate, now: int) -> float:
 def slru(entry: Candidate, now: int) -> float:
     """0 for a block that nobody has hit, else 1: what is asked once goes before what was asked again."""
     return min(entry.hits, 1)
-
-
-class Belady:
-    """The rank for a known future: `chains[t]` are the chained hashes of the blocks that match number t looks for.
-
-    Optimal for requests served one after another, whose blocks all fit at once: no other order that evicts only when
-    it must has more hits. A block that is computed though it is cached (the last one of a prompt that fills it, say)
-    is not a use of it, and there the optimum may be missed by that block.
-    """
-
-    def __init__(self, chains: Iterable[Iterable[bytes]]) -> None:
-        self._uses: dict[bytes, list[int]] = {}
-        for time, chain in enumerate(chains):
-            for name in chain:
-                self._uses.setdefault(name, []).append(time)
-
-    def __call__(self, entry: Candidate, now: int) -> float:
-        uses = self._uses.get(entry.hash, [])
-        i = bisect_left(uses, now)
-        return -uses[i] if i < len(uses) else float("-inf")
 
 
 class Ranked(OrderedDict[int, Any]):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
+
+from pagedlab.beam import BeamSearch, advance_beams
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.scheduler import Schedule, Sequence
-from pagedlab.speculative import Checked
+from pagedlab.interrupts import Held
+from pagedlab.model import Model
+from pagedlab.request import Request, Sequence
+from pagedlab.sampling import SamplingParams
+from pagedlab.scheduler import Schedule
 
 
 @dataclass
@@ -70,6 +77,97 @@ class Completion:
 
 
 @dataclass
+class Job:
+    """A request that is not finished: what was asked of it, and how its texts grow, fork and end."""
+
+    request: Request
+    params: SamplingParams
+    completion: Completion
+    model: Model
+    beams: BeamSearch | None = None
+
+    def __post_init__(self) -> None:
+        self.ends = frozenset() if self.params.ignore_eos else self.model.eos_token_ids
+        if (p := self.params).beam_width:
+            self.beams = BeamSearch(
+                p.beam_width, self.request.max_tokens, self.ends, p.length_penalty, p.early_stopping
+            )
+
+    def show(self, sequence: Sequence, stream: bool = False) -> Output:
+        """Hand a text out, in pieces if that is wanted."""
+        needs_text = stream or self.params.stop
+        detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop)) if needs_text else None
+        self.completion.outputs.append(Output(sequence, detokenizer, self.model.decode))
+        return self.completion.outputs[-1]
+
+    def fork(self, first: Sequence) -> Sequence:
+        """One more text that continues the same prompt, over the same blocks."""
+        nth = len(self.request.sequences)
+        text = Sequence(
+            f"{first.name}.{nth}", first.table.fork(), first.token_ids[:], first.seed + nth, first.num_prompt_tokens
+        )
+        self.request.sequences.append(text)
+        self.show(text)
+        return text
+
+    def extend(self, text: Sequence, token: int, logprob: float) -> None:
+        """Add the new token to its text, and end the text if that was its last."""
+        detokenizer = self.completion.outputs[self.request.sequences.index(text)].detokenizer
+        text.token_ids.append(token)
+        text.cumulative_logprob += logprob
+        ended = token in self.ends
+        if detokenizer and not ended:
+            detokenizer.push(token)
+            ended = detokenizer.stopped
+        if ended:
+            text.finish_reason = "stop"
+        elif text.num_outputs >= self.request.max_tokens:
+            text.finish_reason = "length"
+        if text.finish_reason:
+            if detokenizer:
+                detokenizer.finish(self.model.decode(text.output_ids))
+            text.table.free()
+
+    def search(self, logprobs: torch.Tensor) -> None:
+        """Move a beam search on by one token. Its outputs are then the beams that go on, or the best that ended."""
+        assert self.beams is not None
+        advance_beams(self.request, self.beams, logprobs)
+        self.completion.outputs.clear()
+        for text in self.request.sequences:
+            self.show(text)
+
+    def note_times(self, now: float) -> None:
+        """A step is over: when its tokens came."""
+        longest = max(text.num_outputs for text in self.request.sequences)
+        self.completion.times += [now] * max(1, longest - len(self.completion.times))
+
+
+class Stream(Iterator[str]):
+    """One text, piece by piece. Closed, dropped or interrupted before its end, it aborts its request."""
+
+    def __init__(self, llm: Any, completion: Completion) -> None:
+        self._llm, self._completion = llm, completion
+
+    def __next__(self) -> str:
+        piece = ""
+        with Held() as hold:
+            try:
+                piece = self._llm.next_piece(self._completion)
+            finally:
+                if not piece or hold.came:
+                    self.close()
+        if not piece:
+            raise StopIteration
+        return piece
+
+    def close(self) -> None:
+        """Abort the request, if it has not ended."""
+        self._llm.drop(self._completion)
+
+    __del__ = close
+
+
+@dataclass
 class Stats:
     """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again.
 
@@ -104,7 +202,7 @@ class Stats:
         self.cached_tokens, self.blocks_used = cached_tokens, blocks_used
         self.seconds += seconds
 
-    def record_drafts(self, checked: list[Checked]) -> None:
+    def record_drafts(self, checked: list[Any]) -> None:
         """Count the drafts that a step checked."""
         self.drafts += len(checked)
         self.drafted_tokens += sum(len(draft.tokens) for draft in checked)

@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
 
 import xxhash
 
+from pagedlab.arguments import valid_text, whole, with_verbs
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.eviction import Belady, Rank, Ranked, fifo, lfu, slru
+from pagedlab.eviction import Rank, Ranked, fifo, lfu, slru
+from pagedlab.interrupts import atomic
 
 Hash = Callable[[bytes], bytes]
 HASHES: dict[str, Hash] = {"xxh64": xxhash.xxh64_digest, "sha256": lambda data: hashlib.sha256(data).digest()}
@@ -103,12 +105,8 @@ class _Blocks:
 
     def root(self, salt: str | None) -> bytes:
         """What stands for the parent's name in a first block."""
-        if salt is None:
-            return b""
-        if not isinstance(salt, str):
-            raise ValueError(f"a salt is a text or None, got {salt!r}")
         # An odd number of bytes: no block hashes the same ones, or a chosen salt could pass for a parent.
-        return self.hash(b"s" + salt.encode("utf-16-le"))
+        return b"" if salt is None else self.hash(b"s" + salt.encode("utf-16-le"))
 
     def pack(self, token_ids: Sequence[int], i: int) -> bytes:
         try:
@@ -128,8 +126,8 @@ def hash_chain(
     token_ids: Sequence[int], block_size: int = 16, hash: str | Hash = "xxh64", salt: str | None = None
 ) -> list[bytes]:
     """The names of the full blocks of `token_ids`, first to last."""
-    hasher = _choose("hash", hash, HASHES)
-    blocks = _Blocks(block_size, hasher)
+    blocks = _Blocks(whole("block_size", block_size, 1), _choose("hash", hash, HASHES))
+    valid_text("salt", salt)
     return [name for _, name in blocks.chain(token_ids, 0, len(token_ids) // block_size, blocks.root(salt))]
 
 
@@ -156,17 +154,11 @@ class PrefixCache:
     ) -> None:
         hasher = _choose("hash", hash, HASHES)
         rank = _choose("eviction", eviction, RANKS)
-        missing = [verb for verb in ("attach", "keep", "forget", "will_write", "emit") if not hasattr(pool, verb)]
-        if missing:
-            raise ValueError(
-                f"a prefix cache needs a pool that can keep blocks, and {type(pool).__name__} lacks "
-                f"{', '.join(missing)}; derive it from BlockPool, or go without a prefix cache"
-            )
+        with_verbs("the pool of a prefix cache", pool, ("attach", "keep", "forget", "will_write", "emit"))
         self.pool = pool
-        self.salt = salt
+        self.salt = valid_text("salt", salt)
         self.stats = PrefixStats()
         self._blocks = _Blocks(pool.block_size, hasher)
-        self._blocks.root(salt)  # says what is wrong with a salt
         self._trusts_names = hash == "sha256"
         self._new_table = block_table
         self._generations = count()
@@ -181,6 +173,7 @@ class PrefixCache:
     def __repr__(self) -> str:
         return f"PrefixCache({len(self)} blocks registered, {self.pool.num_cached} of them cached)"
 
+    @atomic(lambda _, table: table.free())
     def match(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
         """Return a table over the longest cached prefix of full blocks, perhaps empty; free it like any other.
 
@@ -210,6 +203,7 @@ class PrefixCache:
         """How many of the blocks that `match` would share somebody holds now. Counts as no lookup."""
         return sum(self.pool.refcount(entry.block_id) > 0 for entry in self._longest(token_ids, leave, salt))
 
+    @atomic()
     def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
         """Register the full blocks of `token_ids`, the tokens of `table` whose KV is computed, first to last.
 
@@ -220,7 +214,31 @@ class PrefixCache:
         many blocks were exchanged so, for whoever keeps a copy of the table. `ValueError`, with nothing changed, for
         another pool's table or for tokens that cannot be the table's.
         """
-        salt = self.salt if salt is None else salt
+        exchanged = 0
+        for i, entry in self._enter(table, token_ids, salt):
+            own = table.block_ids[i]
+            if own != entry.block_id and self.pool.refcount(own) == 1:  # what a sibling holds too cannot be given back
+                table.block_ids[i] = self.pool.share(entry.block_id)
+                self.pool.release(own)
+                exchanged += 1
+        self.stats.merged_blocks += exchanged
+        return exchanged
+
+    @atomic()
+    def announce(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> list[int]:
+        """Register blocks as `insert` does, but before their KV is computed; return their ids.
+
+        Whoever finds one reads it after it is computed: later in the same step, say. If it is not computed after all,
+        the pool must `forget` it, and who found it goes back to before it. Stops at a block that is known already: to
+        exchange it is `insert`'s work.
+        """
+        return [entry.block_id for _, entry in self._enter(table, token_ids, salt, until_known=True)]
+
+    def _enter(
+        self, table: BlockTable, token_ids: Sequence[int], salt: str | None, until_known: bool = False
+    ) -> list[tuple[int, Entry]]:
+        """Register full blocks that are not yet: with its index in the table, each, or the one known by its name."""
+        salt = self.salt if salt is None else valid_text("salt", salt)
         size, ids = self.pool.block_size, table.block_ids
         if table.pool is not self.pool:
             raise ValueError("the table is over another pool than the cache")
@@ -239,19 +257,16 @@ class PrefixCache:
                 "give insert the tokens that were computed, and the salt that match was given"
             )
         new = list(self._blocks.chain(token_ids, start, stop, parent.hash if parent else self._blocks.root(salt)))
-        exchanged = 0
+        entered = []
         for i, (tokens, name) in enumerate(new, start):
-            entry = self._find(name, tokens, parent, salt)
-            if entry is None:
-                entry = self._register(ids[i], name, tokens, parent, salt)
-            elif self.pool.refcount(ids[i]) == 1:  # a block that a sibling holds too would not be given back
-                own, ids[i] = ids[i], self.pool.share(entry.block_id)
-                self.pool.release(own)
-                exchanged += 1
-            parent = entry
-        self.stats.merged_blocks += exchanged
-        return exchanged
+            known = self._find(name, tokens, parent, salt)
+            if known and until_known:
+                break
+            parent = known or self._register(ids[i], name, tokens, parent, salt)
+            entered.append((i, parent))
+        return entered
 
+    @atomic()
     def clear(self) -> None:
         """Forget every registration, for instance when the model's weights change. Blocks in use stay in use."""
         for block_id in tuple(self._by_block):
@@ -259,9 +274,8 @@ class PrefixCache:
 
     def _longest(self, token_ids: Sequence[int], leave: int, salt: str | None) -> list[Entry]:
         """The entries of the longest registered prefix of full blocks."""
-        if leave < 0:
-            raise ValueError(f"leave must be 0 or more, got {leave}")
-        salt = self.salt if salt is None else salt
+        whole("leave", leave)
+        salt = self.salt if salt is None else valid_text("salt", salt)
         asked = max(0, len(token_ids) - leave) // self.pool.block_size
         found: list[Entry] = []
         for tokens, name in self._blocks.chain(token_ids, 0, asked, self._blocks.root(salt)):
@@ -314,26 +328,3 @@ class PrefixCache:
         self.stats.forgotten_blocks += len(gone) - evicted
         for entry in gone[1:]:
             self.pool.forget(entry.block_id)
-
-
-def replay(
-    requests: Iterable[tuple[Sequence[int], Sequence[int]]],
-    num_blocks: int,
-    block_size: int = 16,
-    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | Rank = "lru",
-) -> PrefixStats:
-    """Serve (prompt, output) token ids one request after another on a pool and cache of their own, without a model."""
-    trace = list(requests)
-    rank: Literal["lru", "fifo", "lfu", "slru"] | Rank
-    if eviction == "belady":
-        rank = Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace)
-    else:
-        rank = eviction
-    cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=rank)
-    for prompt, output in trace:
-        computed = [*prompt, *output[:-1]]  # the last token of an answer is never fed back
-        table = cache.match(prompt, leave=1)
-        table.append(len(computed) - table.num_tokens)
-        cache.insert(table, computed)
-        table.free()
-    return cache.stats

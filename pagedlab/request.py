@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from pagedlab.arguments import valid_text
 from pagedlab.blocks import BlockTable, blocks_for
 
 
@@ -74,8 +75,7 @@ class Request:
     parked: Parked | None = None  # while it is swapped out
 
     def __post_init__(self) -> None:
-        if not isinstance(self.salt, str | None):
-            raise ValueError(f"a salt is a text or None, got {self.salt!r}")
+        valid_text("salt", self.salt)
 
     def blocks_at_most(self, block_size: int) -> int:
         """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.

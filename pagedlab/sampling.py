@@ -6,14 +6,13 @@ or on what was drawn before. So a request gives the same text alone, in a crowd,
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Literal, NamedTuple
 
 import torch
 
+from pagedlab.arguments import one_of, real, shown, whole
 from pagedlab.kernels import compiles_for
 
 
@@ -49,61 +48,30 @@ class SamplingParams:
     def __post_init__(self) -> None:
         one_stop = isinstance(self.stop, str) or not isinstance(self.stop, Iterable)
         stop = (self.stop,) if one_stop else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        for problem, wrong in (
-            (
-                f"max_tokens must be a whole number of at least 1, got {self.max_tokens!r}",
-                not is_whole(self.max_tokens, 1),
-            ),
-            (
-                f"temperature must be 0 (the likeliest token) or above, got {self.temperature!r}",
-                not (isinstance(self.temperature, Real) and 0 <= self.temperature <= sys.float_info.max),
-            ),
-            (f"top_k must be 0 (all tokens) or a whole number above, got {self.top_k!r}", not is_whole(self.top_k, 0)),
-            (
-                f"top_p must be above 0 and at most 1, got {self.top_p!r}",
-                not (isinstance(self.top_p, Real) and 0 < self.top_p <= 1),
-            ),
-            (f"n must be a whole number of at least 1, got {self.n!r}", not is_whole(self.n, 1)),
-            (
-                f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1",
-                self.temperature == 0 and self.n > 1,
-            ),
-            (
-                f"beam_width must be 0 or a whole number above, got {self.beam_width!r}",
-                not is_whole(self.beam_width, 0),
-            ),
-            (
-                "beam search looks for the likeliest texts: it takes n=1, temperature=0 and no stop strings",
-                self.beam_width != 0 and (self.n != 1 or self.temperature != 0 or bool(stop)),
-            ),
-            (
-                f"length_penalty must be a number from -10 to 10, got {self.length_penalty!r}",
-                not (isinstance(self.length_penalty, Real) and abs(self.length_penalty) <= 10),
-            ),
-            (
-                f"early_stopping must be True, False or 'never', got {self.early_stopping!r}",
-                self.early_stopping not in (True, False, "never"),
-            ),
-            (
-                f"seed must be a whole number from 0 or None, got {self.seed!r}",
-                self.seed is not None and not is_whole(self.seed, 0),
-            ),
-            (
-                f"stop must be strings with at least one character, got {stop!r}",
-                not all(isinstance(s, str) and s for s in stop),
-            ),
+        for name, value in (  # NumPy's numbers become Python's, which do not overflow
+            ("max_tokens", whole("max_tokens", self.max_tokens, 1)),
+            ("temperature", real("temperature", self.temperature, 0)),
+            ("top_k", whole("top_k (0 for all)", self.top_k)),
+            ("top_p", real("top_p", self.top_p, 0, 1, above=True)),
+            ("n", whole("n", self.n, 1)),
+            ("beam_width", whole("beam_width", self.beam_width)),
+            ("stop", stop),
+            ("ignore_eos", one_of("ignore_eos", self.ignore_eos, (False, True))),
+            ("seed", None if self.seed is None else whole("seed", self.seed)),
+            ("length_penalty", real("length_penalty", self.length_penalty, -10, 10)),
+            ("early_stopping", one_of("early_stopping", self.early_stopping, (False, True, "never"))),
         ):
-            if wrong:
-                raise ValueError(problem)
-        # Whole numbers of NumPy overflow where Python's do not.
-        for kind, names in (
-            (int, ("max_tokens", "top_k", "n", "beam_width", "seed")),
-            (float, ("temperature", "top_p", "length_penalty")),
-        ):
-            for name in names:
-                value = getattr(self, name)
-                object.__setattr__(self, name, None if value is None else kind(value))
+            object.__setattr__(self, name, value)
+        if not all(isinstance(s, str) and s for s in stop):
+            raise ValueError(f"stop must be strings with at least one character, got {shown(stop)}")
+        if self.temperature == 0 and self.n > 1:
+            raise ValueError(
+                f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1"
+            )
+        if self.beam_width and (self.n != 1 or self.temperature != 0 or stop):
+            raise ValueError(
+                "beam search looks for the likeliest texts: it takes n=1, temperature=0 and no stop strings"
+            )
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
@@ -114,11 +82,6 @@ def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: in
     if len(each) != count:
         raise ValueError(f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each")
     return each
-
-
-def is_whole(value: object, minimum: int) -> bool:
-    """Whether `value` is a whole number, no bool, and at least `minimum`."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= minimum
 
 
 def uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

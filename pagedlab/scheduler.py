@@ -16,6 +16,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from pagedlab.arguments import one_of, whole
 from pagedlab.blocks import BlockCopy, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab.request import Parked, Request, Sequence, common_prefix
@@ -70,7 +71,8 @@ class Schedule:
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)  # swapped back in
-    passes: int = 1  # of the model: several if its texts run ahead, see ahead.py
+    making: dict[int, Request] = field(default_factory=dict)  # who fills which block that can be found already
+    passes: int = 1  # of the model: several if its texts run ahead, see accelerate/windows.py
 
 
 class Scheduler:
@@ -92,19 +94,12 @@ class Scheduler:
         swapper: Swapper | None = None,
         host_blocks: int | None = None,
     ) -> None:
-        for name, value in (("max_batch_tokens", max_batch_tokens), ("max_sequences", max_sequences)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if preemption not in ("recompute", "swap"):
-            raise ValueError(f"preemption is 'recompute' or 'swap', got {preemption!r}")
+        self.max_batch_tokens = whole("max_batch_tokens", max_batch_tokens, 1)
+        self.max_sequences = whole("max_sequences", max_sequences, 1)
+        self.preemption: How = one_of("preemption", preemption, ("recompute", "swap"))
         if preemption == "swap" and swapper is None:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
-        self.pool = pool
-        self.max_batch_tokens = max_batch_tokens
-        self.max_sequences = max_sequences
-        self.prefix_cache = prefix_cache
-        self.preemption = preemption
-        self.swapper = swapper
+        self.pool, self.prefix_cache, self.swapper = pool, prefix_cache, swapper
         self.host_blocks = pool.num_blocks if host_blocks is None else host_blocks
         self.cached_tokens = 0  # found so far, of all prompts admitted
         self.waiting: deque[Request] = deque()
@@ -209,6 +204,7 @@ class Scheduler:
         self._owed = plan.copies
         for chunk in plan.chunks:
             chunk.sequence.table.truncate(chunk.start)
+        self._give_up(plan, set(plan.making))
 
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""
@@ -225,8 +221,7 @@ class Scheduler:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
         if len(request.sequences) > 1:
             self._rejoin(request)
-        wanted = request.next_tokens(self._budget)
-        while not self._fits(wanted):
+        while not self._fits(wanted := request.next_tokens(self._budget)):
             victim = self.victim()
             self._preempt(victim)
             if victim is request:
@@ -236,6 +231,32 @@ class Scheduler:
             self.plan.copies += sequence.table.append(n)
             self.plan.chunks.append(Chunk(request, sequence, start, start + n))
             self._budget -= n
+            announce = getattr(self.prefix_cache, "announce", None)  # a reader's cache need not have it
+            if announce and (start + n) // self.pool.block_size > start // self.pool.block_size:
+                known = sequence.token_ids[: min(start + n, sequence.num_known)]  # what is drafted may be wiped
+                self.plan.making |= dict.fromkeys(announce(sequence.table, known, salt=request.salt), request)
+
+    def _give_up(self, plan: Schedule, gone: set[int]) -> None:
+        """These blocks of `plan.making` will not be computed: forget them, and what was built on them in this plan.
+
+        Only who was admitted in this plan can have found one. It goes back to before it.
+        """
+        while gone:
+            assert self.prefix_cache is not None
+            for block_id in gone:
+                del plan.making[block_id]
+                self.prefix_cache.pool.forget(block_id)
+            back: dict[Request, int] = {}  # tokens in front of it
+            for request in plan.admitted:
+                ids = request.unfinished[0].table.block_ids
+                if (place := next((i for i, block_id in enumerate(ids) if block_id in gone), None)) is not None:
+                    back[request] = place * self.pool.block_size
+            for request, tokens in back.items():
+                table = request.unfinished[0].table
+                table.truncate(min(tokens, table.num_tokens))
+            self._budget += sum(chunk.stop - chunk.start for chunk in plan.chunks if chunk.request in back)
+            plan.chunks = [chunk for chunk in plan.chunks if chunk.request not in back]
+            gone = {block_id for block_id, maker in plan.making.items() if maker in back}
 
     def _preempt(self, request: Request) -> None:
         """Free the blocks of a running request, all of them, and put it back in line."""
@@ -246,7 +267,7 @@ class Scheduler:
                 self._budget += chunk.stop - chunk.start
         blocks = list(dict.fromkeys(block_id for text in texts for block_id in text.table.block_ids))
         # Copies are done after this: a block that waits for one has nothing yet that could be swapped out.
-        complete = not any(copy.destination in blocks for copy in plan.copies)
+        complete = not any(copy.destination in blocks for copy in plan.copies) and not plan.making.keys() & blocks
         on_host = sum(other.parked.num_blocks for other in self.swapped if other.parked)
         how: How = "recompute"
         if self.preemption == "swap" and blocks and complete and on_host + len(blocks) <= self.host_blocks:
@@ -258,6 +279,7 @@ class Scheduler:
             text.drop_draft()
             text.table.free()
         plan.chunks = [chunk for chunk in plan.chunks if chunk.request is not request]
+        self._give_up(plan, {block_id for block_id, maker in plan.making.items() if maker is request})
         plan.copies = self._still_due(plan.copies)
         plan.preempted.append(Preemption(request, how))
         self.running.remove(request)

@@ -167,7 +167,7 @@ def test_a_policy_of_the_readers_own(tiny: Model, hugging_face: Generate) -> Non
 
 @pytest.mark.parametrize("options", [{"preemption": "drop"}, {"preemption": None}])
 def test_ways_to_give_way(tiny: Model, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="preemption is 'recompute' or 'swap', got"):
+    with pytest.raises(ValueError, match="preemption must be one of 'recompute', 'swap', got"):
         LLM(tiny, num_blocks=8, **options)
 
 

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, OutOfBlocks, blocks_for
 from pagedlab.checks.prefix import A, B
-from pagedlab.eviction import Belady, Ranked
-from pagedlab.prefix import Entry, PrefixCache, hash_chain, replay
+from pagedlab.eviction import Ranked
+from pagedlab.lessons.replay import Belady, replay
+from pagedlab.prefix import Entry, PrefixCache, hash_chain
 
 # A and B have the xxh64 ac929a52ccb6c480 (SPEC); T is a block that may follow either.
 T = list(range(100, 116))
@@ -904,7 +905,7 @@ def test_tables_are_of_the_class_asked_for() -> None:
     [
         ({"hash": "md5"}, r"hash is one of 'xxh64', 'sha256' or a function, got 'md5'"),
         ({"eviction": "random"}, r"eviction is one of 'lru', 'fifo', 'lfu', 'slru' or a function, got 'random'"),
-        ({"salt": 5}, r"a salt is a text or None, got 5"),
+        ({"salt": 5}, r"salt must be a text or None, got 5"),
     ],
 )
 def test_a_cache_says_which_option_is_wrong(options: dict[str, Any], says: str) -> None:
@@ -923,7 +924,7 @@ def test_one_cache_a_pool() -> None:
     class Plain:
         block_size = 4
 
-    with pytest.raises(ValueError, match=r"Plain lacks attach, keep.*derive it from BlockPool"):
+    with pytest.raises(ValueError, match=r"must have the verbs attach, .*, and Plain lacks attach, keep"):
         PrefixCache(Plain())  # type: ignore[arg-type]
 
 
@@ -938,7 +939,7 @@ def test_bad_calls_change_nothing() -> None:
         ("int32", lambda: cache.match([0, 1, 2, 3, 2**31, 5, 6, 7], salt="a")),
         ("int32", lambda: cache.match([0.5] * 4)),  # type: ignore[list-item]
         ("leave", lambda: cache.match([0], leave=-1)),
-        ("a salt is", lambda: cache.match([0], salt=1)),  # type: ignore[arg-type]
+        ("salt must be a text", lambda: cache.match([0], salt=1)),  # type: ignore[arg-type]
         ("13 tokens were given and the table holds 12", lambda: cache.insert(table, range(13), salt="a")),
         ("other tokens or under another salt", lambda: cache.insert(table, range(1, 13), salt="a")),
         ("other tokens or under another salt", lambda: cache.insert(table, range(12))),

@@ -644,7 +644,7 @@ def test_a_long_prompt_is_computed_in_chunks_and_keeps_its_place() -> None:
 
 @pytest.mark.parametrize("limits", [(0, 4), (4, 0), (-1, 4)])
 def test_limits_must_be_positive(limits: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="must be a whole number of at least 1"):
         Scheduler(BlockPool(4), *limits)
 
 
@@ -689,7 +689,7 @@ def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
 def test_swap_needs_a_swapper() -> None:
     with pytest.raises(ValueError, match="preemption='swap' needs a swapper, which moves the blocks' contents"):
         Scheduler(BlockPool(4), 4, 4, preemption="swap")
-    with pytest.raises(ValueError, match="preemption is 'recompute' or 'swap', got 'drop'"):
+    with pytest.raises(ValueError, match="preemption must be one of 'recompute', 'swap', got 'drop'"):
         Scheduler(BlockPool(4), 4, 4, preemption="drop")  # type: ignore[arg-type]
     scheduler = Scheduler(BlockPool(4), 4, 4, preemption="recompute")
     assert (scheduler.swapper, scheduler.plan, scheduler.cached_tokens) == (None, Schedule(), 0)

@@ -415,7 +415,7 @@ def test_what_cannot_speculate(tiny: Model) -> None:
     for wrong in (4, "lookup", PromptLookup):
         with pytest.raises(ValueError, match=r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
             LLM(tiny, num_blocks=8, speculative=wrong)
-    with pytest.raises(ValueError, match="min_ngram <= max_ngram"):
+    with pytest.raises(ValueError, match="max_ngram must be a whole number of at least 2"):
         PromptLookup(4, max_ngram=1, min_ngram=2)
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with pytest.raises(ValueError, match="other cannot draft for tiny-qwen2: their vocabularies differ"):

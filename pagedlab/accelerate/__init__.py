@@ -73,7 +73,7 @@ def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
     if cuda_graphs is True and not on_one_gpu:
         raise ValueError("cuda_graphs=True takes one NVIDIA GPU and the Triton attention backend: leave it at 'auto'")
     forward = _choose_forward(llm.model, fused, on_one_gpu)
-    drafts = llm.speculation.drafter is not None
+    drafts = llm.speculation is not None
     ahead = on_one_gpu and cuda_graphs and not (drafts and cuda_graphs == "auto")
     return Fast(forward, windows_for(llm, forward, graphs=True) if ahead else None)
 

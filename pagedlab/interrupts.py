@@ -1,0 +1,125 @@
+"""An operation on the books happens or does not: an interrupt waits until they are whole.
+
+Ctrl-C and the notebook's stop button are a signal, SIGINT, and Python raises KeyboardInterrupt wherever the main thread
+happens to be: between taking a block and noting whose it is, say. Inside `Held` the signal is noted, and raised at the
+end. What takes long and changes no books, the model's forward pass, runs inside `let_through`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from threading import get_ident, main_thread
+from typing import Any, TypeVar
+
+try:  # the same two without their conversions to enums and back, which take ten times as long
+    from _signal import getsignal as get_handler
+    from _signal import signal as set_handler
+except ImportError:
+    from signal import getsignal as get_handler
+    from signal import signal as set_handler
+
+R = TypeVar("R")
+MAIN = main_thread().ident
+
+
+class _Main:
+    """Of the main thread, which alone gets signals."""
+
+    holding = False
+    came = False  # a signal, while holding
+    handler: Any = None  # who is in charge of it otherwise
+
+
+def _note(number: int, frame: Any) -> None:
+    if _Main.holding:
+        _Main.came = True
+    else:
+        _Main.holding = True  # what is raised now passes through code that puts books in order
+        _Main.handler(number, frame)
+
+
+def _deliver() -> None:
+    if _Main.came:
+        _Main.came = False
+        _Main.handler(signal.SIGINT, None)
+
+
+class Held:
+    """Hold interrupts back until the end, and raise one then if any came; `.came` tells whether one has.
+
+    Nothing happens inside another `Held`, in other threads, and where SIGINT has no handler of Python's.
+    """
+
+    __slots__ = ("_holds", "_outermost")
+
+    def __enter__(self) -> Held:
+        handler = get_handler(signal.SIGINT)
+        self._outermost = handler is not _note
+        nested = _Main.holding and not self._outermost
+        self._holds = not nested and get_ident() == MAIN and callable(handler)
+        if self._holds:
+            try:
+                if self._outermost:
+                    _Main.came, _Main.handler = False, handler
+                _Main.holding = True
+                if self._outermost:
+                    set_handler(signal.SIGINT, _note)
+            except BaseException:  # one came just before
+                _Main.holding = False
+                raise
+        return self
+
+    @property
+    def came(self) -> bool:
+        """Whether an interrupt waits that will be raised where this ends."""
+        return self._holds and _Main.came
+
+    def __exit__(self, *_: object) -> None:
+        if self._holds:
+            try:
+                if self._outermost:
+                    set_handler(signal.SIGINT, _Main.handler)
+                _Main.holding = False
+            except BaseException:  # one came just behind
+                _Main.holding = False
+                raise
+            _deliver()
+
+
+@contextmanager
+def let_through() -> Iterator[None]:
+    """Inside `Held`: interrupts are raised at once, one that has come already too, until the end of this."""
+    if not _Main.holding or get_ident() != MAIN:
+        yield
+        return
+    _deliver()
+    _Main.holding = False
+    try:
+        yield
+    finally:
+        _Main.holding = True
+
+
+def atomic(undo: Callable[[Any, Any], object] | None = None) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Decorate a method that runs inside `Held`.
+
+    If it is interrupted, nobody learns what it returned: undo(self, result) then takes back what that stands for.
+    """
+
+    def decorate(method: Callable[..., R]) -> Callable[..., R]:
+        @wraps(method)
+        def whole(self: Any, *args: Any, **options: Any) -> R:
+            if _Main.holding:
+                return method(self, *args, **options)
+            with Held() as hold:
+                result = method(self, *args, **options)
+                if undo and hold.came:
+                    undo(self, result)
+                return result
+
+        return whole
+
+    return decorate

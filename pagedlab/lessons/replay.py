@@ -1,0 +1,56 @@
+"""A prefix cache without a model: requests served one after another, under any order of eviction, or with foresight."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pagedlab.blocks import BlockPool
+from pagedlab.eviction import Candidate, Rank
+from pagedlab.prefix import PrefixCache, PrefixStats, hash_chain
+
+
+class Belady:
+    """The rank for a known future: what is needed again last, or never, goes first.
+
+    `chains[t]` are the chained hashes of the blocks that match number t looks for. This is the optimum (L. A. Belady,
+    "A study of replacement algorithms for a virtual-storage computer", 1966) for requests served one after another,
+    whose blocks all fit at once: no other order that evicts only when it must has more hits. A block that is computed
+    though it is cached (the last one of a prompt that fills it, say) is not a use of it, and there the optimum may be
+    missed by that block.
+    """
+
+    def __init__(self, chains: Iterable[Iterable[bytes]]) -> None:
+        self._uses: dict[bytes, list[int]] = {}
+        for time, chain in enumerate(chains):
+            for name in chain:
+                self._uses.setdefault(name, []).append(time)
+
+    def __call__(self, entry: Candidate, now: int) -> float:
+        uses = self._uses.get(entry.hash, [])
+        i = bisect_left(uses, now)
+        return -uses[i] if i < len(uses) else float("-inf")
+
+
+def replay(
+    requests: Iterable[tuple[Sequence[int], Sequence[int]]],
+    num_blocks: int,
+    block_size: int = 16,
+    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | Rank = "lru",
+) -> PrefixStats:
+    """Serve (prompt, output) token ids one request after another on a pool and cache of their own, without a model."""
+    trace = list(requests)
+    rank: Literal["lru", "fifo", "lfu", "slru"] | Rank
+    if eviction == "belady":
+        rank = Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace)
+    else:
+        rank = eviction
+    cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=rank)
+    for prompt, output in trace:
+        computed = [*prompt, *output[:-1]]  # the last token of an answer is never fed back
+        table = cache.match(prompt, leave=1)
+        table.append(len(computed) - table.num_tokens)
+        cache.insert(table, computed)
+        table.free()
+    return cache.stats
