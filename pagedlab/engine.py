@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab.arguments import one_of, shown, whole, with_verbs
+from pagedlab.arguments import one_of, whole, with_verbs
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
@@ -34,7 +34,7 @@ from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequenc
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from pagedlab.accelerate import Fast
+    from pagedlab.accelerate.windows import Windows
     from pagedlab.speculative import Drafter, Speculation
 
 CPU_TOKENS, GPU_TOKENS = 4096, 16384  # of a forward pass
@@ -64,6 +64,9 @@ class LLM:
     they help, see pagedlab/accelerate.
     """
 
+    forward: Callable[..., torch.Tensor]  # `Model.forward`, or a faster one
+    windows: Windows | None = None  # who runs several decode steps at once, if anybody does
+
     def __init__(
         self,
         model: Any = None,
@@ -90,12 +93,6 @@ class LLM:
         self.attend = get_backend(attention_backend)
         block_size, max_sequences = whole("block_size", block_size, 1), whole("max_sequences", max_sequences, 1)
         ranks, self.seed = whole("tensor_parallel", tensor_parallel, 1), whole("seed", seed)
-        for name, size in (("num_blocks", num_blocks), ("max_batch_tokens", max_batch_tokens)):
-            if size is not None:
-                whole(name, size, 1)
-        one_of("preemption", preemption, ("recompute", "swap"))
-        one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
-        one_of("fused", fused, (True, False, "auto"))
         with_verbs("block_pool", block_pool or BlockPool, POOL_VERBS)
         with_verbs("block_table", block_table, ("append", "fork", "truncate", "free", "slots"))
         with_verbs("scheduler", scheduler, ("add", "schedule", "undo", "remove"))
@@ -118,17 +115,18 @@ class LLM:
 
             self.speculation = Speculation(speculative, self, block_size)
         if num_blocks is None:
-            useful, fit = max_sequences * blocks_for(self.model.max_length, block_size), cache.blocks_that_fit()
+            fit = cache.blocks_that_fit()
             fit = self.speculation.share_of(fit, cache.bytes_per_block) if self.speculation else fit
-            num_blocks = min(useful, fit)
+            num_blocks = min(fit, max_sequences * blocks_for(self.model.max_length, block_size))
         self.cache = self.model.kv_cache(num_blocks, block_size)
         self.pool: Pool = (block_pool or BlockPool)(num_blocks, block_size)
         with_verbs("block_pool", self.pool, ("num_blocks", "block_size", "num_free", *POOL_VERBS))
         new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
         self.prefix_cache = new_cache(self.pool) if prefix_caching and hasattr(self.pool, "attach") else None
-        tokens = max_batch_tokens or (GPU_TOKENS if self.model.device.type == "cuda" else CPU_TOKENS)
-        how: dict[str, Any] = {"preemption": preemption, "swapper": self.cache}
-        self.scheduler = scheduler(self.pool, tokens, max_sequences, self.prefix_cache, **how)
+        if max_batch_tokens is None:
+            max_batch_tokens = GPU_TOKENS if self.model.device.type == "cuda" else CPU_TOKENS
+        limits = max_batch_tokens, max_sequences
+        self.scheduler = scheduler(self.pool, *limits, self.prefix_cache, preemption=preemption, swapper=self.cache)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self._new_table = block_table
         self._ids = itertools.count()
@@ -138,13 +136,12 @@ class LLM:
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
         self.plan = Schedule()  # of the latest step
-        self._fast: Fast | None = None
+        self.forward, self._fast = self.model.forward, None
         if find_spec("pagedlab.accelerate"):  # without that folder everything runs as it is
             from pagedlab.accelerate import choose
 
             self._fast = choose(self, fused=fused, cuda_graphs=cuda_graphs)
-        self.forward = self._fast.forward if self._fast else self.model.forward
-        self.windows = self._fast.windows if self._fast else None
+            self.forward, self.windows = self._fast
 
     # ------------------------------------------------------------------ whole texts
 
@@ -174,12 +171,12 @@ class LLM:
                 while not all(completion.finished for completion in added):
                     self._step_for_others()
             finally:
-                self._abort_all(added)
+                self.drop(added)
         return added
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None) -> Stream:
         """Yield the text of one prompt piece by piece. Leaving the loop early aborts the request."""
-        params = _checked(sampling)
+        params = one_each(sampling, 1)[0]
         if params.num_texts > 1:
             raise ValueError(
                 f"stream yields one text and {params.num_texts} are asked for: use generate, or add and step"
@@ -206,7 +203,7 @@ class LLM:
         salt: str | None = None,
     ) -> int:
         """Queue a prompt and return its request id. `ValueError`, with nothing queued, if it cannot be served."""
-        params = _checked(sampling)
+        params = one_each(sampling, 1)[0]
         if self.speculation:
             self.speculation.refuse(params)
         with Held() as hold:
@@ -225,8 +222,7 @@ class LLM:
             if len(self._jobs) == 1:
                 self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
                 self._cached_before = self.scheduler.cached_tokens
-            if hold.came:  # nobody will learn its number
-                self.abort(request_id)
+            hold.undo = partial(self.abort, request_id)
             return request_id
 
     def step(self) -> list[Completion]:
@@ -243,8 +239,7 @@ class LLM:
                 if self.speculation:
                     self.speculation.clear()
             known, self._unseen = self._unseen + touched, []
-            if hold.came:  # what is returned now gets lost
-                self._keep(known)
+            hold.undo = partial(self._keep, known)
             return known
 
     def _keep(self, completions: list[Completion]) -> None:
@@ -313,7 +308,7 @@ class LLM:
             for request, logprobs in searches:
                 jobs[request.request_id].search(logprobs)
         except BaseException:
-            self._abort_all(completions)
+            self.drop(completions)
             raise
         now = time.perf_counter()
         for request_id in dict.fromkeys(chunk.request.request_id for chunk in speaking):
@@ -336,8 +331,7 @@ class LLM:
     def warm_up(self) -> None:
         """Compile all kernels and capture all CUDA graphs now, rather than each when it is first needed."""
         if self._jobs:
-            queued = f"{len(self._jobs)} requests are queued"
-            raise ValueError(f"warm_up takes an idle engine, and {queued}: call it before them")
+            raise ValueError(f"warm_up takes an idle engine, and {len(self._jobs)} requests are queued: call it first")
         if self._fast:
             self._fast.warm_up(self)
 
@@ -382,7 +376,7 @@ class LLM:
         """The text of these tokens, without special ones."""
         return self.model.decode(token_ids)
 
-    # ------------------------------------------------------------------ inside a step
+    # ------------------------------------------------------------------ small things
 
     def _remember(self, plan: Schedule) -> None:
         """Register the blocks that this step filled: their KV is computed, or will be before whoever finds it reads."""
@@ -393,8 +387,6 @@ class LLM:
             if stop // size > start // size:
                 self.prefix_cache.insert(sequence.table, sequence.token_ids[:stop], salt=request.salt)
 
-    # ------------------------------------------------------------------ small things
-
     def _used(self) -> int:
         return self.pool.num_blocks - self.pool.num_free
 
@@ -402,19 +394,10 @@ class LLM:
         self._owned.add(request_id)
         return self._jobs[request_id].completion
 
-    def drop(self, completion: Completion) -> None:
-        """Abort a request of `generate` or `stream`, and forget that anybody waits for it."""
-        self._abort_all([completion])
-
     @atomic()
-    def _abort_all(self, completions: list[Completion]) -> None:
+    def drop(self, completions: list[Completion]) -> None:
+        """Abort requests of `generate` or `stream`, and forget that anybody waits for them."""
         self._owned.difference_update(completion.request_id for completion in completions)
         with ExitStack() as stack:  # all of them, even if a pool that is broken raises at the first
             for completion in completions:
                 stack.callback(self.abort, completion.request_id)
-
-
-def _checked(sampling: Any) -> SamplingParams:
-    if not isinstance(sampling, SamplingParams | None):
-        raise ValueError(f"sampling must be SamplingParams, got {shown(sampling)}")
-    return sampling or SamplingParams()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from threading import get_ident, main_thread
 from typing import Any, TypeVar
 
@@ -48,14 +48,16 @@ def _deliver() -> None:
 
 
 class Held:
-    """Hold interrupts back until the end, and raise one then if any came; `.came` tells whether one has.
+    """Hold interrupts back until the end, and raise one then if any came.
 
-    Nothing happens inside another `Held`, in other threads, and where SIGINT has no handler of Python's.
+    Then nobody learns what was done: `undo`, if the body sets it, takes it back. Nothing happens inside another
+    `Held`, in other threads, and where SIGINT has no handler of Python's.
     """
 
-    __slots__ = ("_holds", "_outermost")
+    __slots__ = ("_holds", "_outermost", "undo")
 
     def __enter__(self) -> Held:
+        self.undo: Callable[[], object] | None = None
         handler = get_handler(signal.SIGINT)
         self._outermost = handler is not _note
         nested = _Main.holding and not self._outermost
@@ -72,21 +74,18 @@ class Held:
                 raise
         return self
 
-    @property
-    def came(self) -> bool:
-        """Whether an interrupt waits that will be raised where this ends."""
-        return self._holds and _Main.came
-
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._holds:
             try:
                 if self._outermost:
                     set_handler(signal.SIGINT, _Main.handler)
                 _Main.holding = False
-            except BaseException:  # one came just behind
+                _deliver()
+            except BaseException:  # one came, before or just now
                 _Main.holding = False
+                if self.undo and kind is None:
+                    self.undo()
                 raise
-            _deliver()
 
 
 @contextmanager
@@ -116,8 +115,8 @@ def atomic(undo: Callable[[Any, Any], object] | None = None) -> Callable[[Callab
                 return method(self, *args, **options)
             with Held() as hold:
                 result = method(self, *args, **options)
-                if undo and hold.came:
-                    undo(self, result)
+                if undo:
+                    hold.undo = partial(undo, self, result)
                 return result
 
         return whole

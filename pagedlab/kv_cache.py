@@ -1,33 +1,41 @@
 """The tensors behind the blocks: one pair of [num_blocks, block_size, num_kv_heads, head_dim] a layer.
 
 A token's slot is its block times the block size plus its offset, so a layer's cache seen as
-[num_blocks * block_size, num_kv_heads, head_dim] is indexed by slots directly. Which block belongs to whom
+[num_blocks * block_size, num_kv_heads, head_dim] is list(block_ids)ed by slots directly. Which block belongs to whom
 is not known here: see blocks.py.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from pagedlab.arguments import whole
 from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import compiles_for
 
 CPU_KV_BYTES = 1 << 30  # of a cache on the CPU, unless its size is chosen; untouched blocks cost nothing
 GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
+SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 
 
 class HostBlocks(NamedTuple):
     """Blocks parked in host memory, each tensor [num_layers, n, block_size, num_kv_heads, head_dim]."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Tensor
+    values: Tensor
 
 
 class KVCache:
-    """Keys and values of every block in every layer. Fresh slots hold whatever the memory held."""
+    """Keys and values of every block in every layer. Fresh slots hold whatever the memory held.
+
+    `ValueError` for sizes that are none, and for more blocks than the device has memory for.
+    """
 
     def __init__(
         self,
@@ -39,19 +47,14 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
-        if min(shape) < 1:
-            raise ValueError(f"every size of a KV cache must be at least 1, got {shape}")
-        self.block_size = block_size
-        self.keys = torch.empty(shape, dtype=dtype, device=device)
-        self.values = torch.empty(shape, dtype=dtype, device=device)
+        sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
+        shape = [whole(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
+        #: Bytes of one block's keys and values in all layers.
+        self.bytes_per_block = 2 * math.prod(shape) // shape[1] * dtype.itemsize
+        _refuse_more_than_there_is(shape[1], self.bytes_per_block, torch.device(device))
+        self.block_size = shape[2]
+        self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
         self._in_triton = compiles_for(self.keys.device)  # one launch for keys and values, instead of several
-
-    @property
-    def bytes_per_block(self) -> int:
-        """Bytes of one block's keys and values in all layers."""
-        num_layers, _, *block = self.keys.shape
-        return 2 * num_layers * torch.Size(block).numel() * self.keys.element_size()
 
     def blocks_that_fit(self) -> int:
         """How many such blocks a cache on this device should hold, given the memory that is free now."""
@@ -59,7 +62,7 @@ class KVCache:
         memory = int(GPU_KV_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else CPU_KV_BYTES
         return max(1, memory // self.bytes_per_block)
 
-    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+    def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer; at -1, nothing."""
         if self._in_triton:
             from pagedlab.kernels.cache import write_kv
@@ -75,31 +78,39 @@ class KVCache:
         origin: dict[int, int] = {}  # where each destination's contents come from, seen before the first copy
         for source, destination in copies:
             origin[destination] = origin.get(source, source)
-        if not origin:
-            return
-        if self._in_triton and not origin.keys() & set(origin.values()):
-            from pagedlab.kernels.cache import KV, copy_blocks
+        sources, destinations = list(origin.values()), list(origin)
+        if self._in_triton and not origin.keys() & set(sources):
+            from pagedlab.kernels.cache import copy_blocks
 
-            kv = KV(self.keys, self.values)
-            copy_blocks(kv, kv, list(origin.values()), list(origin))
-            return
-        device = self.keys.device
-        destinations = torch.tensor(list(origin), device=device)
-        sources = torch.tensor(list(origin.values()), device=device)
-        # Indexing gathers all sources before the first write: a block may be a source and a destination.
-        self.keys[:, destinations] = self.keys[:, sources]
-        self.values[:, destinations] = self.values[:, sources]
+            copy_blocks(self.keys, self.values, sources, destinations)
+        elif origin:
+            # Indexing gathers all sources before the first write: a block may be a source and a destination.
+            self.keys[:, destinations] = self.keys[:, sources]
+            self.values[:, destinations] = self.values[:, sources]
 
     def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
         """Return a copy of these blocks in host memory, pinned where there is a GPU to copy back to."""
-        index = torch.tensor(block_ids, dtype=torch.int64, device=self.keys.device)
-        parked = HostBlocks(self.keys[:, index].cpu(), self.values[:, index].cpu())
+        parked = HostBlocks(self.keys[:, list(block_ids)].cpu(), self.values[:, list(block_ids)].cpu())
         return HostBlocks(*(t.pin_memory() for t in parked)) if self.keys.is_cuda else parked
 
     def swap_in(self, parked: HostBlocks, block_ids: Sequence[int]) -> None:
         """Write parked blocks back, in order, into `block_ids`, which need not be where they came from."""
         if parked.keys.shape[1] != len(block_ids):
             raise ValueError(f"{parked.keys.shape[1]} blocks were parked, {len(block_ids)} ids given to put them in")
-        index = torch.tensor(block_ids, dtype=torch.int64, device=self.keys.device)
-        self.keys[:, index] = parked.keys.to(self.keys.device, non_blocking=True)
-        self.values[:, index] = parked.values.to(self.values.device, non_blocking=True)
+        self.keys[:, list(block_ids)] = parked.keys.to(self.keys.device, non_blocking=True)
+        self.values[:, list(block_ids)] = parked.values.to(self.values.device, non_blocking=True)
+
+
+def _refuse_more_than_there_is(num_blocks: int, block: int, device: torch.device) -> None:
+    """`ValueError` if so many blocks of so many bytes pass a GPU's free memory, or a machine's memory where known."""
+    if device.type == "cuda":  # what torch keeps in reserve is free for its tensors
+        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        place, there = "GPU", torch.cuda.mem_get_info(device)[0] + reserve
+    elif device.type == "cpu" and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys():
+        place, there = "machine", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return
+    if num_blocks * block > there:
+        need, has = (f"{size / 2**30:,.1f}".removesuffix(".0") for size in (num_blocks * block, there))
+        blocks = f"{num_blocks:,} blocks of {block / 2**10:,g} KiB take {need} GiB"
+        raise ValueError(f"{blocks}, and this {place} has {has} GiB{' free' * (place == 'GPU')}: lower num_blocks")

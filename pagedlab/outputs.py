@@ -149,20 +149,20 @@ class Stream(Iterator[str]):
         self._llm, self._completion = llm, completion
 
     def __next__(self) -> str:
-        piece = ""
         with Held() as hold:
+            hold.undo = self.close
             try:
                 piece = self._llm.next_piece(self._completion)
-            finally:
-                if not piece or hold.came:
-                    self.close()
+            except BaseException:
+                self.close()
+                raise
         if not piece:
             raise StopIteration
         return piece
 
     def close(self) -> None:
         """Abort the request, if it has not ended."""
-        self._llm.drop(self._completion)
+        self._llm.drop([self._completion])
 
     __del__ = close
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -76,11 +76,12 @@ class SamplingParams:
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     """Parameters for `count` prompts, from one set for all of them, one each, or None for the defaults."""
-    if not isinstance(params, (list, tuple)):
-        return [params or SamplingParams()] * count  # type: ignore[list-item]
-    each = list(params)
+    one = SamplingParams() if params is None else params
+    each: list[Any] = list(one) if isinstance(one, (list, tuple)) else [one] * count
     if len(each) != count:
         raise ValueError(f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each")
+    if wrong := [other for other in each if not isinstance(other, SamplingParams)]:
+        raise ValueError(f"sampling must be SamplingParams, got {shown(wrong[0])}")
     return each
 
 

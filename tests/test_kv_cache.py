@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import torch
@@ -114,8 +115,69 @@ def test_a_block_of_qwen_in_bf16_is_192_kib() -> None:
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_sizes_must_be_positive(at: int) -> None:
-    sizes = [1] * 5
-    sizes[at] = 0
-    with pytest.raises(ValueError, match="at least 1"):
+@pytest.mark.parametrize("bad", [0, -1, 2.0, True, "4", None])
+def test_sizes_are_whole_numbers_of_at_least_1(at: int, bad: object) -> None:
+    sizes: list[Any] = [1] * 5
+    sizes[at] = bad
+    name = ("num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim")[at]
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {bad!r}$"):
         KVCache(*sizes)
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for memory is an error."""
+
+    def asked(*args: object, **how: object) -> NoReturn:
+        raise MemoryError("memory was asked for")
+
+    monkeypatch.setattr("pagedlab.kv_cache.torch.empty", asked)
+
+
+def pretend(patch: pytest.MonkeyPatch, memory: int) -> None:
+    """A machine with so many bytes, in pages of 64."""
+    patch.setattr("os.sysconf", {"SC_PHYS_PAGES": memory // 64, "SC_PAGE_SIZE": 64}.__getitem__)
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_what_the_machine_cannot_hold_is_refused_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    has = r"this machine has [\d,]+\.\d GiB: lower num_blocks$"
+    with pytest.raises(ValueError, match=rf"^{2**50:,} blocks of 192 KiB take 206,158,430,208 GiB, and {has}"):
+        KVCache(24, 2**50, 16, 2, 64, torch.bfloat16)
+    with pytest.raises(ValueError, match=rf"^{2**70:,} blocks of 0.0625 KiB take [\d,]+ GiB, and {has}"):
+        KVCache(1, 2**70, 1, 1, 8)
+    pretend(monkeypatch, 25125558682)
+    with pytest.raises(ValueError, match=r"^200,000 blocks of 192 KiB take 36.6 GiB, and this machine has 23.4 GiB:"):
+        KVCache(24, 200_000, 16, 2, 64, torch.bfloat16)
+
+
+def test_what_just_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 1 << 20)
+    assert KVCache(2, 128, 16, 2, 16).keys.nbytes == 1 << 19
+    with pytest.raises(ValueError, match=r"^129 blocks of 8 KiB take 0\.0 GiB"):
+        KVCache(2, 129, 16, 2, 16)
+
+
+@pytest.mark.usefixtures("no_memory")
+@pytest.mark.parametrize("lacks", ["sysconf", "sysconf_names", "SC_PHYS_PAGES"])
+def test_a_system_that_does_not_tell_its_memory_is_believed(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if lacks == "SC_PHYS_PAGES":
+        monkeypatch.delitem(os.sysconf_names, lacks)
+    else:
+        monkeypatch.delattr(os, lacks)
+    with pytest.raises(MemoryError, match="asked for"):
+        KVCache(24, 2**50, 16, 2, 64)
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, told in (
+        ("mem_get_info", (3 << 30, 80 << 30)),
+        ("memory_reserved", 9 << 30),
+        ("memory_allocated", 8 << 30),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
+    with pytest.raises(MemoryError, match="asked for"):
+        KVCache(1, 1 << 16, 16, 2, 256, device="cuda")  # 4 GiB
+    with pytest.raises(ValueError, match=r"blocks of 64 KiB take 4\.1 GiB, and this GPU has 4\.0 GiB free: lower"):
+        KVCache(1, (1 << 16) + 1000, 16, 2, 256, device="cuda:0")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import pagedlab.engine
-from pagedlab import LLM, BlockPool, SamplingParams
+from pagedlab import LLM, BlockPool, Completion, SamplingParams
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch, build_batch
 from pagedlab.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
@@ -431,4 +431,37 @@ def test_a_cache_needs_match_and_insert_only(tiny: Model, hugging_face: Generate
     for found in (0, 16):
         assert llm.answer(prompt)[0] == hugging_face(tiny, prompt, 6)
         assert llm.found == found
+    assert_idle(llm)
+
+
+def test_prompts_of_one_step_share_what_they_begin_with(tiny: Model, hugging_face: Generate) -> None:
+    """A burst of sixteen that have 192 tokens in common: the first computes them, and the others find them."""
+    shared = ids_of(tiny, 192)
+    prompts = [[*shared, *ids_of(tiny, 20, 50 + i)] for i in range(16)]
+    llm = Engine(tiny, 512, 16)
+    got = llm.generate(prompts, SamplingParams(max_tokens=4, ignore_eos=True))
+    assert llm.stats.cached_tokens == 15 * 192
+    assert llm.stats.prompt_tokens == 16 * 212 - 15 * 192
+    for prompt, completion in zip(prompts[:3], got, strict=False):
+        assert completion.outputs[0].token_ids == hugging_face(tiny, prompt, 4)
+    assert_idle(llm)
+
+
+def test_a_step_that_fails_forgets_what_it_announced(tiny: Model, hugging_face: Generate) -> None:
+    """Both the one that would have computed the shared blocks and those that found them begin again."""
+    shared = ids_of(tiny, 32)
+    prompts = [[*shared, i + 5, i + 6] for i in range(3)]
+    llm = Engine(tiny, 64, 4)
+    attend, llm.attend = llm.attend, fault
+    ids = [llm.add(prompt, SamplingParams(max_tokens=6)) for prompt in prompts]
+    with pytest.raises(ValueError, match="fault"):
+        llm.step()
+    assert llm.prefix_cache is not None
+    assert len(llm.prefix_cache) == 0
+    llm.attend = attend
+    done: dict[int, Completion] = {}
+    while len(done) < 3:
+        done |= {c.request_id: c for c in llm.step() if c.finished}
+    for request_id, prompt in zip(ids, prompts, strict=True):
+        assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 6)
     assert_idle(llm)

@@ -41,7 +41,7 @@ class Right:
 
 
 class LatestWins(Right):
-    """Right as well: the older copy is found no longer, and goes when its turn comes."""
+    """Puts a second block under a name that is known: the first stays cached, and is found no longer."""
 
     def insert(self, table: BlockTable, token_ids: list[int], salt: str | None = None) -> None:
         for name, block_id in zip(self.names(token_ids, salt), table.block_ids, strict=False):
@@ -63,6 +63,13 @@ class SkipsOverMisses(Right):
 class IgnoresLeave(Right):
     def match(self, token_ids: list[int], leave: int = 0, salt: str | None = None) -> BlockTable:
         return super().match(token_ids, 0, salt)
+
+
+class LeavesByANegativeIndex(Right):
+    """Finds nothing with leave=0: token_ids[:-0] is empty."""
+
+    def match(self, token_ids: list[int], leave: int = 0, salt: str | None = None) -> BlockTable:
+        return super().match(token_ids[:-leave], 0, salt)
 
 
 class IgnoresTheSalt(Right):
@@ -152,6 +159,8 @@ WRONG: dict[str, list[Any]] = {
     "prefix_cache": [
         SkipsOverMisses,
         IgnoresLeave,
+        LeavesByANegativeIndex,
+        LatestWins,
         IgnoresTheSalt,
         NamesByOwnTokens,
         ForgetsThePast,
@@ -165,7 +174,7 @@ WRONG: dict[str, list[Any]] = {
     "foreign_kv": [["A", "B"], ["AT", "BT"], ["AT", "BT", "AT"], ["AT", "A", "AT"], ["TA", "B", "TB"], ["C"]],
 }
 RIGHT: dict[str, list[Any]] = {
-    "prefix_cache": [Right, LatestWins, PrefixCache, ChecksOwnTokens],  # the last one's flaw needs two that collide
+    "prefix_cache": [Right, PrefixCache, ChecksOwnTokens],  # the last one's flaw needs two that collide
     "leaf_first": [by_time_and_depth],
     "foreign_kv": [["AT", "B", "BT"], ["BT", "A", "AT"], ["AT", "BT", "BT"], ["A", "ATT", "B", "BTT"]],
 }

@@ -54,7 +54,7 @@ def test_the_interpreter_is_left_as_it_was() -> None:
 
 def expected(rung: str, lengths: tuple[int, ...]) -> dict[tuple[int, int, int, int], set[int]]:
     """From the formulas alone: (program, program, step, sequence) -> the rows of keys loaded."""
-    tables, loads = tracer._batch(lengths, [1] * len(lengths)).tables(), {}
+    tables, loads = tracer.Batch(lengths, [1] * len(lengths)).tables(), {}
     for b, length in enumerate(lengths):
         splits = -(-length // 128) if "split" in rung and length >= 256 else 1
         tile = SIZE if "one page" in rung else 32

@@ -23,6 +23,7 @@ from pathlib import Path
 import pagedlab
 from pagedlab import BlockPool, blocks_for
 from pagedlab.checks import check
+from pagedlab.lessons.quiz import quiz_of
 from pagedlab.widgets import PRESETS, BlockPoolWidget
 
 assert Path(pagedlab.__file__).is_relative_to(sys.prefix), pagedlab.__file__
@@ -33,6 +34,7 @@ assert BlockPoolWidget(BlockPool(8, 4))._repr_mimebundle_()
 assert check.block_of(37 // 16).status == "passed"
 assert check.block_of(3).status == "failed"
 assert blocks_for(36, 16) == 3
+assert len(quiz_of("13")) == 3
 assert "torch" not in sys.modules
 """
 USE_DATA = """

@@ -1,0 +1,64 @@
+"""One can delete a wing, and the rest runs: the core writes on the tiny model without any of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons", "speculative")
+CORE = """
+from pagedlab import LLM, SamplingParams
+texts = set()
+for backend in ("concat", "safe", "online", "torch"):
+    llm = LLM(MODEL, num_blocks=32, attention_backend=backend, verbose=False)
+    llm.warm_up()
+    (done,) = llm.generate("The old mill", SamplingParams(max_tokens=8, ignore_eos=True))
+    assert llm.pool.num_used == 0
+    texts.add(done.outputs[0].text)
+assert len(texts) == 1, texts
+"""
+ALSO = {  # what else must run without a wing
+    "accelerate": "from pagedlab.widgets import BlockPoolWidget; BlockPoolWidget().do('new', n=20)",
+    "distributed": "from pagedlab.speculative import PromptLookup; LLM(MODEL, speculative=PromptLookup())",
+    "widgets": "from pagedlab.serving.app import create_app; create_app(llm)",
+    "serving": "from pagedlab.checks import check; from pagedlab.widgets import BlockPoolWidget; BlockPoolWidget()",
+    "lessons": "from pagedlab.serving.app import create_app",
+    "speculative": "from pagedlab.widgets import BlockPoolWidget",
+}
+
+
+@pytest.mark.parametrize("gone", [*[(wing,) for wing in WINGS], WINGS], ids=lambda gone: "+".join(gone)[:24])
+def test_the_rest_runs_without(gone: tuple[str, ...], tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=shutil.ignore_patterns("__pycache__"))
+    for wing in gone:
+        shutil.rmtree(tmp_path / "pagedlab" / wing)
+    model = f"MODEL = {str(ROOT / 'data' / 'tiny-qwen2')!r}\n"
+    code = model + CORE + (ALSO.get(gone[0], "") if len(gone) == 1 else "")
+    code = f"import pagedlab\nassert not pagedlab.__file__.startswith({str(ROOT)!r})\n" + code
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_an_arrow_that_points_upward_fails_the_lint(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
+    kept = subprocess.run(lint, **options)  # type: ignore[call-overload]
+    assert kept.returncode == 0, kept.stdout
+    with (tmp_path / "pagedlab" / "batch.py").open("a") as file:
+        file.write("\nfrom pagedlab.lessons.colors import NEUTRAL  # noqa\n")
+    broken = subprocess.run(lint, **options)  # type: ignore[call-overload]
+    assert broken.returncode != 0
+    assert "pagedlab.batch" in broken.stdout
+    assert "3 broken" in broken.stdout

@@ -1,0 +1,286 @@
+"""An interrupt at any line of the bookkeeping, any number of them: no leak, no dead engine, no foreign text.
+
+A tracer raises SIGINT at a line, the first, a middle or the last time it runs. The model is a toy that sees only what
+the blocks hold: each slot stores its token, and the next token is a checksum of all that lie before it, read through
+the block table. So whoever reads a block that is not its own, or was never computed, writes other words.
+
+PAGEDLAB_OPERATIONS=12000 tries that many interrupts; `make test` has time for a few hundred.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+from conftest import LONG_RUN, OPERATIONS
+
+import pagedlab
+from pagedlab import LLM, BlockPool, BlockTable, Completion, SamplingParams
+from pagedlab.batch import Batch
+from pagedlab.interrupts import Held, atomic, let_through
+from pagedlab.model import Model
+from pagedlab.prefix import PrefixCache
+
+HOME = Path(pagedlab.__file__).parent
+BOOKS = {str(HOME / f"{name}.py") for name in (
+    "blocks", "prefix", "eviction", "request", "scheduler", "engine", "outputs", "choice", "beam", "batch",
+    "interrupts", "kv_cache", "speculative/__init__", "speculative/draft_model", "speculative/drafts",
+)}  # fmt: skip
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
+EACH = (OPERATIONS or 400) // 8  # interrupts a scenario
+
+# Python itself swallows, and reports, what is raised while an object is dropped.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def checksum(batch: Batch, cache: Any, attend: Any) -> torch.Tensor:
+    """Stands in for a model's forward pass."""
+    kept = cache.keys[0].flatten(0, 1)[:, 0, 0]
+    kept[batch.slots] = batch.token_ids.to(kept.dtype)
+    rows = batch.last_rows.tolist()
+    logits = torch.zeros(len(rows), 64)
+    starts, size = batch.query_starts.tolist(), cache.block_size
+    for i, row in enumerate(rows):
+        b = next(b for b in range(len(starts) - 1) if starts[b] <= row < starts[b + 1])
+        at = torch.arange(int(batch.positions[row]) + 1)
+        slots = batch.block_tables[b, at // size].long() * size + at % size
+        name = zlib.crc32(kept[slots].numpy().tobytes())
+        logits[i] = torch.tensor([(name >> (k % 24)) % 97 for k in range(64)]).float() / 9
+        logits[i, name % 64] += 9
+    return logits
+
+
+def toy(tiny: Model, **options: Any) -> LLM:
+    llm = LLM(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
+    llm.cache.keys.fill_(torch.nan)
+    llm.forward = checksum
+    return llm
+
+
+@contextmanager
+def at_each_line(event: Callable[[tuple[str, int]], None]) -> Iterator[None]:
+    """Call `event((file, line))` before every line of the bookkeeping that runs."""
+
+    def line(frame: Any, what: str, _: Any) -> Any:
+        if what == "line":
+            event((frame.f_code.co_filename, frame.f_lineno))
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, what, _: line if frame.f_code.co_filename in BOOKS else None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def at_no_line() -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(before)
+
+
+def texts(completions: list[Completion]) -> list[list[list[int]]]:
+    return [[output.token_ids for output in completion.outputs] for completion in completions]
+
+
+def generate(prompts: list[list[int]], params: Any) -> Callable[[LLM], Any]:
+    return lambda llm: texts(llm.generate(prompts, params))
+
+
+def stream(llm: LLM) -> str:
+    return "".join(llm.stream(PROMPT, SamplingParams(max_tokens=9, ignore_eos=True)))
+
+
+def step_by_step(llm: LLM) -> Any:
+    """A loop of `add` and `step` that goes on after an interrupt, as a reader's would."""
+    wanted, ids, done = [PROMPT, [*PROMPT[:4], 3], [20, 21]], dict[int, int](), dict[int, Completion]()
+    for _ in range(200):
+        if len(done) == len(wanted):
+            return texts([done[ids[i]] for i in range(len(wanted))])
+        try:
+            for i, prompt in enumerate(wanted):
+                if i not in ids:
+                    ids[i] = llm.add(prompt, SamplingParams(max_tokens=7, n=1 + i % 2, temperature=0.7, seed=i))
+            touched = llm.step()
+            with at_no_line():  # what the loop does with them is its own affair
+                done |= {c.request_id: c for c in touched if c.finished and c.request_id in ids.values()}
+        except KeyboardInterrupt:
+            pass
+    raise AssertionError(f"after 200 steps only {len(done)} of {len(wanted)} are done")
+
+
+HOT = SamplingParams(max_tokens=8, n=3, temperature=0.9, seed=1, ignore_eos=True)
+PLAIN = SamplingParams(max_tokens=10, ignore_eos=True)
+BURST = [[*PROMPT, i] for i in range(4)]
+SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[LLM], Any]]] = {
+    "burst": ({}, generate(BURST, PLAIN)),
+    "no cache": ({"prefix_caching": False}, generate(BURST, PLAIN)),
+    "samples": ({}, generate([PROMPT, [3, 4]], HOT)),
+    "beams": ({}, generate([PROMPT, [3, 4]], SamplingParams(max_tokens=6, beam_width=3, ignore_eos=True))),
+    "recompute": ({"num_blocks": 9}, generate([PROMPT, PROMPT[:5], [3, 4, 5]], HOT)),
+    "swap": ({"num_blocks": 9, "preemption": "swap"}, generate([PROMPT, PROMPT[:5], [3, 4, 5]], HOT)),
+    "stream": ({}, stream),
+    "step by step": ({"num_blocks": 12}, step_by_step),
+}
+
+
+@LONG_RUN
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_an_interrupt_at_any_line(tiny: Model, name: str, seed: int) -> None:
+    options, scenario = SCENARIOS[name]
+    rng = random.Random(seed)
+    expected = scenario(toy(tiny, **options))
+    runs: Counter[tuple[str, int]] = Counter()
+    with at_each_line(lambda place: runs.update([place])):
+        assert scenario(toy(tiny, **options)) == expected
+    moments = [(place, nth) for place, count in runs.items() for nth in {1, (count + 1) // 2, count}]
+    interrupted = 0
+    for place, nth in rng.sample(moments, min(EACH, len(moments))):
+        llm, seen = toy(tiny, **options), Counter[tuple[str, int]]()
+
+        def event(now: tuple[str, int], place: Any = place, nth: int = nth, seen: Any = seen) -> None:
+            seen[now] += now == place
+            if now == place and seen[now] == nth:
+                signal.raise_signal(signal.SIGINT)
+
+        where = f"{Path(place[0]).name}:{place[1]}, time {nth}"
+        try:
+            with at_each_line(event):
+                assert scenario(llm) == expected, where
+        except KeyboardInterrupt:
+            interrupted += 1
+        except AssertionError as error:
+            raise AssertionError(f"after an interrupt at {where}") from error
+        sys.settrace(None)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, where
+        assert scenario(llm) == expected, where  # nothing foreign is found, and nothing is missing
+        while llm.num_unfinished:  # of `add`s whose number was lost
+            llm.step()
+        assert isinstance(llm.pool, BlockPool)
+        llm.pool.check([])
+        assert llm.pool.num_used == 0, where
+    assert interrupted > 0 or name == "step by step"
+
+
+@LONG_RUN
+def test_many_signals_in_a_row(tiny: Model, seed: int) -> None:
+    """A thread that sends SIGINT again and again, while the same texts are asked for until they come through."""
+    rng = random.Random(seed)
+    llm = toy(tiny)
+    expected = SCENARIOS["samples"][1](toy(tiny))
+    for _ in range((OPERATIONS or 200) // 40):
+        stop = Event()
+
+        def shower(stop: Event = stop, pause: float = rng.uniform(0.0001, 0.004)) -> None:
+            while not stop.wait(pause):
+                signal.raise_signal(signal.SIGINT)  # Python hands it to the main thread
+
+        thread = Thread(target=shower, daemon=True)
+        try:
+            thread.start()
+            for _ in range(20):
+                with suppress(KeyboardInterrupt):
+                    assert SCENARIOS["samples"][1](llm) == expected
+        except KeyboardInterrupt:
+            pass
+        while thread.is_alive():
+            with suppress(KeyboardInterrupt):
+                stop.set()
+                thread.join()
+        assert SCENARIOS["samples"][1](llm) == expected
+        assert llm.pool.num_used == 0
+        assert llm.num_unfinished == 0
+
+
+@pytest.mark.parametrize("verb", ["allocate", "share", "fork", "match"])
+def test_what_an_interrupted_verb_returned_is_given_back(verb: str) -> None:
+    """Called by a reader, at every line: nobody would know which block to release."""
+    for nth in range(1, 200):
+        pool = BlockPool(8, 4)
+        cache = PrefixCache(pool)
+        table = BlockTable(pool)
+        table.append(10)
+        cache.insert(table, range(10))
+        calls = {
+            "allocate": pool.allocate,
+            "share": lambda: pool.share(table.block_ids[0]),  # noqa: B023
+            "fork": table.fork,
+            "match": lambda: cache.match(range(10)),  # noqa: B023
+        }
+        count = 0
+
+        def event(_: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == nth:  # noqa: B023
+                signal.raise_signal(signal.SIGINT)
+
+        try:
+            with at_each_line(event):
+                calls[verb]()
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            pool.check([table])
+        else:
+            sys.settrace(None)
+            if count < nth:
+                return
+    raise AssertionError("it never came through")
+
+
+def test_holding_and_letting_through() -> None:
+    done = []
+
+    def noted() -> None:
+        with Held():
+            signal.raise_signal(signal.SIGINT)
+            done.append("after the first")
+            with Held():
+                done.append("inside another")
+            with let_through():
+                done.append("never")
+
+    def held_again() -> None:
+        with Held(), let_through():
+            with Held():
+                signal.raise_signal(signal.SIGINT)
+                done.append("held again")
+            done.append("never")
+
+    for books in (noted, held_again):
+        with pytest.raises(KeyboardInterrupt):
+            books()
+    assert done == ["after the first", "inside another", "held again"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_and_ignored_signals_are_left_alone() -> None:
+    ran = []
+
+    class Books:
+        @atomic()
+        def change(self) -> None:
+            ran.append(signal.getsignal(signal.SIGINT))
+
+    thread = Thread(target=Books().change)
+    thread.start()
+    thread.join()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        Books().change()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ran == [signal.default_int_handler, signal.SIG_IGN]
