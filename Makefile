@@ -14,16 +14,21 @@ RUN := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PAGEDLAB_MODEL=$(CURDIR)/d
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 WORKERS ?= 2
 
-.PHONY: lab test notebooks lint format wheel site lite test-lite setup
+.PHONY: lab test test-browser test-notebooks notebooks lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-# Browser tests run alone: in one process with others, their event loop would be in the way.
 test: lint
 	$(RUN) -m pytest -n $(WORKERS) -m "not browser" tests
+	$(MAKE) -j 2 test-browser test-notebooks
+
+# In a process of their own: together with others, their event loop would be in the way.
+test-browser:
 	$(RUN) -m pytest -m browser tests
-	$(RUN) -m pytest -n $(WORKERS) --nbmake --nbmake-timeout=300 notebooks
+
+test-notebooks:
+	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
 
 notebooks: setup
 	$(RUN) -m jupyter nbconvert --to notebook --execute --inplace $(NOTEBOOKS)

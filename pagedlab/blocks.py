@@ -16,7 +16,7 @@ The design follows "Efficient Memory Management for Large Language Model Serving
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -206,32 +206,23 @@ class BlockPool:
         Every block is exactly one of used, cached and free. Given all the tables over this pool, each
         block's count is also the number of tables that map it.
         """
-        free, cached = set(self._free), set(self._cached)
-        used = {b for b, count in enumerate(self._refcounts) if count > 0}
+        free, cached, counts = Counter(self._free), self._cached.keys(), self._refcounts
+        used = {b for b, count in enumerate(counts) if count > 0}
         for problem, blocks in (
-            ("have a negative count", {b for b, count in enumerate(self._refcounts) if count < 0}),
-            (
-                "are on the free list twice",
-                {b for b in free if self._free.count(b) > 1} if len(free) != len(self._free) else set(),
-            ),
-            ("are both free and in use", used & (free | cached)),
-            ("are both free and cached", free & cached),
+            ("have a negative count", {b for b, count in enumerate(counts) if count < 0}),
+            ("are on the free list twice", {b for b, times in free.items() if times > 1}),
+            ("are both free and in use", used & (free.keys() | cached)),
+            ("are both free and cached", free.keys() & cached),
             ("are cached but not marked to be kept", cached - self._kept),
-            ("are lost: neither in use nor free", set(range(self._num_blocks)) - used - free - cached),
+            ("are lost: neither in use nor free", set(range(self._num_blocks)) - used - free.keys() - cached),
         ):
             if blocks:
                 raise InvariantError(f"blocks {sorted(blocks)} {problem}")
         if tables is not None:
-            mapped = [0] * self._num_blocks
-            for table in tables:
-                for block_id in table.block_ids:
-                    mapped[block_id] += 1
-            wrong = {
-                b: (self._refcounts[b], mapped[b]) for b in range(self._num_blocks) if self._refcounts[b] != mapped[b]
-            }
+            mapped = Counter(b for table in tables for b in table.block_ids)
+            wrong = [(b, count, mapped[b]) for b, count in enumerate(counts) if count != mapped[b]]
             if wrong:
-                said = ", ".join(f"block {b} counts {count} but {n} tables map it" for b, (count, n) in wrong.items())
-                raise InvariantError(said)
+                raise InvariantError(", ".join(f"block {b} counts {c} but {n} tables map it" for b, c, n in wrong))
 
     def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
         """Call `callback` with every `BlockEvent` from now on; the function returned stops it."""
@@ -256,12 +247,9 @@ class BlockPool:
 
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
-        if type(block_id) is not int or not 0 <= block_id < self._num_blocks:
-            try:
-                return whole("block_id", block_id, 0, self._num_blocks - 1)
-            except ValueError:
-                raise ValueError(f"there is no block {block_id!r}: ids go from 0 to {self._num_blocks - 1}") from None
-        return block_id
+        if type(block_id) is int and 0 <= block_id < self._num_blocks:
+            return block_id
+        return whole("block_id", block_id, 0, self._num_blocks - 1)
 
 
 class BlockTable:

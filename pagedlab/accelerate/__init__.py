@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 
 from pagedlab.accelerate.few_tokens import FewTokens, pays
+from pagedlab.arguments import one_of
 from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.batch import Batch
 from pagedlab.blocks import blocks_for
@@ -69,6 +70,8 @@ def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
 
     Windows go with drafts only if they are insisted on: drafts are checked by the host, step by step.
     """
+    one_of("fused", fused, (True, False, "auto"))
+    one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
     on_one_gpu = is_on_one_gpu(llm.model, llm.attend)
     if cuda_graphs is True and not on_one_gpu:
         raise ValueError("cuda_graphs=True takes one NVIDIA GPU and the Triton attention backend: leave it at 'auto'")

@@ -6,5 +6,6 @@ ladder, tracer                the road to the kernel in three short ones; who lo
 timeline, draft_film          who did what in every step; drafts, solid or wiped                 09, 12
 baseline                      the same texts from transformers' own `generate`                   08, 10
 plots, colors                 figures, and the palette they share with the widgets
+replay                        a prefix cache without a model, and the best order of eviction      05
 show, machine, quiz           sources shown, what this machine can do, three questions a notebook
 """

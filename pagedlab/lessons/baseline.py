@@ -9,6 +9,9 @@ import torch
 
 from pagedlab.model import Model
 
+# The engine reads none of these from generation_config.json, so the baseline must not either.
+PLAIN = {"do_sample": False, "repetition_penalty": 1.0, **dict.fromkeys(("temperature", "top_p", "top_k"))}
+
 
 class Baseline(NamedTuple):
     """New tokens of each prompt, the seconds it all took, and the bytes of the largest cache."""
@@ -24,6 +27,7 @@ def generate_baseline(
     """Greedy texts of prompts given as token ids, one by one, or `padded` on the left into one batch."""
     batches = [prompts] if padded else [[prompt] for prompt in prompts]
     began = time.perf_counter()
+    eos = [] if ignore_eos else sorted(model.eos_token_ids)
     texts: list[list[int]] = []
     cache_bytes = 0
     with model.stock_attention() as module:
@@ -31,27 +35,11 @@ def generate_baseline(
             width = max(map(len, batch))
             ids = torch.tensor([[0] * (width - len(p)) + p for p in batch], device=model.device)
             mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in batch], device=model.device)
-            eos = None if ignore_eos else sorted(model.eos_token_ids)
-            out = module.generate(
-                ids,
-                attention_mask=mask,
-                max_new_tokens=max_tokens,
-                do_sample=False,
-                # The engine reads none of these from generation_config.json, so the baseline must not either.
-                repetition_penalty=1.0,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                eos_token_id=eos,
-                pad_token_id=0,
-                return_dict_in_generate=True,
-            )
+            options = {"attention_mask": mask, "max_new_tokens": max_tokens, "eos_token_id": eos or None, **PLAIN}
+            out = module.generate(ids, **options, pad_token_id=0, return_dict_in_generate=True)
             cache = out.past_key_values
             cache_bytes = max(cache_bytes, sum(2 * layer.keys.nbytes for layer in cache.layers))
-            texts += [_until_eos(row[width:].tolist(), eos or []) for row in out.sequences]
+            for answer in out.sequences[:, width:].tolist():
+                end = next((i for i, token in enumerate(answer, 1) if token in eos), None)  # padding follows
+                texts.append(answer[:end])
     return Baseline(texts, time.perf_counter() - began, cache_bytes)
-
-
-def _until_eos(ids: list[int], eos: list[int]) -> list[int]:
-    """Cut the padding that follows the first end-of-text token."""
-    return next((ids[: i + 1] for i, token in enumerate(ids) if token in eos), ids)

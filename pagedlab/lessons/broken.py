@@ -22,12 +22,10 @@ class FreesSharedBlock(BlockPool):
 class LosesBlocks(BlockPool):
     """A block that was ever shared does not come back."""
 
-    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        super().__init__(num_blocks, block_size)
-        self._was_shared: set[int] = set()
+    _was_shared: frozenset[int] = frozenset()
 
     def share(self, block_id: int) -> int:
-        self._was_shared.add(super().share(block_id))
+        self._was_shared |= {super().share(block_id)}
         return block_id
 
     def release(self, block_id: int) -> None:
@@ -39,9 +37,7 @@ class LosesBlocks(BlockPool):
 class HandsOutInTurn(BlockPool):
     """`allocate` goes round the blocks like a ring buffer, without looking who is still there."""
 
-    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        super().__init__(num_blocks, block_size)
-        self._next = 0
+    _next = 0
 
     @property
     def num_free(self) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from matplotlib.axes import Axes
+
+from pagedlab.blocks import blocks_for
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.plots import LATE, outlined, page_corners
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from pagedlab.speculative import Checked
 
 COLUMNS = 8
@@ -48,36 +50,23 @@ class DraftFilm:
 
     def draw(self, ax: Axes, i: int, after: bool) -> None:
         """The pool at check i: known tokens solid, drafted hatched; after it, kept ones solid, others crossed."""
-        frame, size = self.frames[i], self._llm.pool.block_size
-        start, n, accepted = frame.draft.position, len(frame.draft.tokens), frame.draft.accepted
-        solid = start + accepted if after else start
-        held = -(-solid // size) if after else len(frame.blocks)
-        color = sequence_color(0)
-        place = {block_id: index for index, block_id in enumerate(frame.blocks)}
-        for block_id in range(self._llm.pool.num_blocks):
-            row, column = divmod(block_id, COLUMNS)
-            left, index = column * (size + 2), place.get(block_id)
-            mine = index is not None and index < held
-            look: dict[str, Any] = (
-                {"edgecolor": color, "linewidth": 1.6} if mine else {"edgecolor": NEUTRAL, "linestyle": ":"}
-            )
-            ax.broken_barh([(left, size)], (row, 0.72), facecolor="none", **look)
-            ax.text(left, row - 0.04, str(block_id), fontsize=6, va="bottom")
-            for offset in range(size if index is not None else 0):
-                position = (index or 0) * size + offset
-                if position >= start + n:
-                    break
-                x = left + offset + 0.1
-                if position < solid:
-                    fresh = after and position >= start
-                    edge: dict[str, Any] = {"edgecolor": "#D55E00", "linewidth": 1.4} if fresh else {}
-                    ax.broken_barh([(x, 0.8)], (row + 0.1, 0.52), facecolor=color, **edge)
-                elif after:
-                    ax.text(x + 0.4, row + 0.36, "×", ha="center", va="center", color="#D55E00")
-                else:
-                    ax.broken_barh([(x, 0.8)], (row + 0.1, 0.52), facecolor="none", edgecolor=color, hatch="/////")
-        rows = -(-self._llm.pool.num_blocks // COLUMNS)
-        ax.set(xlim=(-0.5, COLUMNS * (size + 2) - 1.5), ylim=(rows, -0.35))
-        ax.axis("off")
-        said, words = (f"{accepted} of {n} right, kept", frame.kept) if after else ("draft", frame.drafted)
+        blocks, draft, drafted, kept = self.frames[i]
+        size, start, color = self._llm.pool.block_size, draft.position, sequence_color(0)
+        solid = start + draft.accepted if after else start
+        held = blocks[: blocks_for(solid, size)] if after else blocks
+        corners = page_corners(ax, self._llm.pool.num_blocks, size, COLUMNS)
+        for block_id, (x, y) in enumerate(corners):
+            edge = outlined(color, linewidth=1.6) if block_id in held else outlined(NEUTRAL, linestyle=":")
+            ax.broken_barh([(x, size)], (y, 0.72), **edge)
+        for position in range(min(start + len(drafted), len(blocks) * size)):
+            x, y = corners[blocks[position // size]]
+            x += position % size + 0.1
+            if position >= solid and after:
+                ax.text(x + 0.4, y + 0.36, "×", ha="center", va="center", color=LATE)
+                continue
+            look = outlined(color, "/////") if position >= solid else {"facecolor": color}
+            if start <= position < solid:
+                look = outlined(LATE, facecolor=color, linewidth=1.4)
+            ax.broken_barh([(x, 0.8)], (y + 0.1, 0.52), **look)
+        said, words = (f"{draft.accepted} of {len(drafted)} right, kept", kept) if after else ("draft", drafted)
         ax.set_title(f"{said}: {'|'.join(words)}".replace("\n", "¶"), loc="left")

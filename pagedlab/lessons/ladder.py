@@ -13,6 +13,8 @@ query head. To keep a kernel short, HEAD_DIM is a power of two here, and a seque
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from pagedlab.kernels.runtime import tl, triton
@@ -119,55 +121,34 @@ def packed_heads_kernel(
     tl.store(out + row, acc / total[:, None], mask=r < GROUP)
 
 
-def one_page(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_tables: torch.Tensor, seq_lens: torch.Tensor
-) -> torch.Tensor:
-    """First rung: q [B, Hq, D] -> [B, Hq, D], a program for each sequence and query head, page after page."""
-    out, shape = torch.empty_like(q), _shape(q, k_cache)
-    one_page_kernel[q.shape[:2]](
-        out, q, k_cache, v_cache, block_tables, seq_lens, block_tables.stride(0), q.shape[2] ** -0.5, **shape
-    )
-    return out
+def one_page(*batch: torch.Tensor) -> torch.Tensor:
+    """First rung: a program for each sequence and query head, page after page.
+
+    batch  what `spec_paged` takes: q [B, Hq, D], k_cache and v_cache [blocks, block_size, Hkv, D], block_tables
+           [B, M] and seq_lens [B]; returns [B, Hq, D]. The other two rungs take and return the same.
+    """
+    return _launch(one_page_kernel, batch, programs=batch[0].shape[1])
 
 
-def several_pages(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    tile: int = 64,
-) -> torch.Tensor:
+def several_pages(*batch: torch.Tensor, tile: int = 64) -> torch.Tensor:
     """Second rung: as many programs, each takes `tile` keys at a time."""
-    out, shape = torch.empty_like(q), _shape(q, k_cache)
-    several_pages_kernel[q.shape[:2]](
-        out, q, k_cache, v_cache, block_tables, seq_lens, block_tables.stride(0), q.shape[2] ** -0.5, tile, **shape
-    )
-    return out
+    return _launch(several_pages_kernel, batch, programs=batch[0].shape[1], TILE=tile)
 
 
-def packed_heads(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    tile: int = 64,
-    stages: int = 5,
-) -> torch.Tensor:
+def packed_heads(*batch: torch.Tensor, tile: int = 64) -> torch.Tensor:
     """Third rung: a program for each sequence and KV head; the tensor core takes at least 16 rows."""
-    out, shape = torch.empty_like(q), _shape(q, k_cache)
-    rows = max(16, triton.next_power_of_2(shape["GROUP"]))
-    packed_heads_kernel[len(q), shape["KV_HEADS"]](
-        out, q, k_cache, v_cache, block_tables, seq_lens, block_tables.stride(0), q.shape[2] ** -0.5, tile, rows,
-        **shape, num_stages=stages,
-    )  # fmt: skip
-    return out
+    heads, kv_heads = batch[0].shape[1], batch[1].shape[2]
+    rows = max(16, triton.next_power_of_2(heads // kv_heads))
+    return _launch(packed_heads_kernel, batch, programs=kv_heads, TILE=tile, ROWS=rows, num_stages=5)
 
 
-def _shape(q: torch.Tensor, k_cache: torch.Tensor) -> dict[str, int]:
-    """What the kernels must know when they are compiled."""
+def _launch(kernel: Any, batch: tuple[torch.Tensor, ...], programs: int, **known: int) -> torch.Tensor:
+    """Run `kernel` with so many programs for each sequence; `known` is for the compiler."""
+    q, k_cache, _, block_tables, _ = batch
     _, block_size, kv_heads, head_dim = k_cache.shape
     if head_dim & (head_dim - 1) or block_size & (block_size - 1):
         raise ValueError(f"these short kernels need powers of two, got head_dim {head_dim}, block_size {block_size}")
-    return {"BLOCK_SIZE": block_size, "GROUP": q.shape[1] // kv_heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim}
+    known |= {"BLOCK_SIZE": block_size, "GROUP": q.shape[1] // kv_heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim}
+    out = torch.empty_like(q)
+    kernel[len(q), programs](out, *batch, block_tables.stride(0), head_dim**-0.5, **known)
+    return out

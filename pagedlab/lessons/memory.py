@@ -7,9 +7,9 @@ layer. An allocator decides which slots a request gets, and when. What each wast
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +26,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_
     return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
 
 
-@dataclass(frozen=True)
-class KVShape:
+class KVShape(NamedTuple):
     """What a model's config says about the size of its KV cache."""
 
     name: str
@@ -105,9 +104,17 @@ class Region(NamedTuple):
 class FirstFit:
     """`num_slots` slots in a row; a region goes into the lowest hole that is large enough."""
 
+    preferred = attrgetter("start")  # the hole to take is the one with the least of it
+
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
-        self.holes = [Region(0, num_slots)]  # by address; two holes never touch
+        self.taken: list[Region] = []  # by address
+
+    @property
+    def holes(self) -> list[Region]:
+        """What lies between the regions taken, by address; two holes never touch."""
+        starts, stops = [0, *map(sum, self.taken)], [*(start for start, _ in self.taken), self.num_slots]
+        return [Region(start, stop - start) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
     @property
     def num_free(self) -> int:
@@ -116,66 +123,44 @@ class FirstFit:
 
     def allocate(self, size: int) -> Region:
         """Take `size` neighbouring slots, or raise `OutOfMemory`."""
-        for i, hole in enumerate(self.holes):
-            if hole.size >= size:
-                rest = Region(hole.start + size, hole.size - size)
-                self.holes[i : i + 1] = [rest] if rest.size else []
-                return Region(hole.start, size)
-        raise self._no_hole(size)
+        large_enough = [hole for hole in self.holes if hole.size >= size]
+        if not large_enough:
+            largest = max((hole.size for hole in self.holes), default=0)
+            free = f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has {largest:,}"
+            raise OutOfMemory(f"no hole of {size:,} slots: {free}")
+        region = Region(min(large_enough, key=self.preferred).start, size)
+        insort(self.taken, region)
+        return region
 
     def release(self, region: Region) -> None:
-        """Give a region back; it joins the holes beside it."""
-        start, size = region
-        i = bisect_left(self.holes, region)
-        if i < len(self.holes) and self.holes[i].start == start + size:
-            size += self.holes.pop(i).size
-        if i > 0 and sum(self.holes[i - 1]) == start:
-            i -= 1
-            start, size = self.holes[i].start, self.holes.pop(i).size + size
-        self.holes.insert(i, Region(start, size))
-
-    def _no_hole(self, size: int) -> OutOfMemory:
-        largest = max((hole.size for hole in self.holes), default=0)
-        free = f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has {largest:,}"
-        return OutOfMemory(f"no hole of {size:,} slots: {free}")
+        """Give a region back; the holes beside it become one with it. `ValueError` if it is not taken."""
+        self.taken.remove(region)
 
 
 class Buddy(FirstFit):
     """Every region is a power of two, rounded up, and lies at a multiple of its size.
 
     A hole is halved until it fits; a region given back joins its other half, its buddy, when that is free too
-    (Knuth, The Art of Computer Programming, volume 1, section 2.5).
+    (Knuth, The Art of Computer Programming, volume 1, section 2.5). So holes are powers of two as well, each as large
+    as its address allows, and the smallest that fits is taken.
     """
 
-    def __init__(self, num_slots: int) -> None:
-        super().__init__(num_slots)
-        self.holes = []
-        start = 0
-        while start < num_slots:  # a length that is no power of two is a row of ever smaller ones
-            size = 1 << ((num_slots - start).bit_length() - 1)
-            self.holes.append(Region(start, size))
-            start += size
+    preferred = attrgetter("size", "start")
+
+    @property
+    def holes(self) -> list[Region]:
+        """What lies between the regions taken, by address, cut at multiples of powers of two."""
+        holes = []
+        for start, size in super().holes:
+            while size:
+                part = min(start & -start or size, 1 << (size.bit_length() - 1))  # x & -x divides x
+                holes.append(Region(start, part))
+                start, size = start + part, size - part
+        return holes
 
     def allocate(self, size: int) -> Region:
         """Take a region of `size` slots rounded up to a power of two, or raise `OutOfMemory`."""
-        want = _next_power_of_two(size)
-        hole = min((h for h in self.holes if h.size >= want), key=lambda h: (h.size, h.start), default=None)
-        if hole is None:
-            raise self._no_hole(want)
-        self.holes.remove(hole)
-        start, half = hole.start, hole.size // 2
-        while half >= want:
-            insort(self.holes, Region(start + half, half))
-            half //= 2
-        return Region(start, want)
-
-    def release(self, region: Region) -> None:
-        """Give a region back and join it with its buddy as long as that is free."""
-        start, size = region
-        while (buddy := Region(start ^ size, size)) in self.holes:
-            self.holes.remove(buddy)
-            start, size = min(start, buddy.start), size * 2
-        insort(self.holes, Region(start, size))
+        return super().allocate(_next_power_of_two(size))
 
 
 def _next_power_of_two(n: int) -> int:
@@ -193,10 +178,14 @@ class Request(NamedTuple):
 
 
 class Contiguous:
-    """One region a request: taken whole at admission, kept to the end. `key` names the request."""
+    """One region a request: taken whole at admission, kept to the end. `key` names the request.
+
+    needs  the slots that admission takes for a request
+    """
 
     def __init__(self, space: FirstFit, reserve: Callable[[Request], int]) -> None:
         self.space, self.num_slots, self.needs = space, space.num_slots, reserve
+        self._largest = max(hole.size for hole in space.holes)
         self._held: dict[int, tuple[Region, int]] = {}
 
     @property
@@ -206,8 +195,7 @@ class Contiguous:
 
     def can_ever_fit(self, request: Request) -> bool:
         """Whether the request fits when it is alone."""
-        empty = type(self.space)(self.num_slots)
-        return sum(request) <= self.needs(request) and any(h.size >= self.needs(request) for h in empty.holes)
+        return sum(request) <= self.needs(request) <= self._largest
 
     def admit(self, key: int, request: Request) -> None:
         """Make room for the request, its prompt at least, or raise `OutOfMemory`."""
@@ -232,7 +220,10 @@ class Contiguous:
 
 
 class Paged:
-    """Blocks from a `BlockPool`, one more whenever the last is full. The same verbs as `Contiguous`."""
+    """Blocks from a `BlockPool`, one more whenever the last is full. The same verbs as `Contiguous`.
+
+    Where that raises `OutOfMemory`, this raises `OutOfBlocks`; so does `append`. Nothing is rounded beyond the block.
+    """
 
     def __init__(self, num_slots: int, block_size: int) -> None:
         self.pool, self.num_slots = BlockPool(num_slots // block_size, block_size), num_slots
@@ -244,34 +235,27 @@ class Paged:
         return self.num_slots - self.pool.num_used * self.pool.block_size
 
     def needs(self, request: Request) -> int:
-        """Slots that admission takes."""
         return blocks_for(request.prompt, self.pool.block_size) * self.pool.block_size
 
     def can_ever_fit(self, request: Request) -> bool:
-        """Whether the request fits when it is alone."""
         return blocks_for(sum(request), self.pool.block_size) <= self.pool.num_blocks
 
     def admit(self, key: int, request: Request) -> None:
-        """Take blocks for the prompt, or raise `OutOfBlocks`."""
         table = BlockTable(self.pool)
         table.append(request.prompt)
         self._tables[key] = table
 
     def append(self, key: int) -> None:
-        """Make room for one more token, or raise `OutOfBlocks`."""
         self._tables[key].append(1)
 
     def release(self, key: int) -> None:
-        """Take every block back from the request."""
         self._tables.pop(key).free()
 
     def held(self, key: int) -> tuple[int, int]:
-        """Slots of the request's blocks, twice: nothing is rounded beyond the block."""
         slots = len(self._tables[key].block_ids) * self.pool.block_size
         return slots, slots
 
     def regions(self, key: int) -> list[Region]:
-        """The request's blocks, in the order of its tokens."""
         size = self.pool.block_size
         return [Region(block_id * size, size) for block_id in self._tables[key].block_ids]
 
@@ -292,8 +276,6 @@ def make_allocator(
     }
     spaces = {"buddy": Buddy, "first-fit": FirstFit}
     if name not in ALLOCATORS or placement not in spaces:
-        raise ValueError(
-            f"there is no allocator {name!r} with placement {placement!r}; "
-            f"allocators are {', '.join(ALLOCATORS)}, placements {', '.join(spaces)}"
-        )
+        known = f"allocators are {', '.join(ALLOCATORS)}, placements {', '.join(spaces)}"
+        raise ValueError(f"there is no allocator {name!r} with placement {placement!r}; {known}")
     return Paged(num_slots, block_size) if name == "paged" else Contiguous(spaces[placement](num_slots), reserve[name])

@@ -30,29 +30,23 @@ def show_source(*objects: Any) -> Source:
 
     `ValueError` for an object that has no source in a file.
     """
-    return Source("\n\n".join(f"# {_place(item)}\n{_source(item)}" for item in objects))
+    return Source("\n\n".join("\n".join(_read(item)) for item in objects))
 
 
 def show_changes(old: Any, new: Any) -> Source:
     """What distinguishes the source of `new` from that of `old`: lines that go with a -, lines that come with a +."""
-    lines = unified_diff(_source(old).splitlines(), _source(new).splitlines(), n=0, lineterm="")
+    (old_place, old_source), (new_place, new_source) = _read(old), _read(new)
+    lines = unified_diff(old_source.splitlines(), new_source.splitlines(), n=0, lineterm="")
     changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-    return Source("\n".join([f"# {_place(old)}", f"# {_place(new)}", *changed]), "diff")
+    return Source("\n".join([old_place, new_place, *changed]), "diff")
 
 
-def _source(item: Any) -> str:
+def _read(item: Any) -> tuple[str, str]:
+    """Where an object stands, as a comment, and its source."""
+    item = getattr(item, "fn", item)  # of a Triton kernel, the Python function that was decorated
     try:
-        return textwrap.dedent(inspect.getsource(_function(item))).rstrip()
+        source, file = inspect.getsource(item), Path(inspect.getsourcefile(item) or "")
     except (TypeError, OSError):
         raise ValueError(f"{item!r} has no source to show: give a class, a function or a method") from None
-
-
-def _place(item: Any) -> str:
-    _source(item)
-    path = Path(inspect.getsourcefile(_function(item)) or "")
-    path = path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path
-    return f"{path.as_posix()}: {_function(item).__qualname__}"
-
-
-def _function(item: Any) -> Any:
-    return getattr(item, "fn", item)  # of a Triton kernel, the Python function that was decorated
+    path = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
+    return f"# {path.as_posix()}: {item.__qualname__}", textwrap.dedent(source).rstrip()

@@ -14,9 +14,10 @@ The five add up to all slots at every step. `external` is the paper's "external 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pagedlab.blocks import OutOfBlocks
@@ -25,13 +26,19 @@ from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Region, Requ
 KINDS = ("used", "reserved", "internal", "external", "free")
 
 
-class Place(NamedTuple):
+@dataclass
+class Place:
     """Where one request lies at one moment: `tokens` of the `total` it will have, in `regions`, in this order."""
 
     request: int
     tokens: int
     total: int
-    regions: list[Region]
+    regions: list[Region] = field(default_factory=list)
+
+    @property
+    def wish(self) -> Request:
+        """What it asks for when it is admitted: after a preemption, what was written is prompt."""
+        return Request(self.tokens, self.total - self.tokens)
 
 
 class Sample(NamedTuple):
@@ -68,23 +75,12 @@ class Run:
         return [s for s in self.samples if s.waiting] or self.samples
 
 
-@dataclass
-class _Job:
-    key: int
-    tokens: int
-    total: int
-
-    @property
-    def request(self) -> Request:
-        return Request(self.tokens, self.total - self.tokens)  # after a preemption, what was written is prompt
-
-
 def simulate(
     requests: Iterable[tuple[int, int]],
     allocator: Contiguous | Paged,
     *,
-    max_running: int | None = None,
-    max_steps: int | None = None,
+    max_running: float = math.inf,
+    max_steps: float = math.inf,
     sample_every: int = 1,
     places: bool = False,
 ) -> Run:
@@ -95,66 +91,66 @@ def simulate(
     comes to that), the last admitted gives its memory back and returns to the head of the line. `ValueError`
     before the first step for a request that could never fit.
     """
-    line = deque(_Job(key, prompt, prompt + output) for key, (prompt, output) in enumerate(requests))
+    line = deque(Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests))
     for job in line:
         if not 0 < job.tokens < job.total:
-            raise ValueError(f"request {job.key} needs at least one token of prompt and one of output: {job.request}")
-        if not allocator.can_ever_fit(job.request):
-            needed, room = max(job.total, allocator.needs(job.request)), allocator.num_slots
+            raise ValueError(f"request {job.request} needs at least one token of prompt and one of output: {job.wish}")
+        if not allocator.can_ever_fit(job.wish):
+            needed, room = max(job.total, allocator.needs(job.wish)), allocator.num_slots
             raise ValueError(
-                f"request {job.key} ({job.total:,} tokens) can never fit: it needs {needed:,} slots side by side or "
-                f"a larger reservation, and memory has {room:,}; leave it out, or raise max_length or num_slots"
+                f"request {job.request} ({job.total:,} tokens) can never fit: it needs {needed:,} slots side by side "
+                f"or a larger reservation, and memory has {room:,}; leave it out, or raise max_length or num_slots"
             )
-    run, running = Run(allocator.num_slots), list[_Job]()
-    while (line or running) and (max_steps is None or run.steps < max_steps):
-        before = run.preempted
-        _decode(running, line, allocator, run)
-        refused = run.preempted > before  # the blocks won by it are for those that run, not for a newcomer
-        while line and not refused and (max_running is None or len(running) < max_running):
+    run, running = Run(allocator.num_slots), list[Place]()
+    while (line or running) and run.steps < max_steps:
+        refused = _decode(running, line, allocator, run)
+        while line and not refused and len(running) < max_running:
             try:
-                allocator.admit(line[0].key, line[0].request)
+                allocator.admit(line[0].request, line[0].wish)
                 running.append(line.popleft())
             except (OutOfMemory, OutOfBlocks):
                 if not running:
                     raise  # somebody else holds the memory, and waiting would not end
                 refused = True
-                run.refused_with_room += allocator.num_free >= allocator.needs(line[0].request)
+                run.refused_with_room += allocator.num_free >= allocator.needs(line[0].wish)
         if run.steps % sample_every == 0:
-            run.samples.append(_sample(run.steps, running, len(line), allocator, refused, places))
+            where = [replace(job, regions=allocator.regions(job.request)) for job in running if places]
+            slots = _slots(running, allocator, refused)
+            run.samples.append(Sample(run.steps, len(running), len(line), slots, where))
         run.steps += 1
     return run
 
 
-def _decode(running: list[_Job], line: deque[_Job], allocator: Contiguous | Paged, run: Run) -> None:
-    """One token for every running request, oldest first; then the complete ones leave."""
-    i = 0
+def _decode(running: list[Place], line: deque[Place], allocator: Contiguous | Paged, run: Run) -> bool:
+    """One token for every running request, oldest first; then the complete ones leave.
+
+    Whether one gave way: the blocks won by it are for those that run, not for a newcomer.
+    """
+    before, i = run.preempted, 0
     while i < len(running):
         try:
-            allocator.append(running[i].key)
+            allocator.append(running[i].request)
         except OutOfBlocks:
             line.appendleft(running.pop())
-            allocator.release(line[0].key)
+            allocator.release(line[0].request)
             run.preempted += 1
             continue  # try the same one again, unless it was the last
         running[i].tokens += 1
         i += 1
-    for job in running:
-        if job.tokens == job.total:
-            allocator.release(job.key)
-            run.finished += 1
-    running[:] = [job for job in running if job.tokens < job.total]
+    for job in [job for job in running if job.tokens == job.total]:
+        allocator.release(job.request)
+        running.remove(job)
+        run.finished += 1
+    return run.preempted > before
 
 
-def _sample(
-    step: int, running: list[_Job], waiting: int, allocator: Contiguous | Paged, refused: bool, places: bool
-) -> Sample:
+def _slots(running: list[Place], allocator: Contiguous | Paged, refused: bool) -> dict[str, int]:
     slots = dict.fromkeys(KINDS, 0)
     for job in running:
-        asked, given = allocator.held(job.key)
+        asked, given = allocator.held(job.request)
         slots["used"] += job.tokens
         slots["reserved"] += min(asked, job.total) - job.tokens
         slots["internal"] += max(0, asked - job.total)
         slots["external"] += given - asked
     slots["external" if refused else "free"] += allocator.num_free
-    where = [Place(job.key, job.tokens, job.total, allocator.regions(job.key)) for job in running] if places else []
-    return Sample(step, len(running), waiting, slots, where)
+    return slots

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,6 +47,8 @@ class Row:
     first: int
     cells: list[Cell] = field(default_factory=list)
     end: str | None = None  # finish reason of its first text, None while it is not finished
+    reached: int = 0  # how far it was ever computed
+    written: int = 0  # tokens of its texts
 
     @property
     def kinds(self) -> str:
@@ -64,8 +66,7 @@ class Row:
         return next((i for i, cell in enumerate(self.cells, 1) if cell.wrote), None)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """A run in figures. Steps are not seconds: one with many tokens takes longer, and `largest` says how many."""
 
     steps: int
@@ -83,7 +84,7 @@ class Summary:
         return self.written / self.steps if self.steps else 0.0
 
 
-class Recording:
+class Recording(ExitStack):
     """Watches an engine from now until `close()`, or for the length of a `with` block.
 
     llm  has `on_step(callback) -> unsubscribe`, `decode(token_ids) -> str`, `plan` (the latest step's `Schedule`)
@@ -91,54 +92,38 @@ class Recording:
     """
 
     def __init__(self, llm: Any) -> None:
+        super().__init__()
         self.rows: list[Row] = []  # in order of arrival
         self.steps = 0
         self.preempted: Counter[str] = Counter()
         self._llm = llm
         self._live: dict[Any, Row] = {}  # by request, as long as it is unfinished
-        self._reached: Counter[Any] = Counter()  # how far each request was ever computed
-        self._written: Counter[Any] = Counter()
-        self._end: Callable[[], None] | None = llm.on_step(self._on_step)
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._end:
-            self._end()
-        self._end = None
-
-    @property
-    def watching(self) -> bool:
-        """Whether the next step is still recorded."""
-        return self._end is not None
+        self.watching = True  # the next step is still recorded
+        self.callback(setattr, self, "watching", False)
+        self.callback(llm.on_step(self._on_step))
 
     def batches(self) -> list[dict[str, int]]:
         """Tokens computed in each step, by kind."""
-        steps: list[dict[str, int]] = [defaultdict(int) for _ in range(self.steps)]
+        steps: list[dict[str, int]] = [{} for _ in range(self.steps)]
         for row in self.rows:
-            for step, cell in enumerate(row.cells, row.first):
+            for step, cell in enumerate(row.cells, row.first - 1):
                 if cell.tokens:
-                    steps[step - 1][cell.kind] += cell.tokens
-        return [dict(step) for step in steps]
+                    steps[step][cell.kind] = steps[step].get(cell.kind, 0) + cell.tokens
+        return steps
 
     def summary(self) -> Summary:
         """The run so far in figures."""
         cells = [cell for row in self.rows for cell in row.cells]
-        waited = sorted(row.waited for row in self.rows)
+        waited = sorted(row.waited for row in self.rows) or [0]
         return Summary(
             steps=self.steps,
             written=sum(cell.wrote for cell in cells),
             computed=sum(cell.tokens for cell in cells),
             recomputed=sum(cell.again for cell in cells),
             largest=max((sum(batch.values()) for batch in self.batches()), default=0),
-            waited_mean=sum(waited) / len(waited) if waited else 0.0,
+            waited_mean=sum(waited) / len(waited),
             # The nearest rank: a wait that somebody really had, the longest of up to a hundred.
-            waited_p99=float(waited[math.ceil(0.99 * len(waited)) - 1]) if waited else 0.0,
+            waited_p99=float(waited[math.ceil(0.99 * len(waited)) - 1]),
             preempted=dict(self.preempted),
         )
 
@@ -149,36 +134,32 @@ class Recording:
         chunks: dict[Any, list[Any]] = defaultdict(list)
         for chunk in plan.chunks:
             chunks[chunk.request].append(chunk)
-        places = {"W": set(queues.waiting), "S": set(queues.swapped), "-": set(queues.running)}
-        seen = set(chunks).union(*places.values()) - set(self._live)
-        for request in sorted(seen, key=lambda request: request.request_id):
+        kinds = {"S": queues.swapped, "-": queues.running, "W": queues.waiting}
+        places = {request: kind for kind, queue in kinds.items() for request in queue}
+        for request in sorted({*chunks, *places} - {*self._live}, key=lambda request: request.request_id):
             if request.unfinished or request in chunks:
-                self.rows.append(Row(f"r{request.request_id}", self.steps))
-                self._live[request] = self.rows[-1]
+                self._live[request] = Row(f"r{request.request_id}", self.steps)
+                self.rows.append(self._live[request])
         for request, row in list(self._live.items()):
-            place = next((kind for kind, queue in places.items() if request in queue), None)
             if request in chunks:
-                row.cells.append(self._computed(request, chunks[request]))
-            elif place:
-                row.cells.append(Cell(place))
+                row.cells.append(self._computed(request, row, chunks[request]))
+            elif request in places:
+                row.cells.append(Cell(places[request]))
             if not request.unfinished:
                 row.end = request.sequences[0].finish_reason
-            if place is None:  # finished or aborted
-                del self._live[request], self._reached[request], self._written[request]
+            if request not in places:  # finished or aborted
+                del self._live[request]
 
-    def _computed(self, request: Any, chunks: list[Any]) -> Cell:
-        first, reached = chunks[0], self._reached[request]
-        again = sum(max(0, min(chunk.stop, reached) - chunk.start) for chunk in chunks)
+    def _computed(self, request: Any, row: Row, chunks: list[Any]) -> Cell:
+        first, outputs = chunks[0], [text.output_ids for text in request.sequences]
+        lengths = [len(ids) for ids in outputs]
+        again = sum(max(0, min(chunk.stop, row.reached) - chunk.start) for chunk in chunks)
         kind = "R" if again else "P" if first.start < first.sequence.num_prompt_tokens else "D"
-        self._reached[request] = max(reached, *(chunk.stop for chunk in chunks))
-        written = sum(len(text.output_ids) for text in request.sequences)
-        wrote = written - self._written[request]
-        self._written[request] = written
-        tokens = sum(chunk.stop - chunk.start for chunk in chunks)
+        tokens, wrote = sum(chunk.stop - chunk.start for chunk in chunks), max(0, sum(lengths) - row.written)
+        row.reached, row.written = max(row.reached, *(chunk.stop for chunk in chunks)), sum(lengths)
         reads = "" if kind == "D" else self._words(first.sequence.token_ids[first.start : first.stop])
-        longest = max(len(text.output_ids) for text in request.sequences)
-        new = [text.token_ids[-1:] for text in request.sequences if wrote > 0 and len(text.output_ids) == longest]
-        return Cell(kind, first.start, tokens, again, max(0, wrote), reads, " | ".join(map(self._words, new[:4])))
+        new = [self._words(ids[-1:]) for ids in outputs if wrote and len(ids) == max(lengths)]
+        return Cell(kind, first.start, tokens, again, wrote, reads, writes=" | ".join(new[:4]))
 
     def _words(self, token_ids: list[int]) -> str:
         return self._llm.decode(token_ids[:SHOWN_TOKENS]) + (" …" if len(token_ids) > SHOWN_TOKENS else "")

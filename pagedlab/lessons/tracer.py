@@ -16,12 +16,17 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
+from pagedlab.blocks import blocks_for
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.plan import choose_plan
 from pagedlab.kernels.runtime import INTERPRETED
@@ -63,63 +68,69 @@ def record(run: Callable[[], object], **tensors: torch.Tensor) -> dict[str, list
                 steps[name, program] += 1
         return masked_load(pointers, mask, *rest)
 
-    builder.create_masked_load = noted  # on the instance, in front of the method; unmasked loads come this way too
-    try:
+    # On the instance, in front of the method; unmasked loads come this way too.
+    with patch.object(builder, "create_masked_load", noted):
         run()
-    finally:
-        del builder.create_masked_load
     return loads
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """Shapes of what is traced. Sequence b has `lengths[b]` tokens in shuffled pages, `queries[b]` of them new."""
 
-    lengths: tuple[int, ...]
-    queries: tuple[int, ...]
+    lengths: Sequence[int]
+    queries: Sequence[int]
     num_blocks: int = 40
     block_size: int = 16
     heads: int = 4
     kv_heads: int = 2
     dim: int = 16
 
+    def __post_init__(self) -> None:
+        lengths, queries = self.lengths, self.queries
+        if len(lengths) != len(queries) or not all(0 < n <= length for n, length in zip(queries, lengths, strict=True)):
+            raise ValueError(f"each sequence brings one query or more, no more than its length: {queries}, {lengths}")
+        pages = sum(blocks_for(length, self.block_size) for length in lengths)
+        if pages > self.num_blocks:
+            raise ValueError(f"there are {self.num_blocks} pages of {self.block_size}, and {lengths} need {pages}")
+
     def tables(self) -> list[list[int]]:
         """Pages of each sequence, in an order that is shuffled and always the same."""
         ids = iter(torch.randperm(self.num_blocks, generator=torch.Generator().manual_seed(7)).tolist())
-        return [[next(ids) for _ in range(-(-length // self.block_size))] for length in self.lengths]
+        return [list(islice(ids, blocks_for(length, self.block_size))) for length in self.lengths]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Arguments of `paged_attention`; all zeros, as addresses do not depend on values."""
-        tables = self.tables()
-        padded = [table + [0] * (max(map(len, tables)) - len(table)) for table in tables]
         q = torch.zeros(sum(self.queries), self.heads, self.dim)
         k, v = torch.zeros(2, self.num_blocks, self.block_size, self.kv_heads, self.dim)
+        tables = pad_sequence([torch.tensor(table) for table in self.tables()], batch_first=True)
         starts = torch.tensor([0, *self.queries]).cumsum(0)
-        return q, k, v, *(torch.tensor(x, dtype=torch.int32) for x in (padded, self.lengths)), starts.int()
-
-
-def _decode(rung: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:
-    return rung(*args[:5])
-
-
-def _split(*args: torch.Tensor) -> torch.Tensor:
-    q, k_cache, v_cache, tables, seq_lens, starts = args
-    plan = choose_plan(q, k_cache, tables)._replace(splits=4)
-    return triton_attention(q, k_cache, v_cache, tables, seq_lens, starts, plan=plan)
+        return q, k, v, tables.int(), torch.tensor(self.lengths).int(), starts.int()
 
 
 RUNGS: dict[str, Callable[..., torch.Tensor]] = {
-    "1 one page": partial(_decode, one_page),
-    "2 a tile of 32": partial(_decode, partial(several_pages, tile=32)),
-    "3 heads packed": partial(_decode, partial(packed_heads, tile=32)),
-    "4 split": _split,
+    "1 one page": lambda *args: one_page(*args[:5]),
+    "2 a tile of 32": lambda *args: several_pages(*args[:5], tile=32),
+    "3 heads packed": lambda *args: packed_heads(*args[:5], tile=32),
+    "4 split": lambda *args: triton_attention(*args, plan=choose_plan(args[0], args[1], args[3])._replace(splits=4)),
 }
 
 
-class DecodeTrace(NamedTuple):
-    """`steps[i][program]` are the rows of the key cache, slot * kv_heads + head, that it loads in its i-th step."""
+@dataclass(frozen=True)
+class Trace:
+    """What each program loads from q and from the key cache in one launch."""
 
     batch: Batch
-    steps: list[dict[Program, np.ndarray]]
+    loads: dict[str, list[Load]]  # of "queries" and "keys"
+
+    @cached_property
+    def steps(self) -> list[dict[Program, np.ndarray]]:
+        """`steps[i][program]` are the rows of the key cache, slot * kv_heads + head, that it loads in its i-th step."""
+        steps: defaultdict[int, dict[Program, np.ndarray]] = defaultdict(dict)
+        for load in self.loads["keys"]:
+            # Once a row: where the tile is longer than what is left, the kernels of the library repeat the last one.
+            steps[load.step][load.program] = np.unique(load.elements // self.batch.dim)
+        return list(steps.values())
 
     @property
     def programs(self) -> int:
@@ -135,80 +146,52 @@ class DecodeTrace(NamedTuple):
         """Rows of keys that there are: one a token and KV head."""
         return sum(self.batch.lengths) * self.batch.kv_heads
 
+    @cached_property
+    def queries(self) -> dict[Program, np.ndarray]:
+        """Rows of q's first axis that each program loads."""
+        return self._by_program("queries", self.batch.heads, np.arange(sum(self.batch.queries)))
 
-class RaggedTrace(NamedTuple):
-    """Queries (rows of q's first axis) and key positions that each program loads, by program."""
+    @cached_property
+    def keys(self) -> dict[Program, np.ndarray]:
+        """Key positions that each program loads."""
+        position = np.zeros((self.batch.num_blocks, self.batch.block_size), int)  # of the token in each slot
+        for table in self.batch.tables():
+            position[table] = np.arange(position[table].size).reshape(-1, self.batch.block_size)
+        return self._by_program("keys", self.batch.kv_heads, position.ravel())
 
-    batch: Batch
-    queries: dict[Program, np.ndarray]
-    keys: dict[Program, np.ndarray]
+    def _by_program(self, name: str, heads: int, meaning: np.ndarray) -> dict[Program, np.ndarray]:
+        """What each program loads, whatever the head and the step; `meaning[i]` is what row i stands for."""
+        found: defaultdict[Program, list[np.ndarray]] = defaultdict(list)
+        for load in self.loads[name]:
+            found[load.program].append(meaning[load.elements // (heads * self.batch.dim)])
+        return {program: np.unique(np.concatenate(parts)) for program, parts in found.items()}
 
 
-def trace_decode(rung: str, lengths: Sequence[int]) -> DecodeTrace:
+def trace_decode(rung: str, lengths: Sequence[int]) -> Trace:
     """Decode one new token each for sequences of these lengths with the kernel of that name in `RUNGS`."""
     if rung not in RUNGS:
         raise ValueError(f"there is no rung {rung!r}: choose one of {', '.join(map(repr, RUNGS))}")
-    return _interpreted(_trace_decode, rung, _batch(lengths, [1] * len(lengths)))
+    return _trace(rung, Batch(lengths, [1] * len(lengths)))
 
 
-def _trace_decode(rung: str, batch: Batch) -> DecodeTrace:
-    args = batch.tensors()
-    steps: defaultdict[int, dict[Program, np.ndarray]] = defaultdict(dict)
-    for load in record(lambda: RUNGS[rung](*args), keys=args[1])["keys"]:
-        # Once a row: where the tile is longer than what is left, the kernels of the library repeat the last one.
-        steps[load.step][load.program] = np.unique(load.elements // batch.dim)
-    return DecodeTrace(batch, [steps[i] for i in range(len(steps))])
-
-
-def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> RaggedTrace:
+def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Trace:
     """One launch of the library's kernel for sequences of these lengths, the last `queries[b]` tokens of each new."""
-    return _interpreted(_trace_ragged, _batch(lengths, queries))
+    return _trace(None, Batch(lengths, queries))
 
 
-def _trace_ragged(batch: Batch) -> RaggedTrace:
-    q, k_cache, v_cache, tables, seq_lens, starts = batch.tensors()
-    loads = record(lambda: triton_attention(q, k_cache, v_cache, tables, seq_lens, starts), queries=q, keys=k_cache)
-    place = {page: i for table in batch.tables() for i, page in enumerate(table)}  # of a page in its table
-    queries: defaultdict[Program, set[int]] = defaultdict(set)
-    keys: defaultdict[Program, set[int]] = defaultdict(set)
-    for load in loads["queries"]:
-        queries[load.program] |= set((load.elements // (batch.heads * batch.dim)).tolist())
-    for load in loads["keys"]:
-        for slot in np.unique(load.elements // (batch.kv_heads * batch.dim)).tolist():
-            keys[load.program].add(place[slot // batch.block_size] * batch.block_size + slot % batch.block_size)
-    return RaggedTrace(batch, *({p: np.array(sorted(found[p])) for p in found} for found in (queries, keys)))
-
-
-def _batch(lengths: Sequence[int], queries: Sequence[int]) -> Batch:
-    batch = Batch(tuple(lengths), tuple(queries))
-    pages = sum(-(-length // batch.block_size) for length in lengths)
-    if len(lengths) != len(queries) or not all(0 < n <= length for n, length in zip(queries, lengths, strict=False)):
-        raise ValueError(
-            f"each sequence brings one query or more, no more than its length: got {queries} for {lengths}"
-        )
-    if pages > batch.num_blocks:
-        raise ValueError(f"the picture has {batch.num_blocks} pages of {batch.block_size}, and {lengths} need {pages}")
-    return batch
-
-
-def _interpreted(task: Callable[..., Any], *args: Any) -> Any:
-    """Call `task` here if Triton is interpreted here, otherwise in a fresh process where it is."""
+def _trace(rung: str | None, batch: Batch) -> Trace:
+    """Here if Triton is interpreted here, otherwise in a fresh process where it is."""
     if INTERPRETED:
-        return task(*args)
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        input=pickle.dumps((task, args)),  # by name; between these two processes only
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the interpreter's process failed:\n{done.stderr.decode()}")
-    return pickle.loads(done.stdout)  # noqa: S301 - our own child's answer
+        kernel: Callable[..., torch.Tensor] = RUNGS[rung] if rung else triton_attention
+        args = batch.tensors()
+        return Trace(batch, record(lambda: kernel(*args), queries=args[0], keys=args[1]))
+    command, task = [sys.executable, "-c", _CHILD], pickle.dumps((rung, batch))  # between these two processes only
+    answer = subprocess.check_output(command, input=task, env=os.environ | {"TRITON_INTERPRET": "1"})
+    return pickle.loads(answer)  # noqa: S301 - our own child's answer
 
 
 _CHILD = """
 import pickle, sys
-task, args = pickle.load(sys.stdin.buffer)
-pickle.dump(task(*args), sys.stdout.buffer)
+from pagedlab.lessons.tracer import _trace
+pickle.dump(_trace(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
 """

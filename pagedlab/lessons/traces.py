@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,7 @@ DATA = data_folder("traces")
 PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Distribution of the lengths in a trace: token counts at `PERCENTILES`, and requests a second."""
 
     prompt: Sequence[float]
@@ -59,10 +59,7 @@ SHAPES = {
     "sharegpt": Shape(exponential(161.31), exponential(337.99), 2.0, _MEANS.format("ShareGPT")),
     "alpaca": Shape(exponential(19.31), exponential(58.45), 2.0, _MEANS.format("Alpaca")),
 }
-_REAL_FILES = {
-    "conversation": ("AzureLLMInferenceTrace_conv.csv", "azure_llm_2023_conv.csv"),
-    "code": ("AzureLLMInferenceTrace_code.csv", "azure_llm_2023_code.csv"),
-}
+_REAL_FILES = {"conversation": "[Aa]zure*_conv.csv", "code": "[Aa]zure*_code.csv"}
 
 
 @dataclass(frozen=True)
@@ -149,20 +146,16 @@ def shared_prompts(
 def load(name: str = "conversation", folder: str | Path | None = None) -> Trace:
     """The real trace where its CSV is in `folder` or in $PAGEDLAB_TRACES, else the synthetic one from data/traces/."""
     folder = folder or os.environ.get("PAGEDLAB_TRACES")
-    for file in _REAL_FILES.get(name, ()) if folder else ():
-        path = Path(folder or "") / file
-        if path.is_file():
-            times, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, dtype=str, unpack=True)
-            arrived = times.astype("datetime64[us]")
-            seconds = (arrived - arrived[0]) / np.timedelta64(1, "s")
-            return Trace(name, f"real: {_AZURE.format(name)}", seconds, prompt.astype(int), output.astype(int))
-    path = DATA / f"{name}.csv"
+    real = sorted(Path(folder).glob(_REAL_FILES[name])) if folder and name in _REAL_FILES else []
+    path = real[0] if real else DATA / f"{name}.csv"
     if not path.is_file():
         have = ", ".join(sorted(p.stem for p in DATA.glob("*.csv")))
         raise ValueError(f"there is no trace {name!r}; there are {have}, and synthetic() draws {', '.join(SHAPES)}")
-    seconds, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, unpack=True)
-    source = f"synthetic, shaped by the {SHAPES[name].source}"
-    return Trace(name, source, seconds, prompt.astype(int), output.astype(int))
+    arrived, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, dtype=str, unpack=True)
+    if real:  # dates and times
+        arrived = (arrived.astype("datetime64[us]") - np.datetime64(arrived[0], "us")) / np.timedelta64(1, "s")
+    source = f"real: {SHAPES[name].source}" if real else f"synthetic, shaped by the {SHAPES[name].source}"
+    return Trace(name, source, arrived.astype(float), prompt.astype(int), output.astype(int))
 
 
 def save(trace: Trace, path: str | Path) -> None:
