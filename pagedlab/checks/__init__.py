@@ -9,19 +9,17 @@ untouched, that is, the answer is `...`, or a function or method in it has `...`
 beside what came out. "passed": what the answer now proves. Nothing that an answer does, endless loops
 included, ends in a traceback from in here.
 
-Writing a check. A check is a function in a module `pagedlab/checks/<topic>.py`; its name is the exercise's. It
-returns what a right answer proves, and raises `Wrong` for a wrong one:
+Writing a check. It stands in a module `pagedlab/checks/<topic>.py`, which `check` finds by itself, under the name of
+the exercise. Where values can be compared, it is a right answer, with what it proves and the cases to try:
 
-    @exercise
-    def waste(answer: Callable[[int, int], int]) -> str:
-        "Slots of the last block that n tokens leave empty."
-        compare(answer, lambda n, block_size: -n % block_size, [(1, 4), (4, 4), (5, 4)])
-        return "Right at every fill of the last block."
+    @compared("Right at every fill of the last block.", [(1, 4), (4, 4), (5, 4)])
+    def waste(num_tokens: int, block_size: int) -> int:
+        "Slots of the last block that stay empty."
+        return -num_tokens % block_size
 
-`exercise` registers it and answers for untouched stubs before it is called. `check` imports these modules when
-it meets a name that it does not know, so there is no list to keep. What else runs a reader's code does so in
-`trying`. For classes, `search` runs sequences of operations, short ones first, on the answer beside a reference,
-and shrinks what fails: see blocks.py.
+Otherwise it is a function of the answer, decorated with `exercise`: it returns what a right one proves and raises
+`Wrong` for a wrong one. What runs a reader's code there does so in `trying`. For classes, `search` runs sequences of
+operations, short ones first, on the answer beside a reference, and shrinks what fails: see blocks.py.
 
 In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of the cells above
 it needs imports only. Folded below it are three hints and `<details><summary>Solution</summary>` with one
@@ -40,18 +38,23 @@ import random
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib import import_module
+from itertools import chain, cycle, islice
 from pathlib import Path
 from types import CodeType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_STEPS = 1_000_000  # bytecode instructions in loops that an answer may execute in one trial; half a second
 
 _COLORS = {"passed": "#009E73", "failed": "#D55E00", "not attempted": "#8A8A8A"}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,7 @@ class CheckResult:
     name: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.status} · {self.name}", self.message]
-        if self.setup:
-            lines.append(f"     {self.setup}")
+        lines = [f"{self.status} · {self.name}", self.message, *([f"     {self.setup}"] if self.setup else [])]
         lines += [f"{number:3}  {line}" for number, line in enumerate(self.operations, 1)]
         if self.expected or self.got:
             lines += [f"expected   {self.expected}", f"yours      {self.got}"]
@@ -89,19 +90,14 @@ class CheckResult:
 class Wrong(Exception):
     """The answer is wrong; `operations` are the few steps that show it, `expected` and `got` where they end."""
 
-    def __init__(
-        self, message: str, expected: object = "", got: object = "", *, setup: str = "", operations: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, message: str, expected: Any = "", got: Any = "", *operations: str, setup: str = "") -> None:
         super().__init__(message)
-        self.expected, self.got = expected, got
-        self.setup, self.operations = setup, tuple(operations)
+        self.expected, self.got, self.operations, self.setup = expected, got, operations, setup
 
 
 class StillRunning(BaseException):
-    """An answer executed too many steps. Not an `Exception`, so that `except Exception` lets it by."""
+    """An answer would go on for ever, it seems. Not an `Exception`, so that `except Exception` lets it by."""
 
-
-# Registration -------------------------------------------------------------------------------------------------
 
 _CHECKS: dict[str, Callable[[Any], CheckResult]] = {}
 
@@ -117,44 +113,58 @@ def exercise(function: Callable[[Any], str]) -> Callable[[Any], CheckResult]:
         try:
             return CheckResult("passed", function(answer), name=name)
         except NotImplementedError as error:
-            said = str(error) or "Your code still raises NotImplementedError."
-            return CheckResult("not attempted", said, name=name)
+            return CheckResult("not attempted", str(error) or "Your code still raises NotImplementedError.", name=name)
         except Wrong as error:
             wrong = error
         except (Exception, StillRunning) as error:  # the answer has a shape that the check did not foresee
             wrong = Wrong("Your answer stops the check.", "no error", explain(error))
-        expected, got = str(wrong.expected), str(wrong.got)
-        return CheckResult("failed", str(wrong), wrong.setup, wrong.operations, expected, got, name)
+        said = str(wrong), wrong.setup, wrong.operations, str(wrong.expected), str(wrong.got)
+        return CheckResult("failed", *said, name)
 
     _CHECKS[name] = run
     return run
 
 
-class Checks:
-    """Every registered check as an attribute. Modules of `pagedlab.checks` are imported when one is asked for."""
+def compared(proves: str, *cases: Iterable[tuple[Any, ...]], name: str = "") -> Callable[[_Function], _Function]:
+    """Register a check that compares answers with the decorated function, which stays what it is.
 
-    def __getattr__(self, name: str) -> Callable[[Any], CheckResult]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name not in _CHECKS:
-            _import_checks()
-        if name not in _CHECKS:
-            raise AttributeError(f"there is no check {name!r}; there are {', '.join(sorted(_CHECKS))}")
-        return _CHECKS[name]
+    proves: what a right answer does, `{}` for the number of cases. name: the check's, unless it is the function's.
+    """
+    every = list(chain(*cases))
 
-    def __dir__(self) -> list[str]:
-        _import_checks()
-        return sorted(_CHECKS)
+    def register(right: _Function) -> _Function:
+        def compare_all(answer: Any) -> str:
+            compare(answer, right, every)
+            return proves.format(len(every))
 
+        compare_all.__name__, compare_all.__doc__ = name or right.__name__, right.__doc__
+        exercise(compare_all)
+        return right
 
-check = Checks()
+    return register
 
 
 @cache
-def _import_checks() -> None:
+def _checks() -> dict[str, Callable[[Any], CheckResult]]:
+    """Every check by its name, from all modules here."""
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
+    return _CHECKS
 
+
+class Checks:
+    """Every check as an attribute. The modules of `pagedlab.checks` are imported when the first one is asked for."""
+
+    def __getattr__(self, name: str) -> Callable[[Any], CheckResult]:
+        if name not in _checks():
+            raise AttributeError(f"there is no check {name!r}; there are {', '.join(sorted(_checks()))}")
+        return _checks()[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted(_checks())
+
+
+check = Checks()
 
 # Stubs --------------------------------------------------------------------------------------------------------
 
@@ -174,44 +184,49 @@ def to_write(answer: Any) -> list[str]:
         members = {name: getattr(value, "fget", value) for name, value in vars(answer).items()}
         if answer.__base__ is object and not any(map(callable, members.values())):
             return [answer.__name__]
-        return [name for name, value in members.items() if inspect.isfunction(value) and _is_stub(value)]
-    return [answer.__name__] if inspect.isfunction(answer) and _is_stub(answer) else []
+        return [name for name, value in members.items() if _is_stub(value)]
+    return [answer.__name__] if _is_stub(answer) else []
 
 
-def _is_stub(function: Any) -> bool:
-    code = list(dis.get_instructions(function))
-    return all(step.opname in _STUB_OPCODES for step in code) and all(
-        step.argval is None for step in code if step.opname in ("LOAD_CONST", "RETURN_CONST")
+def _is_stub(value: Any) -> bool:
+    """Whether it is a function that does nothing but return None."""
+    return inspect.isfunction(value) and all(
+        step.opname in _STUB_OPCODES and (step.argval is None or not step.opname.endswith("_CONST"))
+        for step in dis.get_instructions(value)
     )
 
 
-# Running what a reader wrote ----------------------------------------------------------------------------------
+# Running what a reader wrote, and comparing -------------------------------------------------------------------
+
+
+def _is_theirs(file: str, ours: Path) -> bool:
+    """Whether a file is a reader's: not in the folder `ours`, and no library's."""
+    path = Path(file)
+    library = path.is_relative_to(Path(dis.__file__).parent) or {"site-packages", "dist-packages"} & {*path.parts}
+    return not (library or path.is_relative_to(ours))
 
 
 @contextmanager
-def bounded(limit: int = MAX_STEPS, counts: Callable[[CodeType], bool] | None = None) -> Iterator[None]:
-    """Raise `StillRunning` in whatever runs inside after `limit` instructions of functions that `counts` says count.
+def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
+    """Raise `StillRunning` in whatever runs inside after `limit` instructions of functions with loops.
 
-    Unless it is given, all functions with loops do, but for ours; endless recursion is stopped by Python.
+    Ours and those of libraries are not counted; endless recursion is stopped by Python.
     """
-    steps, counts = 0, counts or _loops_of_theirs
+    steps = 0
 
     def count(frame: Any, event: str, argument: Any) -> Any:
         nonlocal steps
+        if event == "call" and not _counts(frame.f_code):
+            return None
+        # Instructions and not lines: "while True: pass" is one line, which Python reports once.
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
         steps += 1
         if steps > limit:
             raise StillRunning(f"it is still running after {limit:,} steps: look for a loop that does not end")
         return count
 
-    def enter(frame: Any, event: str, argument: Any) -> Any:
-        if not counts(frame.f_code):
-            return None
-        # Instructions and not lines: "while True: pass" is one line, which Python reports once.
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        return count
-
     before = sys.gettrace()
-    sys.settrace(enter)
+    sys.settrace(count)
     try:
         yield
     finally:
@@ -219,10 +234,10 @@ def bounded(limit: int = MAX_STEPS, counts: Callable[[CodeType], bool] | None = 
 
 
 @cache
-def _loops_of_theirs(code: CodeType) -> bool:
+def _counts(code: CodeType) -> bool:
     jumps = {*dis.hasjrel, *dis.hasjabs}
-    ours = Path(__file__).parent in Path(code.co_filename).parents
-    return not ours and any(s.opcode in jumps and s.argval <= s.offset for s in dis.get_instructions(code))
+    loops = any(step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code))
+    return loops and _is_theirs(code.co_filename, Path(__file__).parent)
 
 
 def explain(error: BaseException) -> str:
@@ -230,7 +245,7 @@ def explain(error: BaseException) -> str:
     kind = "" if isinstance(error, StillRunning) else type(error).__name__
     said = ": ".join(filter(None, (kind, str(error))))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
-    own = [frame for frame in frames if Path(__file__).parents[1] not in Path(frame.filename).parents]
+    own = [frame for frame in frames if _is_theirs(frame.filename, Path(__file__).parents[1])]
     return f"{said} ({own[-1].name}: {own[-1].line})" if own else said
 
 
@@ -248,14 +263,13 @@ def trying(
         wrong.setup, wrong.operations = wrong.setup or setup, wrong.operations or operations
         raise
     except (Exception, StillRunning) as error:
-        raise Wrong(message, expected, explain(error), setup=setup, operations=operations) from None
+        raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
 
 
 def compare(answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]) -> None:
     """Call `answer` and `reference` on each case; `Wrong` for the first that differs.
 
-    Put small cases first: the first one found is the counterexample that the reader sees. Floats are equal when
-    they are within one part in 10^9.
+    Put small cases first: the first one found is the counterexample that the reader sees.
     """
     name = getattr(answer, "__name__", "answer")
     for case in cases:
@@ -263,76 +277,74 @@ def compare(answer: Callable[..., Any], reference: Callable[..., Any], cases: It
         expected = reference(*copy.deepcopy(case))
         with trying(line, expected=expected):
             got = answer(*copy.deepcopy(case))
-            if not same(expected, got):
-                no_return = "It returns None: is a `return` missing? "
-                raise Wrong((no_return if got is None else "") + "The smallest case that differs:", expected, repr(got))
+            if isinstance(expected, tuple) and isinstance(got, list):
+                got = tuple(got)  # a pair may be written as a list
+            no_return = "It returns None: is a `return` missing? " if got is None else ""
+            agree(expected, got, f"{no_return}The smallest case that differs:")
 
 
-def same(expected: Any, got: Any) -> bool:
-    """Equality, within one part in 10^9 for floats."""
-    if isinstance(expected, float) and isinstance(got, (int, float)):
-        return math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(expected == got)
+def agree(expected: Any, got: Any, message: str, say: Callable[[Any], str] | None = None) -> None:
+    """`Wrong` with this message unless they are equal, floats within one part in 10^9. `say` puts them into words."""
+    numbers = isinstance(expected, float) and isinstance(got, (int, float))
+    if not (math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12) if numbers else expected == got):
+        raise Wrong(message, say(expected) if say else expected, say(got) if say else repr(got))
+
+
+def normal(seed: int = 0) -> Callable[..., torch.Tensor]:
+    """`torch.randn` in fp64, with the same numbers each time that it is made."""
+    import torch
+
+    return partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def first_wrong(expected: torch.Tensor, got: torch.Tensor, within: float = 1e-9) -> list[int]:
+    """The indices of the first number that is not `within` of what it should be, as NaN never is; [] if all are."""
+    wrong = ~expected.isclose(got.to(expected.dtype), rtol=within, atol=within)
+    return wrong.nonzero()[0].tolist() if wrong.any() else []
+
+
+def shape(x: Any) -> Any:
+    """Of a tensor, or of each in a list; of anything else its type."""
+    if isinstance(x, (list, tuple)):
+        return [shape(part) for part in x]
+    return list(x.shape) if hasattr(x, "shape") else type(x).__name__
+
+
+def say(x: Any, digits: int = 5) -> str:
+    """Numbers, in lists or a tensor, as a person would write them: [[1, 3.5]]."""
+    if isinstance(x, (list, tuple)):
+        return f"[{', '.join(say(part, digits) for part in x)}]"
+    return f"{x:.{digits}g}" if isinstance(x, (int, float)) else say(x.tolist(), digits)
 
 
 # Searching for the smallest counterexample --------------------------------------------------------------------
 
 
-class Trial(Protocol):
-    """An answer beside a reference, both fresh; `do` carries one operation out on both and compares them."""
-
-    setup: str
-
-    def choices(self) -> Sequence[str]:
-        """Operations, as lines of Python, that may come next."""
-
-    def do(self, operation: str) -> None:
-        """Carry the operation out; raise `Wrong` when the two differ."""
+Trial = Generator[Any, str, None]
+"""An answer beside a reference, both fresh. It yields how it was set up, then, again and again, the operations that may
+come next, as lines of Python; it is sent one, carries it out on both, and raises `Wrong` where the two differ."""
 
 
-@cache
-def _compiled(line: str) -> Any:
-    return compile(f"_ = {line}", "<operation>", "exec")
+def replay(start: Callable[[], Trial], operations: Sequence[str], chance: random.Random | None = None) -> Sequence[str]:
+    """Carry the operations out in a fresh trial, or with `chance` as many drawn ones; return what may come next.
 
-
-def attempt(line: str, names: dict[str, Any]) -> tuple[Any, Exception | None]:
-    """Execute a line of Python among `names`: its value, or the exception that it raised."""
-    try:
-        exec(_compiled(line), names)  # noqa: S102 - a line that the check put together
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return None, error
-    return names["_"], None
-
-
-def run(
-    start: Callable[[], Trial], pick: Callable[[int, Sequence[str]], str | None]
-) -> tuple[Wrong | None, Sequence[str]]:
-    """Run one fresh trial: its first difference, if any, and what may come next.
-
-    `pick(step, choices)` names each operation, None ends the run. One that is not among the choices (it needs a
-    table that was left out, say) ends it too, with no difference and nothing next.
+    `Wrong` where the two differ. One that is not among the choices (its table was left out, say) ends the trial early.
     """
-    trial = None
-    done: list[str] = []
+    setup, done = "", list[str]()
     try:
         with trying():
             trial = start()
-            while (operation := pick(len(done), choices := trial.choices())) is not None:
-                if operation not in choices:
-                    return None, ()
-                done.append(operation)
-                trial.do(operation)
-            return None, choices
+            setup = next(trial)
+            choices = next(trial)
+            for operation in operations:
+                done.append(chance.choice(choices) if chance else operation)
+                if done[-1] not in choices:
+                    return ()
+                choices = trial.send(done[-1])
+            return choices
     except Wrong as wrong:
-        wrong.setup, wrong.operations = trial.setup if trial else "", tuple(done)
-        return wrong, ()
-
-
-def replay(start: Callable[[], Trial], operations: Sequence[str]) -> tuple[Wrong | None, Sequence[str]]:
-    """`run` with the operations given."""
-    return run(start, lambda step, _: operations[step] if step < len(operations) else None)
+        wrong.setup, wrong.operations = setup, tuple(done)
+        raise
 
 
 def search(starts: Sequence[Callable[[], Trial]], *, sequences: int = 400, walks: int = 48, length: int = 24) -> None:
@@ -345,22 +357,19 @@ def search(starts: Sequence[Callable[[], Trial]], *, sequences: int = 400, walks
     queue: deque[tuple[str, ...]] = deque([()])
     for _ in range(sequences):
         prefix = queue.popleft()
-        wrong, choices = replay(starts[0], prefix)
-        if wrong:
-            raise wrong
-        queue.extend((*prefix, choice) for choice in choices)
+        queue.extend((*prefix, choice) for choice in replay(starts[0], prefix))
     chance = random.Random(0)
-    for walk in range(walks):
-        start = starts[walk % len(starts)]
-        wrong, _ = run(start, lambda step, choices: chance.choice(choices) if step < length else None)
-        if wrong:
-            raise _shrink(start, wrong)
+    for start in islice(cycle(starts), walks):
+        try:
+            replay(start, [""] * length, chance)
+        except Wrong as wrong:
+            raise _shrunk(start, wrong) from None
 
 
-def _shrink(start: Callable[[], Trial], wrong: Wrong) -> Wrong:
-    operations = wrong.operations
-    for i in reversed(range(len(operations))):
-        shorter, _ = replay(start, operations[:i] + operations[i + 1 :])
-        if shorter:
-            return _shrink(start, shorter)
+def _shrunk(start: Callable[[], Trial], wrong: Wrong) -> Wrong:
+    for i in reversed(range(len(wrong.operations))):
+        try:
+            replay(start, wrong.operations[:i] + wrong.operations[i + 1 :])
+        except Wrong as shorter:
+            return _shrunk(start, shorter)
     return wrong

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from string import ascii_lowercase
 from typing import Any
 
-from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks
-from pagedlab.checks import Wrong, attempt, compare, exercise, explain, search
+from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
+from pagedlab.checks import Trial, Wrong, agree, compared, exercise, explain, search
 from pagedlab.lessons.broken import POOLS, CountsForks
 
+Names = dict[str, Any]  # among which operations are carried out
 INVARIANTS = {
     "counted": "a block's count is its number of references: allocate gives one, share adds one, release takes one",
     "exclusive": "allocate never hands out a block that is in use",
@@ -22,173 +22,139 @@ INVARIANTS = {
 """What holds in a right pool after every operation. Notebook 02 asks which one each of `broken.POOLS` breaks."""
 
 
-def _same_outcome(line: str, expected: type[Exception] | None, error: Exception | None, value: Any) -> None:
-    if error is not None and expected is None:
-        raise Wrong("Your code raises an error.", "no error", explain(error))
-    if expected is not None and not isinstance(error, expected):
-        got = explain(error) if error else f"no error, but the value {value!r}"
+def family(num_tokens: int, block_size: int, num_forks: int) -> tuple[BlockPool, list[BlockTable]]:
+    """A pool with a table of so many tokens, and its forks."""
+    pool = BlockPool(256, block_size)
+    table = BlockTable(pool)
+    table.append(num_tokens)
+    return pool, [table, *(table.fork() for _ in range(num_forks))]
+
+
+def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tuple[Any, str]:
+    """Execute "call" or "name = call", `Wrong` unless it raises what is expected: the value, and when that was."""
+    name, _, call = line.rpartition(" = ")
+    try:
+        value = names[name] = eval(call, names)  # noqa: S307 - a line that the check put together
+        got = f"no error, but the value {value!r}"
+    except Exception as error:
+        if expected is None or isinstance(error, NotImplementedError):
+            raise
+        if isinstance(error, expected):
+            return None, f"After {line}, which raises as it should and must change nothing"
+        got = explain(error)
+    if expected is not None:
         raise Wrong(f"{line} must raise {expected.__name__}.", expected.__name__, got)
+    return value, f"After {line}"
 
 
-class PoolTrial:
+def pool_trial(pool_class: Callable[[int, int], Any], num_blocks: int = 3, block_size: int = 4) -> Trial:
     """A pool beside a plain list of counts, one a block, that says what every operation should do."""
+    yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
+    pool, when = pool_class(num_blocks, block_size), "In a new pool"
+    names, counts = {"pool": pool}, [0] * num_blocks
+    ids: dict[str, int] = {}  # what each variable of the operations holds
+    agree([num_blocks, block_size], [pool.num_blocks, pool.block_size], "pool.num_blocks or pool.block_size differs.")
+    while True:
+        free = [b for b, count in enumerate(counts) if count == 0]
+        refcounts = [pool.refcount(b) for b in range(num_blocks)]
+        off = [f"the count of block {b} differs" for b, count in enumerate(counts) if count != refcounts[b]]
+        message = f"{when}: {(off or ['num_free differs'])[0]}."
+        agree((counts, len(free)), (refcounts, pool.num_free), message, "counts {0[0]}, num_free {0[1]}".format)
 
-    def __init__(self, pool_class: Callable[[int, int], Any], num_blocks: int = 3, block_size: int = 4) -> None:
-        self.setup = f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
-        self.names: dict[str, Any] = {"pool": pool_class(num_blocks, block_size)}
-        self.ids: dict[str, int] = {}  # what each variable of the operations holds
-        self.counts = [0] * num_blocks
-        for attribute, expected in (("num_blocks", num_blocks), ("block_size", block_size)):
-            if getattr(self.names["pool"], attribute) != expected:
-                raise Wrong(f"pool.{attribute} differs.", expected, repr(getattr(self.names["pool"], attribute)))
-        self._compare("In a new pool")
-
-    def choices(self) -> Sequence[str]:
-        unknown = ["-1", str(len(self.counts))]
-        fresh = [f"{name} = pool.allocate()" for name in ascii_lowercase[len(self.ids) :][:1]]
-        return fresh + [f"pool.{verb}({name})" for verb in ("share", "release") for name in (*self.ids, *unknown)]
-
-    def do(self, operation: str) -> None:
+        fresh = [f"{name} = pool.allocate()" for name in ascii_lowercase[len(ids) :][:1]]
+        arguments = [*ids, "-1", str(num_blocks)]
+        operation = yield fresh + [f"pool.{verb}({name})" for verb in ("share", "release") for name in arguments]
         verb, argument = operation.rpartition("pool.")[2].rstrip(")").split("(")
-        expected: type[Exception] | None = None
-        block_id = -1
-        if argument:
-            block_id = self.ids[argument] if argument in self.ids else int(argument)
-            if not (0 <= block_id < len(self.counts) and self.counts[block_id]):
-                expected = ValueError
-        elif all(self.counts):
-            expected = OutOfBlocks
-        value, error = attempt(operation, self.names)
-        _same_outcome(operation, expected, error, value)
-        if verb == "allocate" and not expected:
-            free = [b for b, count in enumerate(self.counts) if count == 0]
+        block_id = ids.get(argument, -1)
+        in_use = block_id >= 0 and counts[block_id] > 0
+        allowed, error = (free, OutOfBlocks) if verb == "allocate" else (in_use, ValueError)
+        value, when = _carry_out(operation, names, None if allowed else error)
+        if allowed and verb == "allocate":
             if type(value) is not int or value not in free:
-                raise Wrong(f"After {operation}: allocate must hand out a free block.", f"one of {free}", repr(value))
-            self.ids[operation[0]] = value
-            self.counts[value] = 1
-        elif not expected:
-            self.counts[block_id] += 1 if verb == "share" else -1
-            if verb == "share" and value != block_id:
-                raise Wrong(f"After {operation}: share must return the block's id.", block_id, repr(value))
-        self._compare(f"After {operation}" + (", which raises as it should and must change nothing" if error else ""))
-
-    def _compare(self, when: str) -> None:
-        pool = self.names["pool"]
-        counts, num_free = [pool.refcount(b) for b in range(len(self.counts))], pool.num_free
-        if (counts, num_free) != (self.counts, self.counts.count(0)):
-            differing = [b for b, pair in enumerate(zip(self.counts, counts, strict=True)) if pair[0] != pair[1]]
-            what = f"the count of block {differing[0]} differs" if differing else "num_free differs"
-            state = "counts {}, num_free {}".format
-            raise Wrong(f"{when}: {what}.", state(self.counts, self.counts.count(0)), state(counts, num_free))
+                raise Wrong(f"{when}: allocate must hand out a free block.", f"one of {free}", repr(value))
+            ids[operation[0]], counts[value] = value, 1
+        elif allowed:
+            counts[block_id] += 1 if verb == "share" else -1
+            if verb == "share":
+                agree(block_id, value, f"{when}: share must return the block's id.")
 
 
-class TableTrial:
-    """A table class beside `BlockTable`, each over a `BlockPool` of its own, doing the same operations.
-
-    A right answer may pick other physical blocks, so the reference's ids are renamed to the answer's as they
-    turn up; a block keeps its name for as long as a table maps it.
-    """
-
-    def __init__(self, table_class: type, verbs: Sequence[str], num_blocks: int = 4, block_size: int = 2) -> None:
-        self.verbs, self.size = verbs, block_size
-        self.class_name = table_class.__name__
-        self.setup = f"pool = BlockPool({num_blocks}, {block_size}); a = {self.class_name}(pool)"
-        self.mine, self.right = (
-            {"pool": pool, self.class_name: made, "a": made(pool)}
-            for pool, made in ((BlockPool(num_blocks, block_size), t) for t in (table_class, BlockTable))
-        )
-        self.tables = ["a"]
-        self.renamed: dict[int, int] = {}  # the reference's block -> the answer's
-        self._compare("In a new table")
-
-    def choices(self) -> Sequence[str]:
-        lines = []
-        for name in self.tables:
-            tokens = self.right[name].num_tokens
-            if "append" in self.verbs:
-                lines += [f"{name}.append({n})" for n in (1, 2 * self.size + 1)]
-            if "truncate" in self.verbs:
-                lengths = {tokens - 1, self.size, tokens + 1}
-                lines += [f"{name}.truncate({n})" for n in sorted(lengths) if 0 <= n <= tokens + 1]
-            if "free" in self.verbs:
-                lines.append(f"{name}.free()")
-        if len(self.tables) < 5:
-            fresh = ascii_lowercase[len(self.tables)]
-            lines += [f"{fresh} = {name}.fork()" for name in self.tables if "fork" in self.verbs]
-            lines.append(f"{fresh} = {self.class_name}(pool)")
-        return lines
-
-    def do(self, operation: str) -> None:
-        (value, error), (expected, right_error) = attempt(operation, self.mine), attempt(operation, self.right)
-        _same_outcome(operation, type(right_error) if right_error else None, error, value)
+def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int = 4, block_size: int = 2) -> Trial:
+    """A table class beside `BlockTable`, each over a `BlockPool` of its own, doing the same operations."""
+    new = f"{table_class.__name__}(pool)"
+    yield f"pool = BlockPool({num_blocks}, {block_size}); a = {new}"
+    right, mine = (
+        {"pool": pool, table_class.__name__: made, "a": made(pool)}
+        for pool, made in ((BlockPool(num_blocks, block_size), t) for t in (BlockTable, table_class))
+    )
+    tables, renamed = ["a"], _compare("In a new table", ["a"], right, mine, {})
+    while True:
+        operation = yield _choices({name: right[name].num_tokens for name in tables}, verbs, block_size, new)
+        copies, raised = list[BlockCopy](), None
+        try:
+            copies, _ = _carry_out(operation, right, None)
+        except (OutOfBlocks, ValueError) as error:
+            raised = type(error)
+        value, when = _carry_out(operation, mine, raised)
         if " = " in operation:
-            self.tables.append(operation[0])
-        self._compare(f"After {operation}" + (", which raises as it should and must change nothing" if error else ""))
-        if ".append(" in operation and not error:
-            copies = [(self.renamed[source], self.renamed[destination]) for source, destination in expected]
-            if value is None or [tuple(copy) for copy in value] != copies:
-                raise Wrong(f"{operation} must return its copies, as (source, destination).", copies, repr(value))
-
-    def _compare(self, when: str) -> None:
-        pool, wanted = self.mine["pool"], self._wanted()
-        have = {name: list(self.mine[name].block_ids) for name in self.tables}
-        references = Counter[Any](b for ids in wanted.values() for b in ids)
-        counts = Counter[Any]({b: pool.refcount(b) for b in range(pool.num_blocks)})
-        lengths = [(self.right[name].num_tokens, self.mine[name].num_tokens) for name in self.tables]
-        pairs = [(n, i, *pair) for n in wanted for i, pair in enumerate(zip_longest(wanted[n], have[n]))]
-        if differing := [(name, index) for name, index, expected, got in pairs if expected != got]:
-            what = "logical block {1} of {0} is the first that differs".format(*differing[0])
-        elif off := [b for b in sorted(counts | references, key=str) if counts[b] != references[b]]:
-            what = f"block {off[0]} counts {counts[off[0]]}, but {references[off[0]]} tables map it"
-        elif any(right != mine for right, mine in lengths):
-            what = "num_tokens differs"
-        else:
-            return self._compare_slots(have)
-        right, mine = zip(*lengths, strict=True) if what == "num_tokens differs" else ((), ())
-        pairs_of_text = zip(_state(wanted, right), _state(have, mine), strict=True)
-        columns = [[text.ljust(max(map(len, pair))) for text in pair] for pair in pairs_of_text]
-        expected, got = map("  ".join, zip(*columns, strict=True))
-        raise Wrong(f"{when}: {what}.", expected + _counts(references), got + _counts(counts))
-
-    def _wanted(self) -> dict[str, list[int | str]]:
-        """The reference's tables in the answer's block ids; "new" where the answer has yet to take a free block."""
-        mapped = {b for name in self.tables for b in self.right[name].block_ids}
-        self.renamed = {right: mine for right, mine in self.renamed.items() if right in mapped}
-        for name in self.tables:
-            for right, mine in zip(self.right[name].block_ids, list(self.mine[name].block_ids), strict=False):
-                if right not in self.renamed and mine not in self.renamed.values():
-                    self.renamed[right] = mine
-        return {name: [self.renamed.get(b, "new") for b in self.right[name].block_ids] for name in self.tables}
-
-    def _compare_slots(self, tables: dict[str, list[int]]) -> None:
-        if "slot" in self.verbs:
-            for name, ids in tables.items():
-                for p in range(self.mine[name].num_tokens):
-                    expected, got = slot_of(ids, p, self.size), self.mine[name].slot(p)
-                    if got != expected:
-                        raise Wrong(f"{name}.slot({p}) differs; {name} maps blocks {ids}.", expected, repr(got))
+            tables.append(operation[0])
+        renamed = _compare(when, tables, right, mine, renamed)
+        if ".append(" in operation and not raised:
+            wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
+            if value is None or [tuple(copy) for copy in value] != wanted:
+                raise Wrong(f"{operation} must return its copies, as (source, destination).", wanted, repr(value))
+        for name in tables if "slot" in verbs else ():
+            ids = list(mine[name].block_ids)
+            for p in range(mine[name].num_tokens):
+                message = f"{name}.slot({p}) differs; {name} maps blocks {ids}."
+                agree(slot(ids, p, block_size), mine[name].slot(p), message)
 
 
-def _state(tables: dict[str, Any], lengths: Sequence[int]) -> list[str]:
-    said = [f"{name} [{', '.join(map(str, ids))}]" for name, ids in tables.items()]
-    return [f"{text} {length} tokens" for text, length in zip(said, lengths, strict=True)] if lengths else said
+def _choices(tables: dict[str, int], verbs: Sequence[str], block_size: int, new: str) -> list[str]:
+    """Operations on tables of so many tokens. `new` makes another one."""
+    lines = []
+    for name, tokens in tables.items():
+        lengths = [n for n in sorted({tokens - 1, block_size, tokens + 1}) if 0 <= n <= tokens + 1]
+        arguments = {"append": (1, 2 * block_size + 1), "truncate": lengths, "free": ("",)}
+        lines += [f"{name}.{verb}({n})" for verb in verbs for n in arguments.get(verb, ())]
+    makers = [*(f"{name}.fork()" for name in tables if "fork" in verbs), new] if len(tables) < 5 else []
+    return lines + [f"{ascii_lowercase[len(tables)]} = {maker}" for maker in makers]
 
 
-def _counts(counts: Counter[Any]) -> str:
-    return "    counts " + ", ".join(f"{b}:{counts[b]}" for b in sorted(counts, key=str) if counts[b])
+def _compare(when: str, tables: list[str], right: Names, mine: Names, renamed: dict[int, int]) -> dict[int, int]:
+    """`Wrong` where the tables of these names differ. Takes and returns what our blocks are called by the answer.
+
+    A right answer may pick other physical blocks, so the reference's ids are renamed to the answer's as they turn up;
+    a block keeps its name for as long as a table maps it.
+    """
+    mapped = {b for name in tables for b in right[name].block_ids}
+    renamed = {ours: theirs for ours, theirs in renamed.items() if ours in mapped}
+    for name in tables:
+        for ours, theirs in zip(right[name].block_ids, list(mine[name].block_ids), strict=False):
+            if ours not in renamed and theirs not in renamed.values():
+                renamed[ours] = theirs
+    wanted = {name: [str(renamed.get(b, "new")) for b in right[name].block_ids] for name in tables}
+    have = {name: list(map(str, mine[name].block_ids)) for name in tables}
+    states = [
+        [f"{name} [{', '.join(wanted[name])}] {right[name].num_tokens} tokens" for name in tables],
+        [f"{name} [{', '.join(have[name])}] {mine[name].num_tokens} tokens" for name in tables],
+    ]
+    if states[0] != states[1]:
+        pairs = [(i, name, *two) for name in tables for i, two in enumerate(zip_longest(wanted[name], have[name]))]
+        off = [f"logical block {i} of {name} is the first that differs" for i, name, *two in pairs if len({*two}) > 1]
+        widths = [max(map(len, pair)) for pair in zip(*states, strict=True)]
+        said = ("  ".join(map(str.ljust, state, widths)).rstrip() for state in states)
+        raise Wrong(f"{when}: {(off or ['num_tokens differs'])[0]}.", *said)
+    for b in range(mine["pool"].num_blocks):
+        counts, users = mine["pool"].refcount(b), sum(have[name].count(str(b)) for name in tables)
+        if counts != users:
+            said = (f"{'  '.join(states[1])}, block {b} counts {count}" for count in (users, counts))
+            raise Wrong(f"{when}: block {b} counts {counts}, but {users} tables map it.", *said)
+    return renamed
 
 
 def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
-    sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
-    search([partial(TableTrial, table_class, verbs, n, size) for n, size in sizes])
-
-
-def slot_of(block_ids: Sequence[int], position: int, block_size: int) -> int:
-    """Physical slot of the token at `position`."""
-    return block_ids[position // block_size] * block_size + position % block_size
-
-
-# Notebook 00 --------------------------------------------------------------------------------------------------
+    search([partial(table_trial, table_class, verbs, n, size) for n, size in ((6, 2), (6, 4), (5, 1), (7, 3))])
 
 
 @exercise
@@ -197,30 +163,31 @@ def block_of(answer: int) -> str:
     if answer == 37 // 16:
         return "Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at zero."
     blocks = [f"block {i}: tokens {16 * i} to {16 * i + 15}" for i in range(3)]
-    expected = "the number of the block where 37 is"
-    raise Wrong("Tokens and blocks are counted from zero.", expected, repr(answer), operations=blocks)
-
-
-# Notebook 02 --------------------------------------------------------------------------------------------------
+    raise Wrong(
+        "Tokens and blocks are counted from zero.", "the number of the block where 37 is", repr(answer), *blocks
+    )
 
 
 @exercise
 def block_pool(answer: type) -> str:
     """A pool with BlockPool's verbs: num_blocks, block_size, num_free, allocate, share, release, refcount."""
-    search([partial(PoolTrial, answer, n) for n in (3, 2, 8)])
+    search([partial(pool_trial, answer, n) for n in (3, 2, 8)])
     return (
         "Your pool does what a plain list of counts says, over every short sequence of operations tried and over\n"
         "random longer ones: no block is lost, none is handed out twice, and an error changes nothing."
     )
 
 
-@exercise
-def slot(answer: Callable[[Sequence[int], int, int], int]) -> str:
+_TABLES = [([0], 2), ([1], 2), ([1, 0], 2), ([5, 12, 3], 16), ([7, 1], 4), ([4, 9, 2, 6], 3), ([3, 8, 1], 1)]
+
+
+@compared(
+    "All {} positions tried are found, in blocks that lie anywhere in memory.",
+    [(block_ids, position, size) for block_ids, size in _TABLES for position in range(len(block_ids) * size)],
+)
+def slot(block_ids: Sequence[int], position: int, block_size: int) -> int:
     """Physical slot of the token at a position, from a table's block ids and the block size."""
-    tables = [([0], 2), ([1], 2), ([1, 0], 2), ([5, 12, 3], 16), ([7, 1], 4), ([4, 9, 2, 6], 3), ([3, 8, 1], 1)]
-    cases = [(ids, position, size) for ids, size in tables for position in range(len(ids) * size)]
-    compare(answer, slot_of, cases)
-    return f"All {len(cases)} positions tried are found, in blocks that lie anywhere in memory."
+    return block_ids[position // block_size] * block_size + position % block_size
 
 
 @exercise
@@ -233,23 +200,19 @@ def block_table(answer: type) -> str:
 @exercise
 def broken_pools(answer: dict[str, str]) -> str:
     """The invariant, by its name in `INVARIANTS`, that each of the three broken pools breaks first."""
-    broken = {"A": "conserved", "B": "exclusive", "C": "atomic"}
-    for name, invariant in broken.items():
+    for name, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
         said = answer.get(name)
         if said not in INVARIANTS:
             raise Wrong(f"Pool {name} needs one of the names.", " | ".join(INVARIANTS), repr(said))
         if said != invariant:
             try:
-                search([partial(PoolTrial, POOLS[name])])
+                search([partial(pool_trial, POOLS[name])])
             except Wrong as shown:
                 hint = " Its counts are right as long as no call raises." if said == "counted" and name == "C" else ""
-                message = f"Pool {name} breaks another one.{hint} Watch it here, beside a right pool. {shown}"
-                got = f"{shown.got} (pool {name})"
-                raise Wrong(message, shown.expected, got, setup=shown.setup, operations=shown.operations) from None
+                shown.args = (f"Pool {name} breaks another one.{hint} Watch it here, beside a right pool. {shown}",)
+                shown.got = f"{shown.got} (pool {name})"
+                raise
     return "A loses blocks, B hands out a block that is in use, C counts before it looks."
-
-
-# Notebook 03 --------------------------------------------------------------------------------------------------
 
 
 @exercise
@@ -262,23 +225,14 @@ def copy_on_write(answer: type) -> str:
     )
 
 
-@exercise
-def copies_after_forks(answer: Callable[[int, int, int], int]) -> str:
+@compared(
+    "The same as counting on the real pool in all {} cases: a full last block is never copied, a\n"
+    "partial one once for each sequence but the last, however long the prompt.",
+    sorted((n, tokens, b) for n in range(4) for b in (4, 1, 16) for tokens in {0, 1, b - 1, b, b + 1, 2 * b}),
+)
+def copies_after_forks(num_forks: int, num_tokens: int, block_size: int) -> int:
     """Blocks copied when a sequence of `num_tokens` is forked `num_forks` times and all then append one token."""
-
-    def count(num_forks: int, num_tokens: int, block_size: int) -> int:
-        table = BlockTable(BlockPool(64, block_size))
-        table.append(num_tokens)
-        family = [table, *(table.fork() for _ in range(num_forks))]
-        return sum(len(member.append(1)) for member in family)
-
-    sizes = [(size, tokens) for size in (4, 1, 16) for tokens in sorted({0, 1, size - 1, size, size + 1, 2 * size})]
-    cases = sorted((forks, tokens, size) for forks in range(4) for size, tokens in sizes)
-    compare(answer, count, cases)
-    return (
-        f"The same as counting on the real pool in all {len(cases)} cases: a full last block is never copied, a\n"
-        "partial one once for each sequence but the last, however long the prompt."
-    )
+    return sum(len(table.append(1)) for table in family(num_tokens, block_size, num_forks)[1])
 
 
 @exercise
@@ -295,7 +249,7 @@ def order_of_frees(answer: Sequence[str]) -> str:
     setup = "a.append(8); b = a.fork(); c = b.fork(); d = a.fork()"
     if sorted(answer) != list("abcd"):
         raise Wrong("Name each of a, b, c and d once.", "an order of a, b, c, d", answer, setup=setup)
-    names: dict[str, Any] = {"a": CountsForks(BlockPool(4, 4))}
+    names: Names = {"a": CountsForks(BlockPool(4, 4))}
     exec(setup, names)  # noqa: S102 - the line above
     pool, steps = names["a"].pool, []
     for number, name in enumerate(answer, 1):
@@ -308,5 +262,4 @@ def order_of_frees(answer: Sequence[str]) -> str:
             )
         steps.append(f"{name}.free()  # num_free {pool.num_free}, still reading: {', '.join(left) or 'nobody'}")
     expected, got = "blocks free while somebody reads them", "blocks free when nobody does"
-    message = "With this order the blocks are freed after their last reader."
-    raise Wrong(message, expected, got, setup=setup, operations=steps)
+    raise Wrong("With this order the blocks are freed after their last reader.", expected, got, *steps, setup=setup)

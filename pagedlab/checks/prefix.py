@@ -6,25 +6,16 @@ The two naive caches that the notebook runs stand here too. Use neither: both se
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pagedlab.blocks import BlockPool, BlockTable, InvariantError
-from pagedlab.checks import Wrong, compare, exercise, replay, search
+from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.checks import Trial, Wrong, agree, compared, exercise, replay, search, trying
 from pagedlab.prefix import PrefixCache, hash_chain
 
-
-def colliding_block(*values: int) -> list[int]:
-    """Sixteen ids, zero but at positions 0, 1, 8 and 9."""
-    block = [0] * 16
-    for position, value in zip((0, 1, 8, 9), values, strict=True):
-        block[position] = value
-    return block
-
-
-A = colliding_block(42788, 99149, 100989, 110250)
-B = colliding_block(94153, 49592, 144702, 104073)
+A = [42788, 99149, *[0] * 6, 100989, 110250, *[0] * 6]
+B = [94153, 49592, *[0] * 6, 144702, 104073, *[0] * 6]
 """Two different blocks with one xxh64 (seed 0, int32 ids): ac929a52ccb6c480."""
 
 
@@ -70,121 +61,108 @@ class ForgetsThePast(ChecksOwnTokens):
         return [hash_chain(block, self.pool.block_size, salt=salt)[0] for block in blocks]
 
 
-# What a hit must hold -----------------------------------------------------------------------------------------
-
-
 class Served:
     """Prompts served one after another through a cache, with a memory that knows whose KV each block holds.
 
     A block's contents are the salt and all the tokens from the prompt's first to the block's last: that is what keys
-    and values depend on. `serve` and `together` return how many tokens were found, and raise `Wrong` for a foreign hit.
+    and values depend on. `serve` returns how many tokens were found, and raises `Wrong` for a foreign hit.
     """
 
     def __init__(self, new_cache: Callable[[Any], Any], num_blocks: int, block_size: int) -> None:
         self.pool = BlockPool(num_blocks, block_size)
         self.cache = new_cache(self.pool)
-        self.memory: dict[int, tuple[str | None, list[int]]] = {}
+        self.memory: dict[int, str] = {}
 
-    def serve(self, token_ids: Sequence[int], salt: str | None = None) -> int:
-        return self.together(token_ids, salt=salt)
-
-    def together(self, *prompts: Sequence[int], salt: str | None = None) -> int:
+    def serve(self, *prompts: Sequence[int], salt: str | None = None) -> int:
+        """Look them all up and compute what is not found, before the first is inserted."""
         tables = [self._compute(list(prompt), salt) for prompt in prompts]
         for prompt, (table, _) in zip(prompts, tables, strict=True):
-            self.cache.insert(table, list(prompt), salt=salt)
+            self._insert(table, list(prompt), salt)
         for table, _ in tables:
             table.free()
-        try:
+        with trying(message="Once every table is freed, no block may be in use.", expected="every count zero"):
             self.pool.check([])
-        except InvariantError as error:
-            raise Wrong("Once every table is freed, no block may be in use.", "every count zero", error) from None
         return sum(found for _, found in tables)
+
+    together = serve  # the name for several
 
     def _compute(self, token_ids: list[int], salt: str | None) -> tuple[Any, int]:
         size = self.pool.block_size
         table = self.cache.match(list(token_ids), leave=1, salt=salt)
         if not isinstance(table, BlockTable):
             raise Wrong("match returns another thing than a table.", "a BlockTable", table)
-        found = table.num_tokens
-        if found != size * len(table.block_ids):
-            raise Wrong("match returns full blocks.", f"num_tokens {size * len(table.block_ids)}", found)
+        found, full = table.num_tokens, size * len(table.block_ids)
+        agree(full, found, "match returns full blocks.", "num_tokens {}".format)
         if found >= len(token_ids):
             raise Wrong("leave=1: a token must be left to compute.", f"at most {len(token_ids) - 1} tokens", found)
-        past = [(salt, token_ids[: (i + 1) * size]) for i in range(-(-len(token_ids) // size))]
+        under = "" if salt is None else f" under salt {salt!r}"
+        past = [f"computed for {token_ids[: start + size]}{under}" for start in range(0, len(token_ids), size)]
         for block_id, wanted in zip(table.block_ids, past, strict=False):
-            if self.memory[block_id] != wanted:
-                raise Wrong(f"Block {block_id} holds foreign KV.", _said(wanted), _said(self.memory[block_id]))
+            agree(wanted, self.memory[block_id], f"Block {block_id} holds foreign KV.", str)
         table.append(len(token_ids) - found)
-        for block_id, wanted in list(zip(table.block_ids, past, strict=True))[found // size :]:
-            self.memory[block_id] = wanted
+        self.memory |= zip(table.block_ids[found // size :], past[found // size :], strict=True)
         return table, found
 
+    def _insert(self, table: BlockTable, token_ids: list[int], salt: str | None) -> None:
+        """Afterwards all full blocks are found, and names that were known before stand for the same blocks."""
+        before = self._found(token_ids, salt)
+        self.cache.insert(table, list(token_ids), salt=salt)
+        after, full = self._found(token_ids, salt), len(token_ids) // self.pool.block_size
+        message = "insert gives a known name another block. The first keeps it: of two blocks alike only one is found."
+        agree(before, after[: len(before)], message, "the known names stand for blocks {}".format)
+        if len(after) < full:
+            empty = len(self._found(token_ids, salt, leave=1)) > len(after)
+            hint = " With leave=1 it finds more: mind that token_ids[:-0] is empty." if empty else ""
+            message = f"match with leave=0 must find every full block that was just inserted.{hint}"
+            raise Wrong(message, f"{full} blocks", f"{len(after)} blocks")
 
-def _said(contents: tuple[str | None, list[int]]) -> str:
-    salt, tokens = contents
-    return f"computed for {tokens}" + (f" under salt {salt!r}" if salt is not None else "")
+    def _found(self, token_ids: list[int], salt: str | None, leave: int = 0) -> list[int]:
+        table = self.cache.match(list(token_ids), leave=leave, salt=salt)
+        block_ids = list(table.block_ids)
+        table.free()
+        return block_ids
 
 
-class CacheTrial:
+_PROMPTS = [[1, 1, 9], [1, 1, 2, 2, 9], [2, 2, 9], [2, 2, 2, 2, 9], [3, 3, 2, 2, 9], [1, 1], [1, 1, 2, 2, 4, 4, 9]]
+# In six blocks: of two that begin alike only one beginning is kept; it goes, and what is behind stays.
+_ORPHAN = ["together([1, 1, 2, 2, 9], [1, 1, 3, 3, 9])"]
+_ORPHAN += ["serve([2, 2, 2, 2, 9])", "serve([3, 3, 2, 2, 9])", "serve([1, 1, 3, 3, 9])"]
+
+
+def cache_trial(cache_class: type, exact: bool) -> Trial:
     """A reader's cache beside `PrefixCache`. With `exact`, nothing is ever evicted, and both must find the same."""
-
-    PROMPTS = ([1, 1, 9], [1, 1, 2, 2, 9], [2, 2, 9], [2, 2, 2, 2, 9], [3, 3, 2, 2, 9], [1, 1], [1, 1, 2, 2, 4, 4, 9])
-    ORPHAN = (  # in six blocks: of two that begin alike only one beginning is kept; it goes, and what is behind stays
-        "together([1, 1, 2, 2, 9], [1, 1, 3, 3, 9])",
-        *("serve([2, 2, 2, 2, 9])", "serve([3, 3, 2, 2, 9])", "serve([1, 1, 3, 3, 9])"),
-    )
-
-    def __init__(self, cache_class: type, exact: bool) -> None:
-        self.exact = exact
-        num_blocks = 64 if exact else 6
-        self.setup = f"cache = {cache_class.__name__}(BlockPool({num_blocks}, 2))"
-        self.mine, self.right = (Served(made, num_blocks, 2) for made in (cache_class, PrefixCache))
-
-    def choices(self) -> Sequence[str]:
-        lines = [f"serve({prompt})" for prompt in self.PROMPTS]
-        lines += ["serve([1, 1, 9], salt='x')", "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])"]
-        return list(dict.fromkeys([*lines, *self.ORPHAN]))
-
-    def do(self, operation: str) -> None:
-        worlds = ({"serve": world.serve, "together": world.together} for world in (self.mine, self.right))
-        got, expected = (eval(operation, names) for names in worlds)  # noqa: S307 - one of `choices`
-        if self.exact and got != expected:
-            raise Wrong(f"{operation} finds another number of tokens.", f"{expected} tokens", f"{got} tokens")
-
-
-# Notebook 05 --------------------------------------------------------------------------------------------------
+    num_blocks = 64 if exact else 6
+    yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, 2))"
+    mine, right = (Served(made, num_blocks, 2) for made in (cache_class, PrefixCache))
+    lines = [f"serve({prompt})" for prompt in _PROMPTS]
+    lines += ["serve([1, 1, 9], salt='x')", "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])", *_ORPHAN]
+    while True:
+        operation = yield list(dict.fromkeys(lines))
+        got, expected = (eval(f"it.{operation}", {"it": it}) for it in (mine, right))  # noqa: S307 - one of `lines`
+        if exact:
+            agree(expected, got, f"{operation} finds another number of tokens.", "{} tokens".format)
 
 
 @exercise
 def prefix_cache(answer: type) -> str:
     """A cache with match(token_ids, leave, salt) and insert(table, token_ids, salt) over the real pool."""
-    starts = [partial(CacheTrial, answer, exact) for exact in (True, False)]
+    starts = [partial(cache_trial, answer, exact) for exact in (True, False)]
     search(starts, sequences=200, walks=24, length=12)
-    wrong, _ = replay(starts[1], CacheTrial.ORPHAN)
-    if wrong:
-        raise wrong
+    replay(starts[1], _ORPHAN)
     return (
         "Your cache finds what ours finds, never a block with another past, and holds no block that nobody uses.\n"
         "In a pool of six blocks, where something is evicted at almost every request, it stays right."
     )
 
 
-def _next_to_evict(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
-    parents = {parent[block_id] for block_id in last_used}
-    return min((block_id for block_id in last_used if block_id not in parents), key=last_used.__getitem__)
-
-
-@exercise
-def leaf_first(answer: Callable[[dict[int, int], dict[int, int | None]], int]) -> str:
-    """Which cached block goes next: the least recently used of those that are no other's parent."""
+def _cached_blocks() -> Iterator[tuple[dict[int, int], dict[int, int | None]]]:
+    """When each block was last used, and its parent; a parent is used whenever its child is."""
+    yield {4: 1}, {4: None}
+    yield {4: 1, 2: 1}, {4: None, 2: 4}
+    yield {4: 2, 2: 1}, {4: None, 2: None}
+    yield {4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}
+    yield {4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}
     chance = random.Random(2)
-    cases: list[tuple[dict[int, int], dict[int, int | None]]] = [
-        ({4: 1}, {4: None}),
-        ({4: 1, 2: 1}, {4: None, 2: 4}),
-        ({4: 2, 2: 1}, {4: None, 2: None}),
-        ({4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}),
-        ({4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}),
-    ]
     for _ in range(60):
         blocks = chance.sample(range(40), chance.randint(2, 8))
         tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
@@ -194,9 +172,14 @@ def leaf_first(answer: Callable[[dict[int, int], dict[int, int | None]], int]) -
             while block is not None:
                 last_used[block] = time
                 block = tree[block]
-        cases.append((last_used, {block: tree[block] for block in last_used}))
-    compare(answer, _next_to_evict, cases)
-    return f"Right in all {len(cases)} caches tried: what goes is never a block that others need to be found."
+        yield last_used, {block: tree[block] for block in last_used}
+
+
+@compared("Right in all {} caches tried: what goes is never a block that others need to be found.", _cached_blocks())
+def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+    """Which cached block goes next: the least recently used of those that are no other's parent."""
+    parents = {parent[block_id] for block_id in last_used}
+    return min((block_id for block_id in last_used if block_id not in parents), key=last_used.__getitem__)
 
 
 @exercise
@@ -218,5 +201,4 @@ def foreign_kv(answer: Sequence[str]) -> str:
                 "hash alike and so does all that follows them; its own tokens are right; what came before them is not."
             )
         steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
-    got = f"{len(requests)} requests, and no foreign block"
-    raise Wrong("The cache got away with it.", "a foreign block is served", got, operations=steps[-6:])
+    raise Wrong("The cache got away with it.", "a foreign block is served", f"none in {number} requests", *steps[-6:])

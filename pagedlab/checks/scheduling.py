@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks import Wrong, compare, exercise, search, trying
+from pagedlab.checks import Trial, Wrong, agree, compare, compared, exercise, search, trying
 from pagedlab.scheduler import Request, Schedule, Scheduler
 from pagedlab.scheduler import Sequence as Text
 
@@ -21,32 +21,22 @@ PATIENCE = 3  # how often the first in line may be passed
 class ToyEngine:
     """A scheduler at work, without a model: each text gets a number for its next token, and ends when it has them all.
 
-    It has what `Recording` and `Timeline` ask of an engine. Preemption by swap moves nothing but the books.
+    It has what `Recording` and `Timeline` ask of an engine. options: the scheduler's. A swap moves only the books.
     """
 
     def __init__(
-        self,
-        scheduler: type[Scheduler] = Scheduler,
-        num_blocks: int = 64,
-        block_size: int = 4,
-        max_batch_tokens: int = 64,
-        max_sequences: int = 8,
-        preemption: Any = "recompute",
+        self, scheduler: type[Scheduler] = Scheduler, num_blocks: int = 64, block_size: int = 4, **options: Any
     ) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        self.scheduler = scheduler(self.pool, max_batch_tokens, max_sequences, preemption=preemption, swapper=self)
+        roomy: dict[str, Any] = {"max_batch_tokens": 64, "max_sequences": 8, "swapper": self}
+        self.scheduler = scheduler(self.pool, **roomy | options)
+        self.plan = self.scheduler.plan  # the latest step's
         self._ids, self._callbacks = count(), list[Callable[[], None]]()
 
-    def swap_out(self, block_ids: Sequence[int]) -> None:
+    def swap_in(self, *block_ids: Any) -> None:
         """Nothing to move."""
 
-    def swap_in(self, parked: None, block_ids: Sequence[int]) -> None:
-        """Nothing to move."""
-
-    @property
-    def plan(self) -> Schedule:
-        """The latest step's."""
-        return self.scheduler.plan
+    swap_out = swap_in
 
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after every step; what is returned stops it."""
@@ -71,7 +61,7 @@ class ToyEngine:
 
     def step(self) -> Schedule:
         """One step, if there is anything to do."""
-        plan = self.scheduler.schedule()
+        self.plan = plan = self.scheduler.schedule()
         for request, text, _, stop in plan.chunks:
             if stop == len(text.token_ids):
                 text.token_ids.append(stop)
@@ -114,46 +104,29 @@ class Patient(Scheduler):
         return first
 
 
-_PROMPTS = {"s": 6, "m": 10, "L": 30}  # tokens; with 3 new ones, 2, 3 and 8 of the 10 blocks
-
-
-class QueueTrial:
+def queue_trial(answer: type[Scheduler]) -> Trial:
     """The reader's scheduler beside `Patient`, on the same arrivals. Nobody's blocks grow, so nobody gives way."""
+    yield f"LLM(scheduler={answer.__name__}), 10 blocks of 4; for 3 steps s takes 2, m 3, L 8"
 
-    def __init__(self, answer: type[Scheduler]) -> None:
-        self.setup = f"LLM(scheduler={answer.__name__}), 10 blocks of 4; for 3 steps s takes 2, m 3, L 8"
+    class Mine(answer):  # type: ignore[misc, valid-type]
+        def next_waiting(self) -> Request:
+            if not isinstance(chosen := super().next_waiting(), Request):
+                raise Wrong("next_waiting returns a request, whether it fits or not.", "one of self.waiting", chosen)
+            return chosen
 
-        class Mine(answer):  # type: ignore[misc, valid-type]
-            def next_waiting(self) -> Request:
-                chosen = super().next_waiting()
-                if not isinstance(chosen, Request):
-                    raise Wrong(
-                        "next_waiting returns a request, whether it fits or not.", "one of self.waiting", chosen
-                    )
-                return chosen
-
-        self.mine, self.right = (ToyEngine(made, num_blocks=10) for made in (Mine, Patient))
-
-    def choices(self) -> Sequence[str]:
-        return ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')", "arrive('sLms')", "step(12)"]
-
-    def do(self, operation: str) -> None:
-        got, expected = (
-            eval(  # noqa: S307 - one of `choices`
-                operation, {"arrive": partial(self._arrive, engine), "step": partial(self._step, engine)}
-            )
-            for engine in (self.mine, self.right)
-        )
-        if got != expected:
-            raise Wrong(f"{operation} lets others in.", f"lets in {expected}", f"lets in {got}")
-
-    def _arrive(self, engine: ToyEngine, kinds: str) -> list[str]:
-        for kind in kinds:
-            engine.add(_PROMPTS[kind], 3)
+    def let_in(engine: ToyEngine, operation: str) -> list[str]:
+        verb, argument = operation.rstrip("')").split("(")
+        if verb == "step":
+            return [f"r{r.request_id}" for _ in range(int(argument or 1)) for r in engine.step().admitted]
+        for kind in argument.lstrip("'"):
+            engine.add({"s": 6, "m": 10, "L": 30}[kind], 3)
         return []
 
-    def _step(self, engine: ToyEngine, n: int = 1) -> list[str]:
-        return [f"r{request.request_id}" for _ in range(n) for request in engine.step().admitted]
+    mine, right = (ToyEngine(made, num_blocks=10) for made in (Mine, Patient))
+    while True:
+        operation = yield ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')", "arrive('sLms')", "step(12)"]
+        got, expected = let_in(mine, operation), let_in(right, operation)
+        agree(expected, got, f"{operation} lets others in.", "lets in {}".format)
 
 
 def _check_subclass(answer: Any) -> None:
@@ -165,7 +138,7 @@ def _check_subclass(answer: Any) -> None:
 def patient(answer: type[Scheduler]) -> str:
     """next_waiting(self): the first that fits, but the first in line is passed three times at most."""
     _check_subclass(answer)
-    search([partial(QueueTrial, answer)], sequences=300, walks=60, length=16)
+    search([partial(queue_trial, answer)], sequences=300, walks=60, length=16)
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and whoever is first in line is passed\n"
         f"{PATIENCE} times at most, however many small requests keep coming."
@@ -181,27 +154,23 @@ class Cheapest(Scheduler):
         return min(others, key=lambda r: sum(t.table.num_tokens for t in r.unfinished), default=self.running[0])
 
 
-def _victim_of(policy: type[Scheduler], computed: Sequence[int]) -> Any:
-    """Which of running requests, in order of arrival and with so many tokens computed, the policy makes give way."""
-    engine = ToyEngine(policy)
-    for tokens in computed:
-        engine.add(44, 4).sequences[0].table.append(tokens)  # prompts in chunks: equally long, computed so far
-    engine.scheduler.running += engine.scheduler.waiting
-    engine.scheduler.waiting.clear()
-    chosen = engine.scheduler.victim()
-    return f"r{chosen.request_id}" if isinstance(chosen, Request) else chosen
-
-
 @exercise
 def victim(answer: type[Scheduler]) -> str:
     """victim(self): whoever loses the fewest tokens, but not the oldest, and nobody without a block."""
     _check_subclass(answer)
 
-    def victim_if_computed(*computed: int) -> Any:
-        return _victim_of(answer, computed)
+    def victim_if_computed(*computed: int, policy: type[Scheduler] = answer) -> Any:
+        """Which of running requests, in order of arrival and with so many tokens computed, gives way."""
+        engine = ToyEngine(policy)
+        for tokens in computed:
+            engine.add(44, 4).sequences[0].table.append(tokens)  # prompts in chunks: equally long, computed so far
+        engine.scheduler.running += engine.scheduler.waiting
+        engine.scheduler.waiting.clear()
+        chosen = engine.scheduler.victim()
+        return f"r{chosen.request_id}" if isinstance(chosen, Request) else chosen
 
     cases = [(5,), (5, 3), (3, 5), (2, 9, 4), (2, 4, 9), (1, 6, 6), (7, 0, 5), (2, 0, 8, 3), (9, 0), (30, 8, 12, 8, 40)]
-    compare(victim_if_computed, lambda *computed: _victim_of(Cheapest, computed), cases)
+    compare(victim_if_computed, partial(victim_if_computed, policy=Cheapest), cases)
     return (
         "The oldest goes on whatever happens, so somebody always finishes; and of the others the one gives way\n"
         "whose work is the cheapest to do again."
@@ -211,12 +180,10 @@ def victim(answer: type[Scheduler]) -> str:
 @exercise
 def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
     """Which is over sooner: the KV of so many tokens out and back, or their forward pass once more."""
-    cases = [
-        *[(1000, 12 * 1024, 25e9, 0.5e9, 400e12), (1000, 512 * 1024, 25e9, 6.7e9, 400e12)],
-        *[(1, 1000, bandwidth, 1e6, 1e12) for bandwidth in (1e9, 2e9, 0.5e9)],
-        *[(100, kv_bytes, 1e9, parameters, 1e12) for kv_bytes, parameters in ((1500, 1e6), (700, 1e6), (1500, 2e6))],
-        *[(100, 1000, 1e9, 1e6, flops) for flops in (0.7e12, 1.5e12)],
-    ]
+    cases = [(1000, 12 * 1024, 25e9, 0.5e9, 400e12), (1000, 512 * 1024, 25e9, 6.7e9, 400e12)]
+    cases += [(1, 1000, bandwidth, 1e6, 1e12) for bandwidth in (1e9, 2e9, 0.5e9)]
+    cases += [(100, kv, 1e9, parameters, 1e12) for kv, parameters in ((1500, 1e6), (700, 1e6), (1500, 2e6))]
+    cases += [(100, 1000, 1e9, 1e6, flops) for flops in (0.7e12, 1.5e12)]
     for tokens, kv_bytes, bandwidth, parameters, flops in cases:
         moved, computed = 2 * tokens * kv_bytes / bandwidth, 2 * tokens * parameters / flops
         expected = "swap" if moved < computed else "recompute"
@@ -231,17 +198,13 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
     )
 
 
-def _must_give_way(held: list[int], free: int, block_size: int) -> bool:
-    return sum(tokens % block_size == 0 for tokens in held) > free
-
-
-@exercise
-def must_give_way(answer: Callable[[list[int], int, int], bool]) -> str:
+@compared(
+    "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, and no other.",
+    [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9)],
+    [([*pair], free, 4) for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2) for free in (0, 1, 2)],
+    [([tokens], 0, size) for size in (1, 2, 16) for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)],
+    [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)],
+)
+def must_give_way(held: list[int], free: int, block_size: int) -> bool:
     """Whether one more token for each text takes more blocks than are free."""
-    edges = (1, 3, 4, 5, 7, 8, 9)
-    cases = [([tokens], 0, 4) for tokens in edges]
-    cases += [([a, b], free, 4) for a in edges for b in edges for free in (0, 1, 2)]
-    cases += [([tokens], 0, size) for size in (1, 2, 16) for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)]
-    cases += [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)]
-    compare(answer, _must_give_way, cases)
-    return "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, and no other."
+    return sum(tokens % block_size == 0 for tokens in held) > free

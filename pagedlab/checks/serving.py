@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from functools import partial
+from functools import partialmethod
 from itertools import product
 
-from pagedlab.blocks import BlockPool
-from pagedlab.checks import StillRunning, Wrong, bounded, exercise, explain, trying
+from pagedlab.checks import StillRunning, Wrong, agree, exercise, explain, trying
+from pagedlab.checks.prefix import Served
 from pagedlab.prefix import PrefixCache
-
-
-class Stuck(BaseException):
-    """The loop would go on for ever. Not an `Exception`, so that `except Exception` lets it by."""
 
 
 class Desk:
@@ -25,41 +21,36 @@ class Desk:
 
     def __init__(self, script: dict[str, tuple[int, int]]) -> None:
         self.coming = sorted(script.items(), key=lambda item: item[1][0])
-        self.pending: list[tuple[str, int]] = []
         self.left: dict[str, int] = {}
         self.now = self.looks = 0
         self.diary: list[str] = []
-        self._arrive()
 
-    def _arrive(self) -> None:
-        while self.coming and self.coming[0][1][0] <= self.now:
-            name, (_, steps) = self.coming.pop(0)
-            self.pending.append((name, steps))
+    def here(self) -> bool:
+        """Whether a message has arrived and is not taken."""
+        return bool(self.coming) and self.coming[0][1][0] <= self.now
 
     def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
         """As `queue.SimpleQueue.get`; None once everybody has come and gone."""
-        if not self.pending and self.left and block:
-            raise Stuck(f"it sleeps in the inbox while {', '.join(self.left)} has tokens to come")
-        if not self.pending and not self.left and not self.coming:
+        if not self.left and not self.coming:
             self.diary.append("end")
             return None
-        if not self.pending and block:
+        if not self.here() and block:
+            if self.left:
+                raise StillRunning(f"it sleeps in the inbox while {', '.join(self.left)} has tokens to come")
             self.now = self.coming[0][1][0]
-            self._arrive()
-        if not self.pending:
+        if not self.here():
             self.looks += not self.left
             if self.looks > 20:
-                raise Stuck("with nothing to do it looks into the inbox again and again, and keeps a core busy")
+                raise StillRunning("with nothing to do it looks into the inbox again and again, and keeps a core busy")
             raise queue.Empty
-        return partial(self._run, *self.pending.pop(0))
+        name, (_, steps) = self.coming.pop(0)
+        return lambda: self._run(name, steps)
 
-    def get_nowait(self) -> Callable[[], None] | None:
-        """As `queue.SimpleQueue.get_nowait`."""
-        return self.get(block=False)
+    get_nowait = partialmethod(get, block=False)
 
     def empty(self) -> bool:
         """As `queue.SimpleQueue.empty`; at the end there is the None to take."""
-        return not self.pending and (bool(self.left) or bool(self.coming))
+        return not self.here() and bool(self.left or self.coming)
 
     def _run(self, name: str, steps: int) -> None:
         self.diary.append(name)
@@ -74,22 +65,9 @@ class Desk:
         """A token for everybody."""
         self.diary.append(f"step({', '.join(self.left)})")
         if len(self.diary) > 60:
-            raise Stuck("it steps on and on")
+            raise StillRunning("it steps on and on")
         self.left = {name: steps - 1 for name, steps in self.left.items() if steps > 1}
         self.now += 1
-        self._arrive()
-
-
-SCRIPTS: list[dict[str, tuple[int, int]]] = [
-    {},
-    {"A": (0, 2)},
-    {"A": (3, 1)},
-    {"A": (0, 1), "B": (0, 1)},
-    {"A": (0, 2), "B": (1, 1)},
-    {"A": (0, 1), "B": (5, 1)},
-    {"metrics": (0, 0), "A": (0, 1)},
-    {"A": (0, 3), "B": (1, 2), "metrics": (1, 0), "C": (1, 1)},
-]
 
 
 @exercise
@@ -97,64 +75,44 @@ def engine_loop(answer: Callable[..., None]) -> str:
     """Everything in the inbox before each step; a step if there is work; sleep if there is none; the end at None."""
     from pagedlab.serving.engine_thread import run_loop  # not before: it takes torch
 
-    for script in SCRIPTS:
+    scripts = [{}, {"A": (0, 2)}, {"A": (3, 1)}, {"A": (0, 1), "B": (0, 1)}, {"A": (0, 2), "B": (1, 1)}]
+    scripts += [{"A": (0, 1), "B": (5, 1)}, {"metrics": (0, 0), "A": (0, 1)}]
+    scripts += [{"A": (0, 3), "B": (1, 2), "metrics": (1, 0), "C": (1, 1)}]
+    for script in scripts:
         right, desk = Desk(script), Desk(script)
         run_loop(right, right.busy, right.step)  # type: ignore[arg-type]
-        try:
-            with bounded():
+        with trying(*(f"{name} arrives before step {at}, wants {steps}" for name, (at, steps) in script.items())):
+            try:
                 answer(desk, desk.busy, desk.step)
-            got = " ".join(desk.diary)
-        except NotImplementedError:
-            raise
-        except (Exception, Stuck, StillRunning) as error:
-            said = str(error) if isinstance(error, Stuck) else explain(error)
-            got = f"{' '.join(desk.diary)} and then {said}".removeprefix(" ")
-        if got != " ".join(right.diary):
-            came = [f"{name} arrives before step {at}, wants {steps}" for name, (at, steps) in script.items()]
-            raise Wrong("The diary differs:", " ".join(right.diary), got or "nothing", operations=came)
+            except NotImplementedError:
+                raise
+            except (Exception, StillRunning) as error:
+                desk.diary.append(f"and then {explain(error)}")
+            agree(" ".join(right.diary), " ".join(desk.diary) or "nothing", "The diary differs:", str)
     return "Nobody waits for anybody else's answer, nothing runs twice at once, and an idle engine sleeps."
 
 
-PAIRS: list[tuple[str | None, str | None]] = [
-    *[
-        ("a", None),
-        ("b", None),
-        ("a", "b"),
-        ("a", "c"),
-        ("b", "c"),
-        ("a", "bc"),
-        ("ab", "c"),
-        ("a", "b:c"),
-        ("a:b", "c"),
-    ],
-    *[("a", "b/c"), ("a/b", "c"), ("a", "b,c"), ("a,b", "c"), ('a", "b', "c"), ("a", 'b", "c')],
-    *product(("a", None), ("", "None")),
-    *product((None,), ("a", "b", None)),
-]
+_CALLERS: list[tuple[str | None, str | None]] = [("a", None), ("b", None), ("a", "b"), ("a", "c"), ("b", "c")]
+for glue in ("", ":", "/", ",", '", "'):  # what one may put between the two, and a name may hold
+    _CALLERS += [("a", f"b{glue}c"), (f"a{glue}b", "c")]
+_CALLERS += [*product(("a", None), ("", "None")), *product((None,), ("a", "b", None))]
 
 
 @exercise
 def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
     """Requests share blocks if and only if both tenant and cache_salt are the same, over the real cache."""
-    prompt = list(range(48))
-    order = sorted(product(PAIRS, PAIRS), key=lambda two: (two[0] != two[1], max(map(PAIRS.index, two))))
+    order = sorted(product(_CALLERS, _CALLERS), key=lambda two: (two[0] != two[1], max(map(_CALLERS.index, two))))
     for first, second in order:  # attacks that anybody thinks of come before those with "None" as a name
-        cache = PrefixCache(BlockPool(8))
+        server = Served(PrefixCache, num_blocks=8, block_size=16)
         lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
         with trying(*lines, expected="a salt"):
             salts = [answer(*first), answer(*second)]
-            for salt in salts:
-                if salt is not None and not isinstance(salt, str):
-                    raise Wrong("A salt is a text or None.", "a str", repr(salt), operations=lines[:1])
-            table = cache.match(prompt, leave=1, salt=salts[0])
-            table.append(48)
-            cache.insert(table, prompt, salt=salts[0])
-            found = cache.match(prompt, leave=1, salt=salts[1]).num_tokens
-            if found != (32 if first == second else 0):
-                said = "These two may share." if first == second else "These two may not know of each other."
-                wanted = "the second finds 32 tokens" if first == second else "the second finds nothing"
-                raise Wrong(said, wanted, f"it finds {found} tokens, salts {salts}")
-    return f"{len(PAIRS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
+            if strange := [salt for salt in salts if not isinstance(salt, str | None)]:
+                raise Wrong("A salt is a text or None.", "a str", repr(strange[0]), lines[0])
+            _, found = (server.serve(range(48), salt=salt) for salt in salts)
+            may, wanted = ("share", 32) if first == second else ("not know of each other", 0)
+            agree(wanted, found, f"These two may {may}. Their salts: {salts}.", "the second finds {} tokens".format)
+    return f"{len(_CALLERS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
 
 
 # Class of vLLM -> (what it became out of, a nudge for who has it wrong)
@@ -180,8 +138,7 @@ def vllm_classes(answer: dict[str, str]) -> str:
         raise Wrong("Keep the ten names on the left.", ", ".join(CLASSES), repr(answer)[:200])
     if unknown := [part for part in answer.values() if part not in parts]:
         raise Wrong("That is no part to choose from.", f"one of {', '.join(parts)}", repr(unknown[0]))
-    wrong = [name for name, (part, _) in CLASSES.items() if answer[name] != part]
-    if wrong:
+    if wrong := [name for name, (part, _) in CLASSES.items() if answer[name] != part]:
         message = f"{len(CLASSES) - len(wrong)} of {len(CLASSES)} are right. The first that is not: {wrong[0]}."
         raise Wrong(message, CLASSES[wrong[0]][1], answer[wrong[0]])
     return "All ten. You can open vLLM's source and know why each of these files is there."

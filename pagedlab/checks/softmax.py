@@ -8,10 +8,11 @@ that answers are compared with stand here too; the notebook uses them until the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.checks import Wrong, exercise, trying
+from pagedlab.checks import Wrong, agree, exercise, first_wrong, normal, say, shape, trying
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +40,10 @@ def merge_states(a: State, b: State) -> State:
 
 def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """q [n, Hq, D] and k [L, Hkv, D] -> q k^T [Hkv, G, n, L], G = Hq / Hkv: a group's heads as rows of one product."""
-    n, num_heads, head_dim = q.shape
-    group = num_heads // k.shape[1]
-    rows = q.reshape(n, k.shape[1], group, head_dim).permute(1, 2, 0, 3).flatten(1, 2)  # [Hkv, G * n, D]
-    return (rows @ k.permute(1, 2, 0)).unflatten(1, (group, n))
+    from pagedlab.attention.reference import group_heads
+
+    grouped = group_heads(q, k.shape[1])  # [Hkv, G, n, D]
+    return (grouped.flatten(1, 2) @ k.permute(1, 2, 0)).unflatten(1, grouped.shape[1:3])
 
 
 def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
@@ -67,160 +68,94 @@ def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     return result, largest
 
 
-# Saying what differs ------------------------------------------------------------------------------------------
+# Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` shows nothing.
+_NONE: list[float] = [-inf, -inf]
+_ROWS: list[tuple[list[float], list[float]]] = [([1, 3], [2, 0]), ([1, 3], [5, 4]), ([2, 2], [2, 1])]
+_ROWS += [([0, 1], [1000, 999]), ([1000, 999], [0, 1]), ([-1e6, -1e6 + 1], [-1e6 + 2, -1e6]), ([1, -inf], [-inf, 2])]
+_ROWS += [([1, 3], _NONE), (_NONE, [-1000, -1001]), (_NONE, _NONE)]
+_PAIRS: list[list[list[list[float]]]] = [[[a], [b]] for a, b in _ROWS] + [[[[1, 2], _NONE], [[3, -inf], [0, 1]]]]
+_PAIRS += [[[[1, 2], _NONE, [7, 7]], [[3, 0], [0, 1], _NONE]]]
 
 
-def _say(x: Any) -> str:
-    """A small tensor as a person would write it: [[1, 3.5]]."""
-    if isinstance(x, (list, tuple)):
-        return f"[{', '.join(map(_say, x))}]"
-    return f"{x:.5g}" if isinstance(x, (int, float)) else _say(x.tolist())
+def _before(scores: torch.Tensor, v: torch.Tensor) -> State:
+    """The state before the first block, which is such a one."""
+    m = scores[..., :1].new_full((*scores.shape[:-1], 1), -inf)
+    return m, m.new_zeros(m.shape), m.new_zeros(*m.shape[:-1], v.shape[-1])
+
+
+def _blocks(scores: list[list[list[float]]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Blocks of two keys, each with other values."""
+    import torch
+
+    v = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+    return [(torch.tensor(block, dtype=torch.float64), v * i) for i, block in enumerate(scores, 1)]
 
 
 def _say_state(state: Sequence[Any]) -> str:
-    return ", ".join(f"{name} {_say(x)}" for name, x in zip(("m", "total", "out"), state, strict=True))
-
-
-def _shape(x: Any) -> Any:
-    return list(x.shape) if hasattr(x, "shape") else type(x).__name__
-
-
-def _called(answer: Callable[..., Any], *args: Any) -> Any:
-    """What the answer returns for these arguments; it may work in place."""
-    from torch.utils._pytree import tree_map
-
-    return answer(*tree_map(lambda x: x.clone(), args))
+    return ", ".join(f"{name} {say(x)}" for name, x in zip(("m", "total", "out"), state, strict=True))
 
 
 def _check_state(expected: State, got: Any) -> None:
     """`Wrong` unless `got` is this state, within one part in 10^9."""
-    import torch
-
-    shapes = [list(x.shape) for x in expected]
-    if not isinstance(got, (tuple, list)) or [_shape(x) for x in got] != shapes:
-        said = [_shape(x) for x in got] if isinstance(got, (tuple, list)) else type(got).__name__
-        raise Wrong("m, total and out have other shapes.", shapes, said)
+    agree(shape(expected), shape(got), "m, total and out have other shapes.", str)
     for name, right, yours in zip(("m", "total", "out"), expected, got, strict=True):
-        equal = torch.isclose(yours.to(right.dtype), right, rtol=1e-9, atol=1e-12)
-        if not equal.all():
+        if at := first_wrong(right, yours):
             expects, found = _say_state(expected), _say_state(got)
             if right.numel() > 4:
-                at = tuple((~equal).nonzero()[0].tolist())
-                expects, found = f"{name}{list(at)} = {right[at]:.5g}", f"{yours[at]:.5g}"
+                expects, found = f"{name}{at} = {right[tuple(at)]:.5g}", f"{yours[tuple(at)]:.5g}"
             raise Wrong(f"{name} differs after the last of these:", expects, found)
-
-
-# The exercises ------------------------------------------------------------------------------------------------
-
-# Scores of blocks, one query each unless there are two rows; the smallest first.
-_NONE = [[-inf, -inf]]
-_STEPS: list[list[list[list[float]]]] = [
-    [[[1, 3]]],
-    [[[1, 3]], [[2, 0]]],
-    [[[1, 3]], [[5, 4]]],
-    [[[0, 1]], [[1000, 999]]],
-    [[[1000, 999]], [[0, 1]]],
-    [[[-1e6, -1e6 + 1]], [[-1e6 + 2, -1e6]]],
-    [[[1, -inf]], [[-inf, 2]]],
-    [[[1, 3]], _NONE, [[2, 4]]],
-    [_NONE, [[-1000, -1001]]],
-    [_NONE, _NONE],
-    [[[1, 2], [-inf, -inf]], [[3, -inf], [0, 1]]],
-]
 
 
 @exercise
 def softmax_step(answer: Callable[..., Any]) -> str:
     """One more block for the running state of online softmax."""
-    import torch
-
-    def walk(blocks: Sequence[torch.Tensor], values: Sequence[torch.Tensor], small: bool) -> None:
-        rows = blocks[0].shape[:-1]
-        m = torch.full((*rows, 1), -inf, dtype=torch.float64)
-        expected: State = (m, torch.zeros_like(m), torch.zeros((*rows, values[0].shape[-1]), dtype=torch.float64))
-        state: Any = expected
+    walks = [_blocks(scores) for scores in [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]]
+    randn = normal()
+    for rows, heads in [((3,), ()), ((2, 3), (2,)), ((2, 4, 3), (2, 1))]:
+        walks.append([(randn(*rows, keys) * 10, randn(*heads, keys, 6)) for keys in (5, 1, 8)])
+    for blocks in walks:
         lines = ["state = (-inf, 0, 0)"]
-        for scores, v in zip(blocks, values, strict=True):
-            written = (_say(scores), _say(v)) if small else (f"scores {list(scores.shape)}", f"v {list(v.shape)}")
+        state = expected = _before(*blocks[0])
+        for scores, v in blocks:
+            written = (say(x) if x.numel() <= 6 else f"a tensor {shape(x)}" for x in (scores, v))
             lines.append(f"state = step(*state, {', '.join(written)})")
             expected = online_step(*expected, scores, v)
             with trying(*lines):
-                state = _called(answer, *state, scores, v)
+                state = answer(*deepcopy((*state, scores, v)))
                 _check_state(expected, state)
-
-    two = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    for case in _STEPS:
-        blocks = [torch.tensor(scores, dtype=torch.float64) for scores in case]
-        walk(blocks, [two * (i + 1) for i in range(len(case))], small=True)
-    generator = torch.Generator().manual_seed(0)
-    for shape in [(3,), (2, 3), (2, 4, 3)]:
-        sizes = [5, 1, 8]
-        blocks = [torch.randn(*shape, b, dtype=torch.float64, generator=generator) * 10 for b in sizes]
-        lead = (*shape[:1], *[1] * (len(shape) - 2)) if len(shape) > 1 else ()
-        values = [torch.randn(*lead, b, 6, dtype=torch.float64, generator=generator) for b in sizes]
-        walk(blocks, values, small=False)
     return "The past is corrected by one multiplication, and a block that shows nothing changes nothing."
 
 
 @exercise
 def merge_halves(answer: Callable[..., Any]) -> str:
     """Two states over different blocks as one."""
-    import torch
-
-    def state_of(scores: list[list[float]]) -> State:
-        s = torch.tensor(scores, dtype=torch.float64)
-        m = torch.full((len(s), 1), -inf, dtype=torch.float64)
-        v = torch.arange(1, s.shape[1] + 1, dtype=torch.float64)[:, None] + s[:, :1].nan_to_num(neginf=0).mean() / 8
-        return online_step(m, torch.zeros_like(m), torch.zeros_like(m), s, v)
-
-    halves: list[tuple[list[list[float]], list[list[float]]]] = [
-        ([[1, 3]], [[2, 0]]),
-        ([[1, 3]], [[5, 4]]),
-        ([[2, 2]], [[2, 1]]),
-        ([[0, 1]], [[1000, 999]]),
-        ([[1000, 999]], [[0, 1]]),
-        ([[-1e6, -1e6 + 1]], [[-1e6 + 2, -1e6]]),
-        ([[1, 3]], _NONE),
-        (_NONE, [[-1000, -1001]]),
-        (_NONE, _NONE),
-        ([[1, 2], [-inf, -inf], [7, 7]], [[3, 0], [0, 1], [-inf, -inf]]),
-    ]
-    for left, right in halves:
-        a, b = state_of(left), state_of(right)
-        lines = [f"a = ({_say_state(a)})", f"b = ({_say_state(b)})", "merge(a, b)"]
-        with trying(*lines):
-            _check_state(merge_states(a, b), _called(answer, a, b))
+    for pair in _PAIRS:
+        a, b = (online_step(*_before(*block), *block) for block in _blocks(pair))
+        with trying(f"a = ({_say_state(a)})", f"b = ({_say_state(b)})", "merge(a, b)"):
+            _check_state(merge_states(a, b), answer(*deepcopy((a, b))))
     return "Any cut, either order, an empty half included: keep it, it is the split-KV of notebook 07."
 
 
 @exercise
 def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
     """Scores of query heads that share KV heads, without repeating the keys in memory."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
+    randn = normal()
     for heads, kv_heads, n in [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (14, 2, 2), (28, 4, 5)]:
-        q = torch.randn(n, heads, 16, dtype=torch.float64, generator=generator)
-        k = torch.randn(9, kv_heads, 16, dtype=torch.float64, generator=generator)
-        with trying(f"scores(q {list(q.shape)}, k {list(k.shape)})"):
-            got, expected = _called(answer, q, k), grouped_scores(q, k)
-            if _shape(got) != _shape(expected):
-                raise Wrong("The scores have another shape.", _shape(expected), _shape(got))
-            got = got.to(expected.dtype)
-            right = torch.isclose(got, expected, rtol=1e-9, atol=1e-12)
-            if not right.all():
-                kv, g, i, key = (~right).nonzero()[0].tolist()
-                head = kv * (heads // kv_heads) + g
-                other = (torch.einsum("d,hd->h", q[i, head], k[key]) - got[kv, g, i, key]).abs() < 1e-9
-                read = f", the score with KV head {int(other.nonzero()[0])}" if other.any() else ""
-                wanted = f"[{kv}, {g}, {i}, {key}] = {expected[kv, g, i, key]:.5g}"
+        q, k = randn(n, heads, 16), randn(9, kv_heads, 16)
+        with trying(f"scores(q {shape(q)}, k {shape(k)})"):
+            got, expected = answer(*deepcopy((q, k))), grouped_scores(q, k)
+            agree(shape(expected), shape(got), "The scores have another shape.", str)
+            if at := first_wrong(expected, got):
+                kv, g, i, key = at
+                head, score = kv * (heads // kv_heads) + g, got[kv, g, i, key]
+                other = ((k[key] @ q[i, head] - score).abs() < 1e-9).nonzero()
+                read = f", the score with KV head {int(other[0])}" if len(other) else ""
                 said = f"The score of query {i}, head {head}, with key {key} of KV head {kv}:"
-                raise Wrong(said, wanted, f"{got[kv, g, i, key]:.5g}{read}")
-    q, k = torch.randn(1, 8, 16), torch.randn(32, 2, 16)
+                raise Wrong(said, f"{at} = {expected[kv, g, i, key]:.5g}", f"{score:.5g}{read}")
+    q, k = randn(1, 8, 16), randn(32, 2, 16)
     _, largest = largest_tensor(answer, q, k)  # not bounded: torch imports a lot for it
     if largest >= 8 * 32 * 16:
         message = "The scores are right, but the keys were repeated in memory on the way."
         wanted = f"no tensor larger than k, which has {k.numel():,} elements"
-        steps = [f"scores(q {list(q.shape)}, k {list(k.shape)})"]
-        raise Wrong(message, wanted, f"one of {largest:,}", operations=steps)
+        raise Wrong(message, wanted, f"one of {largest:,}", f"scores(q {shape(q)}, k {shape(k)})")
     return "Each group of query heads is the rows of one product with its KV head; nothing is repeated."

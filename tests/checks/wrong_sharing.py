@@ -156,6 +156,11 @@ def cached_by_remainder(prompt_tokens: int, n: int, block_size: int) -> tuple[in
     return (n - 1) * prompt_tokens, (n - 1) * (prompt_tokens - rest)
 
 
+def as_a_list(prompt_tokens: int, n: int, block_size: int) -> list[int]:
+    """Right: a pair may be written so."""
+    return list(cached_by_remainder(prompt_tokens, n, block_size))
+
+
 WRONG: dict[str, list[Any]] = {
     "reorder_beams": [
         same_tables_again,
@@ -180,5 +185,5 @@ WRONG: dict[str, list[Any]] = {
 RIGHT: dict[str, list[Any]] = {
     "reorder_beams": [first_child_keeps_the_table, by_counts],
     "beam_blocks": [by_case],
-    "saved_prefill": [cached_by_remainder],
+    "saved_prefill": [cached_by_remainder, as_a_list],
 }
