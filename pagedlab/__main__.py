@@ -1,4 +1,7 @@
-"""python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they used."""
+"""python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they used.
+
+python -m pagedlab --download [hub id] fetches a model first, Qwen2.5-0.5B-Instruct if none is named.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ import argparse
 import sys
 
 from pagedlab.attention import BACKENDS
+from pagedlab.model import DEFAULT_MODEL
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line's options."""
     parser = argparse.ArgumentParser(prog="python -m pagedlab", description="Continue prompts from a paged KV cache.")
-    parser.add_argument("prompts", nargs="+", metavar="prompt")
+    parser.add_argument("prompts", nargs="*", metavar="prompt")
     parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
+    parser.add_argument(
+        "--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help=f"from the hub: {DEFAULT_MODEL}"
+    )
     parser.add_argument("--attention", default="auto", metavar="BACKEND", help=", ".join(("auto", *BACKENDS)))
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -23,15 +30,24 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes that share the model, a part each")
     parser.add_argument("--chat", action="store_true", help="send each prompt as a user's chat message")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.prompts and not options.download:
+        parser.error("name a prompt, or --download")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     from pagedlab.engine import LLM
+    from pagedlab.model import download
     from pagedlab.sampling import SamplingParams
 
     try:
+        if options.download:
+            download(options.download)
+            options.model = options.model or options.download
+        if not options.prompts:
+            return 0
         params = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
         with LLM(
             options.model,

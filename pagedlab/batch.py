@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pagedlab.scheduler import Chunk
 
@@ -20,22 +21,19 @@ class Batch:
     [B + 1] as in pagedlab.attention. last_rows int64 [R]: the rows whose logits are wanted.
     """
 
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    block_tables: torch.Tensor
-    seq_lens: torch.Tensor
-    query_starts: torch.Tensor
-    last_rows: torch.Tensor
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    seq_lens: Tensor
+    query_starts: Tensor
+    last_rows: Tensor
 
 
 def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
     """Lay the chunks' tokens end to end. Wanted are the logits of each text's last token, if it is among them, and of
     the one before a draft and all drafted tokens."""
-    token_ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    last_rows: list[int] = []
+    token_ids, positions, slots, last_rows = list[int](), list[int](), list[int](), list[int]()
     tables = np.zeros((len(chunks), max(len(chunk.sequence.table.block_ids) for chunk in chunks)), np.int32)
     for b, chunk in enumerate(chunks):
         sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
@@ -46,7 +44,7 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         last_rows += range(len(token_ids) - chunk.num_rows, len(token_ids))
     query_starts = list(accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0))
 
-    def integers(values: list[int], dtype: type[np.signedinteger] = np.int64) -> torch.Tensor:
+    def integers(values: list[int], dtype: type[np.signedinteger] = np.int64) -> Tensor:
         return torch.from_numpy(np.array(values, dtype)).to(device, non_blocking=True)  # NumPy reads lists faster
 
     return Batch(

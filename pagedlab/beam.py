@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from pagedlab.request import Request, Sequence
 
@@ -18,18 +19,13 @@ EarlyStopping = bool | Literal["never"]
 
 
 class Beam(NamedTuple):
-    """A text so far: its new tokens, the sum of their log-probabilities, its score once it has ended."""
+    """A text so far: its new tokens, the sum of their log-probabilities, which beam of the step before it continues,
+    and its score once it has ended."""
 
     token_ids: tuple[int, ...]
     logprob: float
+    parent: int = 0
     score: float = float("-inf")
-
-
-class Step(NamedTuple):
-    """Beam i of the next step is beam `parent` of this one, with `token` behind it."""
-
-    parent: int
-    token: int
 
 
 @dataclass
@@ -47,7 +43,7 @@ class BeamSearch:
     running: list[Beam] = field(default_factory=lambda: [Beam((), 0.0)])
     ended: list[Beam] = field(default_factory=list)
 
-    def advance(self, logprobs: torch.Tensor) -> list[Step]:
+    def advance(self, logprobs: Tensor) -> list[Beam]:
         """Take the log-probabilities of the running beams' next tokens, fp32 [beams, V]; return who goes on.
 
         An empty list means that the search is over, and `ended` holds the texts, best first.
@@ -57,20 +53,18 @@ class BeamSearch:
         sums = torch.tensor([[beam.logprob] for beam in self.running], device=logprobs.device)
         best, flat = (logprobs + sums).flatten().topk(min(keep, logprobs.numel()))
         length = len(self.running[0].token_ids) + 1
-        steps: list[Step] = []
-        survivors: list[Beam] = []
+        going: list[Beam] = []
         for rank, (logprob, index) in enumerate(zip(best.tolist(), flat.tolist(), strict=True)):
-            step = Step(*divmod(index, logprobs.shape[1]))
-            beam = Beam((*self.running[step.parent].token_ids, step.token), logprob)
-            if length == self.max_tokens or step.token in self.eos_token_ids:
+            parent, token = divmod(index, logprobs.shape[1])
+            beam = Beam((*self.running[parent].token_ids, token), logprob, parent)
+            if length == self.max_tokens or token in self.eos_token_ids:
                 if rank < self.width:
                     self.ended.append(beam._replace(score=logprob / length**self.length_penalty))
-            elif len(steps) < self.width:
-                steps.append(step)
-                survivors.append(beam)
+            elif len(going) < self.width:
+                going.append(beam)
         self.ended = sorted(self.ended, key=lambda beam: -beam.score)[: self.width]  # stable: the older wins a tie
-        self.running = survivors
-        return steps if survivors and not self._is_over(length) else []
+        self.running = going
+        return going if going and not self._is_over(length) else []
 
     def _is_over(self, length: int) -> bool:
         if len(self.ended) < self.width:
@@ -82,23 +76,23 @@ class BeamSearch:
         return self.running[0].logprob / length**self.length_penalty <= self.ended[-1].score
 
 
-def advance_beams(request: Request, search: BeamSearch, logprobs: torch.Tensor) -> None:
+def advance_beams(request: Request, search: BeamSearch, logprobs: Tensor) -> None:
     """Take one step of the search, logprobs [width, V], and let the request's texts follow it.
 
     The tables of the beams that go on are forked, then all the old ones freed: no KV moves, only counts change.
     """
-    parents = request.sequences
-    first, steps = parents[0], search.advance(logprobs)
-    prompt, sequences = first.token_ids[: first.num_prompt_tokens], []
-    for i, beam in enumerate(search.running if steps else search.ended):
-        table = parents[steps[i].parent].table.fork() if steps else type(first.table)(first.table.pool)
-        sequence = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
-        sequence.cumulative_logprob = beam.logprob
-        if not steps:
-            sequence.score = beam.score
-            sequence.finish_reason = "stop" if beam.token_ids[-1] in search.eos_token_ids else "length"
-        sequences.append(sequence)
-        request.sequences = parents + sequences  # at once, so that an abort would free it
+    parents, going, texts = request.sequences, search.advance(logprobs), list[Sequence]()
+    first = parents[0]
+    prompt = first.token_ids[: first.num_prompt_tokens]
+    for i, beam in enumerate(going or search.ended):
+        table = parents[beam.parent].table.fork() if going else type(first.table)(first.table.pool)
+        text = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
+        text.cumulative_logprob = beam.logprob
+        if not going:
+            text.score = beam.score
+            text.finish_reason = "stop" if beam.token_ids[-1] in search.eos_token_ids else "length"
+        texts.append(text)
+        request.sequences = parents + texts  # at once, so that an abort would free it
     for parent in parents:
         parent.table.free()
-    request.sequences = sequences
+    request.sequences = texts

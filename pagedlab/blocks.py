@@ -76,11 +76,11 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        self._num_blocks = whole("num_blocks", num_blocks, 1)
-        self._block_size = whole("block_size", block_size, 1)
-        self._refcounts = [0] * self._num_blocks
+        self.num_blocks = whole("num_blocks", num_blocks, 1)
+        self.block_size = whole("block_size", block_size, 1)  # tokens a block
+        self._refcounts = [0] * self.num_blocks
         # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
-        self._free = list(range(self._num_blocks - 1, -1, -1))
+        self._free = list(reversed(range(self.num_blocks)))
         self._kept: set[int] = set()  # blocks whose contents outlive their last reference
         self._cached: OrderedDict[int, Any] = OrderedDict()  # the kept ones at count 0, oldest first
         self._lost: Callable[[int, bool], None] | None = None
@@ -93,16 +93,6 @@ class BlockPool:
         )
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks in all."""
-        return self._num_blocks
-
-    @property
-    def block_size(self) -> int:
-        """Tokens a block."""
-        return self._block_size
-
-    @property
     def num_free(self) -> int:
         """Blocks that `allocate` can hand out, cached ones included."""
         return len(self._free) + len(self._cached)
@@ -110,7 +100,7 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         """Blocks with a reference count above zero."""
-        return self._num_blocks - self.num_free
+        return self.num_blocks - self.num_free
 
     @property
     def num_cached(self) -> int:
@@ -127,7 +117,7 @@ class BlockPool:
             self._lose(block_id, "evict")
         else:
             raise OutOfBlocks(
-                f"no block is free: all {self._num_blocks} are in use; free a sequence, or make the pool larger"
+                f"no block is free: all {self.num_blocks} are in use; free a sequence, or make the pool larger"
             )
         self._refcounts[block_id] = 1
         self.emit("allocate", block_id)
@@ -137,10 +127,10 @@ class BlockPool:
     def share(self, block_id: int) -> int:
         """Add a reference to a used or cached block and return its id. `ValueError` if it is neither."""
         block_id = self._known(block_id)
-        if self._refcounts[block_id] == 0 and block_id not in self._cached:
-            raise ValueError(f"block {block_id} is free, so there is nothing to share; allocate() hands out blocks")
         revived = self._refcounts[block_id] == 0
         if revived:
+            if block_id not in self._cached:
+                raise ValueError(f"block {block_id} is free, so there is nothing to share; allocate() hands out blocks")
             del self._cached[block_id]
         self._refcounts[block_id] += 1
         self.emit("revive" if revived else "share", block_id)
@@ -178,7 +168,8 @@ class BlockPool:
         if self._lost is not None or self._kept:
             raise ValueError("the pool's kept blocks have an owner already: give every cache a pool of its own")
         self._lost = lost
-        self._cached = OrderedDict() if cached is None else cached
+        if cached is not None:
+            self._cached = cached
 
     @atomic()
     def forget(self, block_id: int) -> None:
@@ -190,7 +181,6 @@ class BlockPool:
                 self._free.append(block_id)
             self._lose(block_id, "forget")
 
-    @atomic()
     def will_write(self, block_id: int) -> None:
         """A table is about to write into this block, which it alone holds: a cache must not vouch for it any longer."""
         if self._lost is not None and block_id in self._kept:
@@ -214,7 +204,7 @@ class BlockPool:
             ("are both free and in use", used & (free.keys() | cached)),
             ("are both free and cached", free.keys() & cached),
             ("are cached but not marked to be kept", cached - self._kept),
-            ("are lost: neither in use nor free", set(range(self._num_blocks)) - used - free.keys() - cached),
+            ("are lost: neither in use nor free", set(range(self.num_blocks)) - used - free.keys() - cached),
         ):
             if blocks:
                 raise InvariantError(f"blocks {sorted(blocks)} {problem}")
@@ -247,9 +237,9 @@ class BlockPool:
 
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
-        if type(block_id) is int and 0 <= block_id < self._num_blocks:
+        if type(block_id) is int and 0 <= block_id < self.num_blocks:
             return block_id
-        return whole("block_id", block_id, 0, self._num_blocks - 1)
+        return whole("block_id", block_id, 0, self.num_blocks - 1)
 
 
 class BlockTable:
@@ -291,12 +281,10 @@ class BlockTable:
         copies = []
         if must_copy:
             copies.append(self.copy_last(fresh.pop(0)))
-        elif last_is_partial:
-            # It may have been full before a truncation, and cached as such. A reader's pool need not have caches.
-            will_write = getattr(self.pool, "will_write", None)
-            if will_write is not None:
-                will_write(self.block_ids[-1])
-        self.block_ids.extend(fresh)
+        elif last_is_partial and hasattr(self.pool, "will_write"):  # a reader's pool need not have caches
+            # It may have been full before a truncation, and cached as such.
+            self.pool.will_write(self.block_ids[-1])
+        self.block_ids += fresh
         self.num_tokens += n
         return copies
 
@@ -304,9 +292,8 @@ class BlockTable:
         """Let `destination`, just allocated, take the place of the last block, and give up the reference to that."""
         source = self.block_ids[-1]
         self.block_ids[-1] = destination
-        emit = getattr(self.pool, "emit", None)  # a reader's pool need not have events
-        if emit is not None:
-            emit("copy", destination, source)
+        if hasattr(self.pool, "emit"):  # a reader's pool need not have events
+            self.pool.emit("copy", destination, source)
         self.pool.release(source)
         return BlockCopy(source, destination)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from pagedlab.sampling import SamplingParams, sample
 from pagedlab.scheduler import Chunk, Request, Sequence
 
-Check = Callable[[torch.Tensor, Sequence, list[int], list[float], SamplingParams], tuple[list[int], list[float]]]
+Check = Callable[[Tensor, Sequence, list[int], list[float], SamplingParams], tuple[list[int], list[float]]]
 
 
 class Draw(NamedTuple):
@@ -28,11 +29,8 @@ class Draw(NamedTuple):
 
 
 def next_tokens(
-    logits: torch.Tensor,
-    speaking: list[Chunk],
-    params: Mapping[int, SamplingParams],
-    check: Check | None = None,
-) -> tuple[list[Draw], list[tuple[Request, torch.Tensor]]]:
+    logits: Tensor, speaking: list[Chunk], params: Mapping[int, SamplingParams], check: Check | None = None
+) -> tuple[list[Draw], list[tuple[Request, Tensor]]]:
     """Next tokens from the logits [R, V] of the chunks that were computed to their text's end, `num_rows` rows each.
 
     params: by request id. A prompt that asks for n texts gives n draws from its one row. A beam search gets its

@@ -14,13 +14,9 @@ class Detokenizer:
         self._tokenizer = tokenizer.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop
-        self._seen = ""
-        self._shown = 0
+        self._shown = 0  # characters of the text that were handed out
+        self.text = ""
         self.stopped = False
-
-    @property
-    def text(self) -> str:
-        return self._seen
 
     def push(self, token_id: int) -> None:
         """Take in the next token; `stopped` tells whether a stop string is complete with it."""
@@ -29,23 +25,23 @@ class Detokenizer:
         except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
             self._stream = DecodeStream(skip_special_tokens=True)
             piece = self._stream.step(self._tokenizer, token_id) or ""
-        begin = max(0, len(self._seen) - max(map(len, self._stop), default=1) + 1)
-        self._seen += piece
-        hits = [at for at in (self._seen.find(s, begin) for s in self._stop) if at >= 0]
+        begin = max(0, len(self.text) - max(map(len, self._stop), default=1) + 1)
+        self.text += piece
+        hits = [at for at in (self.text.find(s, begin) for s in self._stop) if at >= 0]
         if hits:
-            self._seen = self._seen[: min(hits)]
+            self.text = self.text[: min(hits)]
             self.stopped = True
 
     def finish(self, full_text: str) -> None:
         """No token follows: take over what the whole text has more, such as a character left incomplete."""
-        if not self.stopped and full_text.startswith(self._seen):
-            self._seen = full_text
+        if not self.stopped and full_text.startswith(self.text):
+            self.text = full_text
 
     def take(self, finished: bool) -> str:
         """The text not handed out yet. Until the end, a tail that may begin a stop string is held back."""
-        held = 0 if finished else max((_overlap(self._seen, s) for s in self._stop), default=0)
-        end = len(self._seen) - held
-        piece, self._shown = self._seen[self._shown : end], max(self._shown, end)
+        held = 0 if finished else max((_overlap(self.text, s) for s in self._stop), default=0)
+        end = len(self.text) - held
+        piece, self._shown = self.text[self._shown : end], max(self._shown, end)
         return piece
 
 

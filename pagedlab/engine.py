@@ -29,7 +29,7 @@ from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Job, Stats, Stream
 from pagedlab.prefix import PrefixCache
 from pagedlab.sampling import SamplingParams, one_each
-from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
+from pagedlab.scheduler import How, Request, Schedule, Scheduler, Sequence
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,6 +66,7 @@ class LLM:
 
     forward: Callable[..., torch.Tensor]  # `Model.forward`, or a faster one
     windows: Windows | None = None  # who runs several decode steps at once, if anybody does
+    speculation: Speculation | None = None  # who proposes tokens, if anybody does
 
     def __init__(
         self,
@@ -109,7 +110,6 @@ class LLM:
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
             self.attend = fastest_backend(self.model.device, verbose)
         cache = self.model.kv_cache(1, block_size)
-        self.speculation: Speculation | None = None
         if speculative is not None:
             from pagedlab.speculative import Speculation
 
@@ -169,7 +169,7 @@ class LLM:
                     except ValueError as error:
                         raise ValueError(f"prompt {i}: {error}" if len(batch) > 1 else str(error)) from None
                 while not all(completion.finished for completion in added):
-                    self._step_for_others()
+                    self.step_for_others()
             finally:
                 self.drop(added)
         return added
@@ -178,29 +178,14 @@ class LLM:
         """Yield the text of one prompt piece by piece. Leaving the loop early aborts the request."""
         params = one_each(sampling, 1)[0]
         if params.num_texts > 1:
-            raise ValueError(
-                f"stream yields one text and {params.num_texts} are asked for: use generate, or add and step"
-            )
+            raise ValueError(f"stream yields one text and {params.num_texts} are wanted: use generate, or add and step")
         with Held():
             return Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
-
-    def next_piece(self, completion: Completion) -> str:
-        """Of a request added with `stream`: step until there is new text, and return it; "" when there is no more."""
-        detokenizer = completion.outputs[0].detokenizer
-        assert detokenizer is not None
-        while not (piece := detokenizer.take(completion.finished)) and not completion.finished:
-            self._step_for_others()
-        return piece
 
     # ------------------------------------------------------------------ step by step
 
     def add(
-        self,
-        prompt: Prompt,
-        sampling: SamplingParams | None = None,
-        *,
-        stream: bool = False,
-        salt: str | None = None,
+        self, prompt: Prompt, sampling: SamplingParams | None = None, *, stream: bool = False, salt: str | None = None
     ) -> int:
         """Queue a prompt and return its request id. `ValueError`, with nothing queued, if it cannot be served."""
         params = one_each(sampling, 1)[0]
@@ -234,7 +219,7 @@ class LLM:
         """
         with Held() as hold:
             try:
-                touched = self._forward()
+                touched = self._take_step()
             finally:
                 if self.speculation:
                     self.speculation.clear()
@@ -246,81 +231,73 @@ class LLM:
         """For the next `step` to return: those that have finished, but for the ones that others wait for."""
         self._unseen = [c for c in completions if c.finished and c.request_id not in self._owned]
 
-    def _step_for_others(self) -> None:
+    def step_for_others(self) -> None:
         """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for `step`."""
         self._keep(self.step())
 
-    def _drawn(self) -> tuple[Schedule, list[Chunk], list[Draw], list[tuple[Request, torch.Tensor]], bool]:
-        """A step's or window's plan, the chunks whose texts go on, `next_tokens`, and if its blocks are registered."""
+    def _compute(self) -> tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]:
+        """A step's or window's plan, what `next_tokens` says of it, and whether its blocks are registered."""
         with let_through():
             pass  # an interrupt that waits is raised here, where nothing of this step has happened
-        going = self.windows.next() if self.windows else None
-        if going is None:
-            params = {request_id: job.params for request_id, job in self._jobs.items()}
-            if self.speculation:
-                self.speculation.propose(self.scheduler, params)
-            plan = self.scheduler.schedule()
-            self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-            if not plan.chunks:
-                return plan, [], [], [], True
-            try:
-                self.cache.copy_blocks(plan.copies)
-                if self.windows is None or not self.windows.start(plan, params):
-                    speaking = [chunk for chunk in plan.chunks if chunk.is_last]
-                    with let_through():
-                        logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
-                    check = self.speculation.check if self.speculation and self.speculation.drafts else None
-                    if not check:
-                        self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
-                    return plan, speaking, *next_tokens(logits, speaking, params, check), not check
+        if self.windows and (going := self.windows.next()):
+            return *going, [], False
+        params = {request_id: job.params for request_id, job in self._jobs.items()}
+        if self.speculation:
+            self.speculation.propose(self.scheduler, params)
+        plan = self.scheduler.schedule()
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+        if not plan.chunks:
+            return plan, [], [], True
+        try:
+            self.cache.copy_blocks(plan.copies)
+            if self.windows and self.windows.start(plan, params):
                 going = self.windows.next()
                 assert going is not None
-            except BaseException:
-                self.scheduler.undo(plan)
-                raise
-        plan, drawn = going
-        return plan, plan.chunks, drawn, [], False
+                return *going, [], False
+            with let_through():
+                logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
+            check = self.speculation.check if self.speculation and self.speculation.drafts else None
+            if not check:
+                self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
+            speaking = [chunk for chunk in plan.chunks if chunk.is_last]
+            return plan, *next_tokens(logits, speaking, params, check), not check
+        except BaseException:
+            self.scheduler.undo(plan)
+            raise
 
-    def _forward(self) -> list[Completion]:
+    def _take_step(self) -> list[Completion]:
         began = time.perf_counter()
-        plan, speaking, drawn, searches, registered = self._drawn()
+        plan, draws, searches, registered = self._compute()
         self.plan = plan
         if not plan.chunks:
             return []
         self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-        jobs = {i: self._jobs[i] for i in dict.fromkeys(chunk.request.request_id for chunk in plan.chunks)}
+        jobs = {chunk.request: self._jobs[chunk.request.request_id] for chunk in plan.chunks}
         completions = [job.completion for job in jobs.values()]
         try:
             if self.speculation:
-                for draw in drawn:
+                for draw in draws:
                     self.speculation.settle(draw.sequence, len(draw.tokens) - 1)
             if not registered:
                 self._remember(plan)
-            num_new = 0
             # All forks first: a text that ends with its first token frees the blocks its siblings start from.
-            texts = [jobs[d.request.request_id].fork(d.sequence) if d.nth else d.sequence for d in drawn]
-            for draw, sequence in zip(drawn, texts, strict=True):
-                sequence.drop_draft()  # accepted tokens come back one by one: any of them may end the text
-                for token, logprob in zip(draw.tokens, draw.logprobs, strict=True):
-                    if sequence.finish_reason is None:
-                        jobs[draw.request.request_id].extend(sequence, token, logprob)
-                        num_new += 1
+            texts = [jobs[draw.request].fork(draw.sequence) if draw.nth else draw.sequence for draw in draws]
+            new = sum(jobs[d.request].extend(text, d.tokens, d.logprobs) for d, text in zip(draws, texts, strict=True))
             for request, logprobs in searches:
-                jobs[request.request_id].search(logprobs)
+                jobs[request].search(logprobs)
         except BaseException:
             self.drop(completions)
             raise
         now = time.perf_counter()
-        for request_id in dict.fromkeys(chunk.request.request_id for chunk in speaking):
-            jobs[request_id].note_times(now)
+        for request in dict.fromkeys([*(draw.request for draw in draws), *(request for request, _ in searches)]):
+            jobs[request].note_times(now)
         for completion in completions:
             if completion.finished:
                 self.scheduler.remove(self._jobs.pop(completion.request_id).request)
+        new += sum(len(request.sequences) for request, _ in searches)
         cached = self.scheduler.cached_tokens - self._cached_before
-        num_new += sum(len(request.sequences) for request, _ in searches)
-        if self.speculation:
-            self.stats.record_drafts(self.speculation.checked)
-        self.stats.record(plan, num_new, cached, self._used(), now - began)
+        drafts = self.speculation.checked if self.speculation else []
+        self.stats.record(plan, new, cached, self._used(), now - began, drafts)
         for callback in tuple(self._callbacks):
             try:
                 callback()
@@ -353,12 +330,11 @@ class LLM:
     @atomic()
     def abort(self, request_id: int) -> None:
         """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored."""
-        if request_id not in self._jobs:
+        if (job := self._jobs.pop(request_id, None)) is None:
             return
-        request = self._jobs.pop(request_id).request
-        for sequence in request.unfinished:
-            sequence.finish_reason = "abort"
-        self.scheduler.remove(request)
+        for text in job.request.unfinished:
+            text.finish_reason = "abort"
+        self.scheduler.remove(job.request)
         self.stats.blocks_used = self._used()
 
     # ------------------------------------------------------------------ for those who watch

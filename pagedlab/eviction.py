@@ -25,15 +25,10 @@ from typing import Any, Protocol
 class Candidate(Protocol):
     """What a rank may look at: a block in the prefix cache, see `pagedlab.prefix.Entry`."""
 
-    @property
-    def hash(self) -> bytes: ...
-    @property
-    def parent(self) -> Any: ...
-    @property
-    def hits(self) -> int: ...
-
-    generation: int
+    hash: bytes
+    parent: Any
     registered: int
+    hits: int
 
 
 Rank = Callable[[Any, int], float]

@@ -1,8 +1,7 @@
 """The tensors behind the blocks: one pair of [num_blocks, block_size, num_kv_heads, head_dim] a layer.
 
-A token's slot is its block times the block size plus its offset, so a layer's cache seen as
-[num_blocks * block_size, num_kv_heads, head_dim] is list(block_ids)ed by slots directly. Which block belongs to whom
-is not known here: see blocks.py.
+A token's slot is its block times the block size plus its offset, so a layer's cache seen as [num_blocks * block_size,
+num_kv_heads, head_dim] is indexed by slots directly. Which block belongs to whom is not known here: see blocks.py.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from pagedlab.arguments import whole
 from pagedlab.blocks import BlockCopy
@@ -27,15 +25,12 @@ SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 class HostBlocks(NamedTuple):
     """Blocks parked in host memory, each tensor [num_layers, n, block_size, num_kv_heads, head_dim]."""
 
-    keys: Tensor
-    values: Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
 class KVCache:
-    """Keys and values of every block in every layer. Fresh slots hold whatever the memory held.
-
-    `ValueError` for sizes that are none, and for more blocks than the device has memory for.
-    """
+    """Keys and values of every block and layer; fresh slots hold anything. `ValueError` for more than memory holds."""
 
     def __init__(
         self,
@@ -49,20 +44,20 @@ class KVCache:
     ) -> None:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [whole(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
-        #: Bytes of one block's keys and values in all layers.
-        self.bytes_per_block = 2 * math.prod(shape) // shape[1] * dtype.itemsize
-        _refuse_more_than_there_is(shape[1], self.bytes_per_block, torch.device(device))
-        self.block_size = shape[2]
+        need, (has, here) = 2 * math.prod(shape) * dtype.itemsize, _memory(torch.device(device))
+        self.block_size, self.bytes_per_block = shape[2], need // shape[1]  # of keys and values in all layers
+        if need > has:
+            blocks = f"{shape[1]:,} blocks of {self.bytes_per_block / 2**10:,g} KiB take {-(-need // 2**30):,} GiB"
+            raise ValueError(f"{blocks}, and {here} {has / 2**30:,.1f} GiB: lower num_blocks")
         self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
         self._in_triton = compiles_for(self.keys.device)  # one launch for keys and values, instead of several
 
     def blocks_that_fit(self) -> int:
         """How many such blocks a cache on this device should hold, given the memory that is free now."""
-        device = self.keys.device
-        memory = int(GPU_KV_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else CPU_KV_BYTES
-        return max(1, memory // self.bytes_per_block)
+        memory = GPU_KV_SHARE * torch.cuda.mem_get_info(self.keys.device)[0] if self.keys.is_cuda else CPU_KV_BYTES
+        return max(1, int(memory) // self.bytes_per_block)
 
-    def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer; at -1, nothing."""
         if self._in_triton:
             from pagedlab.kernels.cache import write_kv
@@ -101,16 +96,10 @@ class KVCache:
         self.values[:, list(block_ids)] = parked.values.to(self.values.device, non_blocking=True)
 
 
-def _refuse_more_than_there_is(num_blocks: int, block: int, device: torch.device) -> None:
-    """`ValueError` if so many blocks of so many bytes pass a GPU's free memory, or a machine's memory where known."""
-    if device.type == "cuda":  # what torch keeps in reserve is free for its tensors
+def _memory(device: torch.device) -> tuple[float, str]:
+    """Bytes that tensors may take, and words for it: what is free on a GPU, else all there are, or no limit known."""
+    if device.type == "cuda":  # what torch keeps in reserve is free too
         reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        place, there = "GPU", torch.cuda.mem_get_info(device)[0] + reserve
-    elif device.type == "cpu" and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys():
-        place, there = "machine", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return
-    if num_blocks * block > there:
-        need, has = (f"{size / 2**30:,.1f}".removesuffix(".0") for size in (num_blocks * block, there))
-        blocks = f"{num_blocks:,} blocks of {block / 2**10:,g} KiB take {need} GiB"
-        raise ValueError(f"{blocks}, and this {place} has {has} GiB{' free' * (place == 'GPU')}: lower num_blocks")
+        return torch.cuda.mem_get_info(device)[0] + reserve, "free on this GPU are"
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
+    return has, "this machine has"

@@ -1,4 +1,4 @@
-"""Qwen and friends: finding a checkpoint, loading it, and the hook through which its attention runs on pages.
+"""Qwen and friends: finding, fetching and loading a checkpoint, and the hook by which its attention runs on pages.
 
 The stock transformers module stays as it is. It lets an attention function be chosen by name and passes it
 the keyword arguments of the forward call; ours takes `pages` from there, stores the new keys and values by
@@ -7,27 +7,28 @@ slot, and attends through the block tables. All tokens of all requests travel as
 
 from __future__ import annotations
 
+import json
 import operator
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from pagedlab.arguments import one_of, shown, whole
+from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
 from pagedlab.shipped import data_folder
 
-if TYPE_CHECKING:
-    from pagedlab.attention import PagedAttention
-
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TINY_MODEL = data_folder("tiny-qwen2")
-HUB_SECONDS = 3.0  # how long a hub may take to answer before the shipped model is taken instead
+FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # what a checkpoint has on the hub
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,17 @@ class Model:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end a text: the generation config's, else the tokenizer's."""
+        """Tokens that end a text: the generation config's, else the tokenizer's. `ValueError` if they are no tokens."""
         eos = self.module.generation_config.eos_token_id
-        eos = self.tokenizer.eos_token_id if eos is None else eos
-        return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
+        ids = eos if isinstance(eos, list) else [self.tokenizer.eos_token_id if eos is None else eos]
+        return frozenset(whole(f"eos_token_id in {self.name}/generation_config.json", i) for i in ids if i is not None)
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """A cache of this model's shape, dtype and device."""
-        config = self.module.config
+        config, kind = self.module.config, (self.module.dtype, self.device)
         num_kv_heads = config.num_key_value_heads // self.num_ranks
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return self.new_cache(
-            config.num_hidden_layers, num_blocks, block_size, num_kv_heads, head_dim, self.module.dtype, self.device
-        )
+        return self.new_cache(config.num_hidden_layers, num_blocks, block_size, num_kv_heads, head_dim, *kind)
 
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
         """Run the model over a ragged batch, storing KV in `cache`: logits [R, V] of the rows asked for."""
@@ -124,10 +123,13 @@ class Model:
         """Token ids of a text, of chat messages (through the model's chat template), or ids as they are."""
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
-        if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
-            if not self.tokenizer.chat_template:
-                raise ValueError(f"{self.name} has no chat template: pass the prompt as a text instead of messages")
-            text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+        messages = isinstance(prompt, list) and all(isinstance(m, dict) and {"role", "content"} <= {*m} for m in prompt)
+        if messages and prompt:
+            try:
+                text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+            except Exception as error:  # jinja's, the template's own, or transformers' where there is no template
+                lacks = f"{self.name} has no chat template that takes these messages ({_in_short(error)})"
+                raise ValueError(f"{lacks}: give each a text as content, or pass a text as the prompt") from None
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return prompt  # type: ignore[return-value]
 
@@ -136,21 +138,16 @@ class Model:
         try:
             ids = [operator.index(i) for i in self.encode(prompt)]
         except TypeError:
-            raise ValueError(
-                "a prompt is a text, a list of whole numbers (token ids), or a list of chat messages "
-                f"({{'role': ..., 'content': ...}}), got {str(prompt)[:60]!r}"
-            ) from None
+            kinds = "a text, a list of whole numbers (token ids), or a list of chat messages (role and content)"
+            raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
         size = self.vocab_size
-        if min(ids) < 0 or max(ids) >= size:
-            outside = next(i for i in ids if not 0 <= i < size)
-            raise ValueError(f"token id {outside} is not in the vocabulary: ids go from 0 to {size - 1}")
+        if outside := [i for i in ids if not 0 <= i < size]:
+            raise ValueError(f"token id {outside[0]} is not in the vocabulary: ids go from 0 to {size - 1}")
         if len(ids) >= self.max_length:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens and {self.name} takes {self.max_length}, "
-                "new ones included: shorten it"
-            )
+            takes = f"{self.name} takes {self.max_length}, new ones included"
+            raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")
         return ids
 
     def decode(self, token_ids: list[int]) -> str:
@@ -163,27 +160,60 @@ class Model:
 
 def is_one_prompt(prompts: Any) -> bool:
     """A text, a list of ids and a list of messages are one prompt; a list of any of these is several."""
-    if not isinstance(prompts, (list, tuple, np.ndarray)):
-        return True
-    return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))
+    several = isinstance(prompts, (list, tuple, np.ndarray))
+    return not several or (len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer)))
 
 
 def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
-    """Return which checkpoint to load and why.
-
-    The argument first, then the environment variable PAGEDLAB_MODEL, then Qwen2.5-0.5B-Instruct if it is
-    cached or the hub answers within seconds, then the tiny model shipped with pagedlab.
+    """Return which checkpoint to load and why: the argument, else what PAGEDLAB_MODEL names, else Qwen2.5-0.5B-Instruct
+    if it lies whole in the local Hugging Face cache, else the tiny model shipped with pagedlab. No network is asked.
     """
     if name is not None:
-        return os.fspath(name), "you asked for it"
+        return os.fspath(name) if isinstance(name, os.PathLike) else str(name), "you asked for it"
     if os.environ.get("PAGEDLAB_MODEL"):
         return os.environ["PAGEDLAB_MODEL"], "PAGEDLAB_MODEL says so"
-    if _is_cached(DEFAULT_MODEL):
+    with suppress(ValueError):
+        _locate(DEFAULT_MODEL)
         return DEFAULT_MODEL, "it is in the local Hugging Face cache"
-    problem = _hub_problem(DEFAULT_MODEL)
-    if problem is None:
-        return DEFAULT_MODEL, "the Hugging Face hub has it"
-    return str(TINY_MODEL), f"{DEFAULT_MODEL} is not cached and {problem}"
+    fetch = "python -m pagedlab --download or pagedlab.model.download() fetches it"
+    return str(TINY_MODEL), f"{DEFAULT_MODEL} is not on this machine: {fetch}"
+
+
+def download(name: str = DEFAULT_MODEL) -> None:
+    """Fetch a checkpoint from the Hugging Face hub into the local cache, saying first what it costs.
+
+    What has come stays when you stop it or the hub goes away, and the next call goes on from there (huggingface_hub's
+    own would begin a file anew). The cache knows the model once its last file is whole. `ValueError` says what failed.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub import file_download as hub
+
+    try:
+        info: Any = HfApi().model_info(name, files_metadata=True, timeout=10)
+        home = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
+        for folder in (home / "refs", home / "snapshots" / info.sha):
+            folder.mkdir(parents=True, exist_ok=True)
+        with hub.WeakFileLock(home / "download.lock", timeout=1):
+            files = [f for f in info.siblings if "/" not in f.rfilename and any(map(Path(f.rfilename).match, FILES))]
+            todo = {folder / f.rfilename: f.size for f in files if not (folder / f.rfilename).is_file()}
+            cost = sum(todo.values()) - sum(part.stat().st_size for part in folder.glob("*.incomplete"))
+            print(f"{name}: {cost / 1e6:,.0f} MB into {folder}; stop it when you like, the next call goes on")
+            if not any(file.rfilename.endswith(".safetensors") for file in files):
+                raise OSError("the hub has no *.safetensors of it")
+            if cost > (room := shutil.disk_usage(folder).free):
+                raise OSError(f"the disk has room for {room / 1e6:,.0f} MB")
+            for path, size in todo.items():
+                part, url = Path(f"{path}.incomplete"), hub.hf_hub_url(name, path.name, revision=info.sha)
+                with part.open("ab") as out:
+                    hub.http_get(url, out, resume_size=out.tell(), expected_size=size, headers=hub.build_hf_headers())
+                part.replace(path)
+            (home / "refs" / "main").write_text(info.sha)
+    except (Exception, KeyboardInterrupt) as error:
+        words = {"RepositoryNotFoundError": "the hub has no such model", "TransportError": "the hub does not answer"}
+        words |= {"KeyboardInterrupt": "stopped", "Timeout": "another process is fetching it"}
+        why = next((words[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in words), _in_short(error))
+        raise ValueError(f"{name} was not fetched ({why}): try again, what came is kept") from None
+    print(f"{name} is complete")
 
 
 def load_model(
@@ -195,145 +225,106 @@ def load_model(
 ) -> Model:
     """Load a Qwen2-, Qwen3- or Llama-shaped checkpoint by hub id, folder or .gguf file, and say which and why.
 
-    device "auto": the GPU if there is one. dtype "auto": bfloat16 on a GPU, float32 on a CPU. `ValueError` if
-    the name leads to no usable checkpoint. Weights are safetensors or GGUF; no code from the hub is run.
+    device "auto": the GPU if there is one. dtype "auto": bfloat16 on a GPU, float32 on a CPU. `ValueError` if the name
+    leads to no usable checkpoint. Weights are safetensors or GGUF; nothing is fetched, and no code from the hub is run.
     prepare: what to do with the transformers module before it is moved to the device.
     """
-    from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    import transformers
 
-    AttentionInterface.register("pagedlab", paged_hook)
+    transformers.AttentionInterface.register("pagedlab", paged_hook)
     source, reason = choose_model(name)
-    target = _device(device)
-    kind = _dtype(dtype, target)
-    where = _locate(source)
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            **where,
-            dtype=kind,
-            attn_implementation="pagedlab",
-            use_safetensors=None if "gguf_file" in where else True,
-            output_loading_info=True,
-        )
-    except Exception as error:  # transformers, safetensors, tokenizers and gguf each raise kinds of their own
-        raise ValueError(f"cannot load {source!r}: {_first_sentence(error)}") from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-    module, report = loaded
-    if report["missing_keys"]:  # transformers would run it, with random numbers in their place
-        names = sorted(report["missing_keys"])
-        raise ValueError(f"{source!r} lacks {len(names)} of the model's weights, the first is {names[0]}")
-    _refuse_other_attention(module.config, source)
+    target, kind = _where_to_run(device, dtype)
+    tokenizer = _read("Tokenizer", source)
+    how = {"dtype": kind, "attn_implementation": "pagedlab", "use_safetensors": ".gguf" not in source or None}
+    module, report = _read("ModelForCausalLM", source, **how, ignore_mismatched_sizes=True, output_loading_info=True)
+    short = Path(source).name if os.path.exists(os.path.expanduser(source)) else source
+    model = Model(module, tokenizer, short, reason)
+    if problem := _misfit(model, report):
+        raise ValueError(f"{source!r} {problem}")
     if prepare:
         prepare(module)
     module.to(target).eval()
-    model = Model(module, tokenizer, _short_name(source), reason)
     if verbose:
         print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 
-def _locate(source: str) -> dict[str, Any]:
-    """Keyword arguments of `from_pretrained` for a hub id, folder or .gguf file; `ValueError` if it is none."""
-    path = Path(source).expanduser()
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ValueError(f"there is no GGUF file {source!r}")
-        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ValueError(f"{source!r} holds no config.json: name a folder saved by save_pretrained")
-        if not any(path.glob("*.safetensors")):
-            raise ValueError(f"{source!r} holds no weights: a *.safetensors file must lie beside config.json")
-        if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-            raise ValueError(f"{source!r} holds no tokenizer: tokenizer.json must lie beside config.json")
-        return {"pretrained_model_name_or_path": str(path)}
-    if source.count("/") > 1 or source.startswith((".", "/", "~")):
-        raise ValueError(
-            f"there is no folder {source!r}: name a folder, a .gguf file or a hub id such as {DEFAULT_MODEL}"
-        )
-    cached = _is_cached(source)
-    problem = None if cached else _hub_problem(source)
-    if problem:
-        raise ValueError(f"{source!r} is no folder here, is not in the local Hugging Face cache, and {problem}")
-    return {"pretrained_model_name_or_path": source, "local_files_only": cached}
-
-
 def read_config(source: str) -> Any:
     """The config of a checkpoint, without its weights; `ValueError` if there is none."""
-    from transformers import AutoConfig
+    return _read("Config", source)
 
+
+def _read(kind: str, source: str, **options: Any) -> Any:
+    """What one of transformers' Auto classes reads, without its reports; all that it raises becomes `ValueError`."""
+    import transformers
+    from transformers.utils import logging
+
+    where, bars, level = _locate(source), logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
-        return AutoConfig.from_pretrained(**_locate(source))
-    except OSError as error:
-        raise ValueError(f"cannot read the config of {source!r}: {_first_sentence(error)}") from error
+        return getattr(transformers, f"Auto{kind}").from_pretrained(**where, **options)
+    except Exception as error:  # transformers, safetensors, tokenizers and gguf each raise kinds of their own
+        what = f"the {kind.partition('For')[0].lower()} of {source!r}"
+        raise ValueError(f"cannot load {what}, fetch it again or name another: {_in_short(error)}") from None
+    finally:
+        logging.set_verbosity(level)
+        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
 
 
-def _is_cached(hub_id: str) -> bool:
-    """Whether the weights, not just the config, lie in the local Hugging Face cache."""
-    from huggingface_hub import try_to_load_from_cache
+def _locate(source: str) -> dict[str, Any]:
+    """Keyword arguments of `from_pretrained` for a hub id, folder or .gguf file; `ValueError` if it is none."""
+    from huggingface_hub import snapshot_download
 
-    names = ("model.safetensors", "model.safetensors.index.json")
-    return any(isinstance(try_to_load_from_cache(hub_id, name), str) for name in names)
+    path, hint = Path(os.path.expanduser(source)), "name a folder saved by save_pretrained"
+    if path.suffix == ".gguf" and path.is_file():
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    if not os.path.isdir(path):
+        if path.suffix == ".gguf" or source.count("/") > 1 or source.startswith((".", "/", "~")):
+            raise ValueError(f"there is no {source!r}: name a folder, a .gguf file or a hub id like {DEFAULT_MODEL}")
+        hint = f"python -m pagedlab --download {source} fetches it"
+        try:
+            path = Path(snapshot_download(source, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True))
+        except FileNotFoundError:
+            raise ValueError(f"{source!r} is no folder and not in the local Hugging Face cache: {hint}") from None
+    for kind, name in (("config", "config.json"), ("weights", "*.safetensors"), ("tokenizer", "tokenizer.*")):
+        if not any(file.is_file() for file in path.glob(name)):
+            raise ValueError(f"{source!r} holds no {kind} ({name}): {hint}")
+    for file in path.glob("*config.json"):
+        try:
+            dict(**json.loads(file.read_bytes()))
+        except (OSError, TypeError, ValueError) as error:
+            raise ValueError(f"{source!r} has a damaged {file.name}, fetch it again: {_in_short(error)}") from None
+    return {"pretrained_model_name_or_path": str(path)}
 
 
-def _hub_problem(hub_id: str) -> str | None:
-    """Why the hub cannot serve this model, in a few words; None if it can. Takes a few seconds at most."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE forbids asking the hub"
-    try:
-        HfApi().model_info(hub_id, timeout=HUB_SECONDS)
-    except RepositoryNotFoundError:
-        return "the hub has no public model of that name"
-    except Exception as error:  # whatever keeps it from answering, the reader is better served without it
-        return f"the hub did not answer ({type(error).__name__})"
+def _misfit(model: Model, report: dict[str, Any]) -> str | None:
+    """What keeps a model that transformers has loaded from being what its files say, or from running on pages."""
+    config = model.module.config
+    layers = getattr(config, "layer_types", None) or ["sliding" if getattr(config, "sliding_window", None) else "full"]
+    if getattr(config, "num_key_value_heads", None) is None:
+        return f"is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama"
+    if any(not kind.startswith("full") for kind in layers):
+        return "has layers with a sliding window; pagedlab runs models that attend to everything"
+    for fault in ("missing", "unexpected", "mismatched"):  # transformers would draw random numbers, or look away
+        if keys := sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"]):
+            return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: fetch config.json and weights again"
+    for name, weight in model.module.named_parameters():  # a sum is one quick pass, and float16's own may overflow
+        if not (weight.sum().isfinite() or weight.isfinite().all()):
+            return f"has NaN or infinite weights, the first in {name}: fetch them again"
+    if (top := max([len(model.tokenizer) - 1, *model.eos_token_ids])) >= config.vocab_size:
+        return f"names token {top} and embeds {config.vocab_size}: its tokenizer or eos_token_id is another model's"
     return None
 
 
-def _refuse_other_attention(config: Any, source: str) -> None:
-    """Raise `ValueError` for a model whose attention is not the plain causal one that `paged_hook` computes."""
-    if getattr(config, "num_key_value_heads", None) is None:
-        raise ValueError(f"{source!r} is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama")
-    layers = getattr(config, "layer_types", None) or ["sliding" if getattr(config, "sliding_window", None) else "full"]
-    if any(not kind.startswith("full") for kind in layers):
-        raise ValueError(f"{source!r} has layers with a sliding window; pagedlab runs models that attend to everything")
+def _where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, torch.dtype]:
+    """What "auto" means: the GPU in bfloat16 if there is one, else the CPU in float32."""
+    gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
+    name = "device" if gpus else "device, where torch sees no GPU,"
+    place = one_of(name, str(device), ("auto", "cpu", *gpus)).replace("auto", [*gpus, "cpu"][0])
+    kind = one_of("dtype", str(dtype).removeprefix("torch."), ("auto", "float32", "float16", "bfloat16", "float64"))
+    return torch.device(place), getattr(torch, kind.replace("auto", "float32" if place == "cpu" else "bfloat16"))
 
 
-def _is_message(message: object) -> bool:
-    return isinstance(message, dict) and "role" in message and "content" in message
-
-
-def _device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        target = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"there is no device {device!r}: use 'auto', 'cpu' or 'cuda'") from None
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' but torch sees no GPU: use 'cpu' or 'auto'")
-    return target
-
-
-def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    if dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if kind not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        raise ValueError(f"there is no dtype {dtype!r} to run in: use 'auto', 'float32', 'float16' or 'bfloat16'")
-    return kind
-
-
-def _short_name(source: str) -> str:
-    return Path(source).name if Path(source).expanduser().exists() else source
-
-
-def _first_sentence(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+def _in_short(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split()).partition(". ")[0][:200]

@@ -87,46 +87,44 @@ class Job:
     beams: BeamSearch | None = None
 
     def __post_init__(self) -> None:
-        self.ends = frozenset() if self.params.ignore_eos else self.model.eos_token_ids
-        if (p := self.params).beam_width:
-            self.beams = BeamSearch(
-                p.beam_width, self.request.max_tokens, self.ends, p.length_penalty, p.early_stopping
-            )
+        p, most = self.params, self.request.max_tokens
+        self.ends = frozenset() if p.ignore_eos else self.model.eos_token_ids
+        if p.beam_width:
+            self.beams = BeamSearch(p.beam_width, most, self.ends, p.length_penalty, p.early_stopping)
 
-    def show(self, sequence: Sequence, stream: bool = False) -> Output:
+    def show(self, text: Sequence, stream: bool = False) -> None:
         """Hand a text out, in pieces if that is wanted."""
-        needs_text = stream or self.params.stop
-        detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop)) if needs_text else None
-        self.completion.outputs.append(Output(sequence, detokenizer, self.model.decode))
-        return self.completion.outputs[-1]
+        needs_pieces = stream or self.params.stop
+        detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop)) if needs_pieces else None
+        self.completion.outputs.append(Output(text, detokenizer, self.model.decode))
 
     def fork(self, first: Sequence) -> Sequence:
         """One more text that continues the same prompt, over the same blocks."""
-        nth = len(self.request.sequences)
-        text = Sequence(
-            f"{first.name}.{nth}", first.table.fork(), first.token_ids[:], first.seed + nth, first.num_prompt_tokens
-        )
+        nth, table = len(self.request.sequences), first.table.fork()
+        text = Sequence(f"{first.name}.{nth}", table, first.token_ids[:], first.seed + nth, first.num_prompt_tokens)
         self.request.sequences.append(text)
         self.show(text)
         return text
 
-    def extend(self, text: Sequence, token: int, logprob: float) -> None:
-        """Add the new token to its text, and end the text if that was its last."""
+    def extend(self, text: Sequence, tokens: list[int], logprobs: list[float]) -> int:
+        """Add the new tokens to their text, up to the first that ends it, and return how many those are."""
         detokenizer = self.completion.outputs[self.request.sequences.index(text)].detokenizer
-        text.token_ids.append(token)
-        text.cumulative_logprob += logprob
-        ended = token in self.ends
-        if detokenizer and not ended:
-            detokenizer.push(token)
-            ended = detokenizer.stopped
-        if ended:
-            text.finish_reason = "stop"
-        elif text.num_outputs >= self.request.max_tokens:
-            text.finish_reason = "length"
-        if text.finish_reason:
-            if detokenizer:
-                detokenizer.finish(self.model.decode(text.output_ids))
-            text.table.free()
+        text.drop_draft()  # what was accepted of it is among the new tokens
+        for taken, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True), 1):
+            text.token_ids.append(token)
+            text.cumulative_logprob += logprob
+            if detokenizer and token not in self.ends:
+                detokenizer.push(token)
+            if token in self.ends or (detokenizer and detokenizer.stopped):
+                text.finish_reason = "stop"
+            elif text.num_outputs >= self.request.max_tokens:
+                text.finish_reason = "length"
+            if text.finish_reason:
+                if detokenizer:
+                    detokenizer.finish(self.model.decode(text.output_ids))
+                text.table.free()
+                return taken
+        return len(tokens)
 
     def search(self, logprobs: torch.Tensor) -> None:
         """Move a beam search on by one token. Its outputs are then the beams that go on, or the best that ended."""
@@ -149,10 +147,13 @@ class Stream(Iterator[str]):
         self._llm, self._completion = llm, completion
 
     def __next__(self) -> str:
+        detokenizer = self._completion.outputs[0].detokenizer
+        assert detokenizer is not None
         with Held() as hold:
             hold.undo = self.close
             try:
-                piece = self._llm.next_piece(self._completion)
+                while not (piece := detokenizer.take(self._completion.finished)) and not self._completion.finished:
+                    self._llm.step_for_others()
             except BaseException:
                 self.close()
                 raise
@@ -191,8 +192,10 @@ class Stats:
     accepted_tokens: int = 0
     seconds: float = 0.0
 
-    def record(self, plan: Schedule, new_tokens: int, cached_tokens: int, blocks_used: int, seconds: float) -> None:
-        """Count a step of that plan. cached_tokens and blocks_used are the totals after it."""
+    def record(
+        self, plan: Schedule, new_tokens: int, cached_tokens: int, blocks_used: int, seconds: float, drafts: list[Any]
+    ) -> None:
+        """Count a step of that plan, and the drafts it checked. cached_tokens and blocks_used are totals after it."""
         self.steps += plan.passes
         for _, sequence, start, stop in plan.chunks:
             self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
@@ -201,12 +204,9 @@ class Stats:
         self.swaps += sum(how == "swap" for _, how in plan.preempted)
         self.cached_tokens, self.blocks_used = cached_tokens, blocks_used
         self.seconds += seconds
-
-    def record_drafts(self, checked: list[Any]) -> None:
-        """Count the drafts that a step checked."""
-        self.drafts += len(checked)
-        self.drafted_tokens += sum(len(draft.tokens) for draft in checked)
-        self.accepted_tokens += sum(draft.accepted for draft in checked)
+        self.drafts += len(drafts)
+        self.drafted_tokens += sum(len(draft.tokens) for draft in drafts)
+        self.accepted_tokens += sum(draft.accepted for draft in drafts)
 
     @property
     def acceptance_length(self) -> float:

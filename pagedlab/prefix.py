@@ -39,22 +39,16 @@ RANKS: dict[str, Rank | None] = {"lru": None, "fifo": fifo, "lfu": lfu, "slru": 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A registered block. No two registrations share a generation, not even two of the same block."""
+    """One registration of a block. The same block registered again is another entry, and no two are equal."""
 
     block_id: int
-    generation: int
     hash: bytes
     tokens: bytes  # little-endian int32
     parent: Entry | None  # None for the first block of a prompt
     salt: str | None
-    registered: int  # for the FIFO order
+    registered: int  # running number, for the FIFO order
     hits: int = 0
     children: set[Entry] = field(default_factory=set)
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """Block id and generation."""
-        return self.block_id, self.generation
 
 
 @dataclass
@@ -70,15 +64,6 @@ class PrefixStats:
     merged_blocks: int = 0  # computed twice: the second copy was given back
     evicted_blocks: int = 0
     forgotten_blocks: int = 0  # written again, stranded or cleared
-    evicted_tokens: int = 0
-
-    @property
-    def missed_tokens(self) -> int:
-        return self.asked_tokens - self.hit_tokens
-
-    @property
-    def missed_blocks(self) -> int:
-        return self.asked_blocks - self.hit_blocks
 
     @property
     def hit_rate(self) -> float:
@@ -127,8 +112,8 @@ def hash_chain(
 ) -> list[bytes]:
     """The names of the full blocks of `token_ids`, first to last."""
     blocks = _Blocks(whole("block_size", block_size, 1), _choose("hash", hash, HASHES))
-    valid_text("salt", salt)
-    return [name for _, name in blocks.chain(token_ids, 0, len(token_ids) // block_size, blocks.root(salt))]
+    root = blocks.root(valid_text("salt", salt))
+    return [name for _, name in blocks.chain(token_ids, 0, len(token_ids) // block_size, root)]
 
 
 class PrefixCache:
@@ -152,16 +137,15 @@ class PrefixCache:
         *,
         block_table: type[BlockTable] = BlockTable,
     ) -> None:
-        hasher = _choose("hash", hash, HASHES)
         rank = _choose("eviction", eviction, RANKS)
         with_verbs("the pool of a prefix cache", pool, ("attach", "keep", "forget", "will_write", "emit"))
         self.pool = pool
         self.salt = valid_text("salt", salt)
         self.stats = PrefixStats()
-        self._blocks = _Blocks(pool.block_size, hasher)
+        self._blocks = _Blocks(pool.block_size, _choose("hash", hash, HASHES))
         self._trusts_names = hash == "sha256"
         self._new_table = block_table
-        self._generations = count()
+        self._numbers = count()
         self._by_block: dict[int, Entry] = {}
         self._by_name: dict[bytes, list[Entry]] = {}  # more than one where names collide
         pool.attach(self._lost, rank and Ranked(lambda block_id: rank(self._by_block[block_id], self.stats.lookups)))
@@ -256,6 +240,7 @@ class PrefixCache:
                 f"block {parent.block_id} of the table is registered with other tokens or under another salt: "
                 "give insert the tokens that were computed, and the salt that match was given"
             )
+        # All of them first: tokens that cannot be packed are found before anything changes.
         new = list(self._blocks.chain(token_ids, start, stop, parent.hash if parent else self._blocks.root(salt)))
         entered = []
         for i, (tokens, name) in enumerate(new, start):
@@ -293,14 +278,11 @@ class PrefixCache:
 
     def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
         """Whether the entry found by its name is the block that is meant: by induction, whether all its past is."""
-        same_parent = entry.parent.identity == parent.identity if entry.parent and parent else entry.parent is parent
-        return entry.tokens == tokens and same_parent and entry.salt == salt
+        return entry.tokens == tokens and entry.parent is parent and entry.salt == salt
 
     def _register(self, block_id: int, name: bytes, tokens: bytes, parent: Entry | None, salt: str | None) -> Entry:
         self.pool.keep(block_id)
-        generation = next(self._generations)
-        entry = Entry(block_id, generation, name, tokens, parent, salt, registered=generation)
-        self._by_block[block_id] = entry
+        self._by_block[block_id] = entry = Entry(block_id, name, tokens, parent, salt, next(self._numbers))
         self._by_name.setdefault(name, []).append(entry)
         if parent is not None:
             parent.children.add(entry)
@@ -309,22 +291,19 @@ class PrefixCache:
 
     def _lost(self, block_id: int, evicted: bool) -> None:
         """The pool keeps the block no longer. What was registered behind it cannot be found any more: it goes too."""
-        if block_id not in self._by_block:
+        if (top := self._by_block.get(block_id)) is None:
             return
-        top = self._by_block[block_id]
         if top.parent is not None:
             top.parent.children.remove(top)
         gone = [top]
         for entry in gone:
-            gone.extend(entry.children)
-        for entry in gone:
+            gone += entry.children
             del self._by_block[entry.block_id]
             same_name = self._by_name[entry.hash]
             same_name.remove(entry)
             if not same_name:
                 del self._by_name[entry.hash]
         self.stats.evicted_blocks += evicted
-        self.stats.evicted_tokens += evicted * self.pool.block_size
         self.stats.forgotten_blocks += len(gone) - evicted
         for entry in gone[1:]:
             self.pool.forget(entry.block_id)

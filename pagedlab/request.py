@@ -118,10 +118,11 @@ class Request:
             return wanted if sum(n for _, n in wanted) <= budget else []
         wanted = []
         for text in texts:
-            if text.table.num_tokens or text is texts[0]:  # the others start as forks of the first
-                wanted.append((text, min(text.num_uncomputed - 1, budget)))
-                budget -= wanted[-1][1]
-        return [(text, n) for text, n in wanted if n]
+            n = min(text.num_uncomputed - 1, budget)
+            if n and (text.table.num_tokens or text is texts[0]):  # the others start as forks of the first
+                wanted.append((text, n))
+                budget -= n
+        return wanted
 
 
 def common_prefix(a: Sequence, b: Sequence) -> int:

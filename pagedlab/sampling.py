@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from pagedlab.arguments import one_of, real, shown, whole
 from pagedlab.kernels import compiles_for
+
+# Of splitmix64, as int64.
+STEP, *FACTORS = (unsigned - (1 << 64) for unsigned in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
@@ -85,30 +90,25 @@ def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: in
     return each
 
 
-def uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
     """A number in [0, 1) for each pair, float64: splitmix64 (Steele, Lea, Flood, 2014) of seed and position.
 
     seeds, positions: int64 [R]. Integer arithmetic wraps at 64 bits on every device, so the draw is the same.
     """
 
-    def shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+    def shift(x: Tensor, bits: int) -> Tensor:
         return (x >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts the sign in; the hash needs zeros
 
-    def signed(constant: int) -> int:
-        return constant - (1 << 64)
-
-    def mix(x: torch.Tensor) -> torch.Tensor:
-        x = x + signed(0x9E3779B97F4A7C15)
-        x = (x ^ shift(x, 30)) * signed(0xBF58476D1CE4E5B9)
-        x = (x ^ shift(x, 27)) * signed(0x94D049BB133111EB)
+    def mix(x: Tensor) -> Tensor:
+        x = x + STEP
+        x = (x ^ shift(x, 30)) * FACTORS[0]
+        x = (x ^ shift(x, 27)) * FACTORS[1]
         return x ^ shift(x, 31)
 
     return shift(mix(mix(seeds) + positions), 11).double() * 2.0**-53
 
 
-def sample(
-    logits: torch.Tensor, params: Sequence[SamplingParams], seeds: torch.Tensor, positions: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Pick a token a row: logits [R, V] -> (token ids int64 [R], their log-probabilities fp32 [R]).
 
     `positions` is where each new token will stand. The log-probability is the model's own: of the plain
@@ -116,37 +116,32 @@ def sample(
     """
     if not any(p.temperature for p in params):
         return choose(logits, None, seeds, positions)
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
-    return choose(logits, temperature, seeds, positions, _limits(logits, params))
+    temperature, limits = _settings(logits, params)
+    return choose(logits, temperature, seeds, positions, limits)
 
 
 class Limits(NamedTuple):
-    """Rows that draw from fewer tokens: int64 [S], and their top_k and top_p, float64 [S]."""
+    """Rows that draw from fewer tokens: int64 [S], and their top_k and top_p, float64 [S, 1]."""
 
-    rows: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
+    rows: Tensor
+    top_k: Tensor
+    top_p: Tensor
 
 
-def _limits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> Limits | None:
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)
-
+def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor, Limits | None]:
+    """Temperatures, float64 [R], and what limits some rows, if anything does."""
+    size, numbers = logits.shape[1], partial(torch.tensor, dtype=torch.float64, device=logits.device)
+    temperature = numbers([p.temperature for p in params])
     some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
     if not some:
-        return None
-    size = logits.shape[1]
-    top_k = column([min(params[i].top_k or size, size) for i in some])
-    return Limits(torch.tensor(some, device=logits.device), top_k, column([params[i].top_p for i in some]))
+        return temperature, None
+    top_k, top_p = numbers([(min(params[i].top_k or size, size), params[i].top_p) for i in some]).T[..., None]
+    return temperature, Limits(torch.tensor(some, device=logits.device), top_k, top_p)
 
 
 def choose(
-    logits: torch.Tensor,
-    temperature: torch.Tensor | None,
-    seeds: torch.Tensor,
-    positions: torch.Tensor,
-    limits: Limits | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits: Tensor, temperature: Tensor | None, seeds: Tensor, positions: Tensor, limits: Limits | None = None
+) -> tuple[Tensor, Tensor]:
     """`sample` with tensors for parameters: nothing waits for the device, so that it fits into a CUDA graph.
 
     temperature: float64 [R], 0 for the likeliest token; None if that is wanted of all rows.
@@ -165,13 +160,12 @@ def choose(
     return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
 
 
-def probabilities(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """What `sample` draws from, float64 [R, V], for rows with temperatures above 0."""
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
-    return _distribution(logits.float(), temperature, _limits(logits, params))
+    return _distribution(logits.float(), *_settings(logits, params))
 
 
-def invert(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+def invert(probs: Tensor, u: Tensor) -> Tensor:
     """Draw a token a row, int64 [R]: the cumulative distribution of probs [R, V], of any sum above 0, inverted at u."""
     cumulative = probs.cumsum(dim=1)
     total = cumulative[:, -1:]
@@ -180,24 +174,18 @@ def invert(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cumulative, target, right=True).squeeze(1)
 
 
-def _distribution(logits: torch.Tensor, temperature: torch.Tensor, limits: Limits | None) -> torch.Tensor:
+def _distribution(logits: Tensor, temperature: Tensor, limits: Limits | None) -> Tensor:
     """Probabilities [R, V]: temperature first, then top_k, then top_p. Only rows with the last two need sorting."""
     logits = logits.double()
     # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
     scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
     if limits is not None:
         rows, top_k, top_p = limits
-        gone = _unlikely(logits[rows], scaled[rows], top_k[:, None], top_p[:, None])
-        scaled[rows] = scaled[rows].masked_fill(gone, float("-inf"))
+        order = logits[rows].argsort(dim=1, descending=True, stable=True)  # of equals, the first in the vocabulary stay
+        rank = torch.arange(logits.shape[1], device=logits.device)
+        probs = torch.softmax(scaled[rows].gather(1, order).masked_fill(rank >= top_k, float("-inf")), dim=1)
+        before = probs.cumsum(dim=1) - probs  # probability of the tokens likelier than this one
+        # Rank 0 always stays, so that no top_p, however small, leaves nothing to draw from.
+        gone = (rank >= top_k) | ((before >= top_p) & (rank > 0))
+        scaled[rows] = scaled[rows].masked_fill(torch.empty_like(gone).scatter_(1, order, gone), float("-inf"))
     return torch.softmax(scaled, dim=1)
-
-
-def _unlikely(logits: torch.Tensor, scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Where top_k and then top_p leave a token no chance: bool [R, V]. Of equals, the first in the vocabulary stay."""
-    order = logits.argsort(dim=1, descending=True, stable=True)
-    rank = torch.arange(logits.shape[1], device=logits.device)
-    probs = torch.softmax(scaled.gather(1, order).masked_fill(rank >= top_k, float("-inf")), dim=1)
-    before = probs.cumsum(dim=1) - probs  # probability of the tokens likelier than this one
-    # Rank 0 always stays, so that no top_p, however small, leaves nothing to draw from.
-    gone = (rank >= top_k) | ((before >= top_p) & (rank > 0))
-    return torch.empty_like(gone).scatter_(1, order, gone)

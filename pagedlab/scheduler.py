@@ -14,6 +14,7 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pagedlab.arguments import one_of, whole
@@ -21,9 +22,8 @@ from pagedlab.blocks import BlockCopy, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab.request import Parked, Request, Sequence, common_prefix
 
-__all__ = ["Chunk", "Preemption", "Request", "Schedule", "Scheduler", "Sequence", "Swapper"]
-
 How = Literal["recompute", "swap"]
+_arrival = attrgetter("request_id")
 
 
 class Swapper(Protocol):
@@ -154,7 +154,7 @@ class Scheduler:
 
         Who runs goes on; if nobody had to give way, others come in: nobody new before all who gave way are back.
         """
-        self.plan = plan = Schedule(copies=self._still_due(self._owed))
+        self.plan = plan = Schedule(copies=self._owed)
         self._owed, self._budget = [], self.max_batch_tokens
         try:
             for request in tuple(self.running):
@@ -201,10 +201,10 @@ class Scheduler:
         Who came or went stays so. Copies stay due: doing one twice is harmless, since nothing is written in
         between but what is computed again.
         """
-        self._owed = plan.copies
         for chunk in plan.chunks:
             chunk.sequence.table.truncate(chunk.start)
         self._give_up(plan, set(plan.making))
+        self._owed = self._still_due(plan.copies)
 
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""
@@ -214,6 +214,7 @@ class Scheduler:
         request.parked = None
         for sequence in request.sequences:
             sequence.table.free()
+        self._owed = self._still_due(self._owed)
 
     # ------------------------------------------------------------------ moves
 
@@ -226,15 +227,15 @@ class Scheduler:
             self._preempt(victim)
             if victim is request:
                 return
-        for sequence, n in wanted:
-            start = sequence.table.num_tokens
-            self.plan.copies += sequence.table.append(n)
-            self.plan.chunks.append(Chunk(request, sequence, start, start + n))
+        size, announce = self.pool.block_size, getattr(self.prefix_cache, "announce", None)
+        for text, n in wanted:
+            start, stop = text.table.num_tokens, text.table.num_tokens + n
+            self.plan.copies += text.table.append(n)
+            self.plan.chunks.append(Chunk(request, text, start, stop))
             self._budget -= n
-            announce = getattr(self.prefix_cache, "announce", None)  # a reader's cache need not have it
-            if announce and (start + n) // self.pool.block_size > start // self.pool.block_size:
-                known = sequence.token_ids[: min(start + n, sequence.num_known)]  # what is drafted may be wiped
-                self.plan.making |= dict.fromkeys(announce(sequence.table, known, salt=request.salt), request)
+            if announce and stop // size > start // size:  # a reader's cache need not have it
+                known = text.token_ids[: min(stop, text.num_known)]  # what is drafted may be wiped
+                self.plan.making |= dict.fromkeys(announce(text.table, known, salt=request.salt), request)
 
     def _give_up(self, plan: Schedule, gone: set[int]) -> None:
         """These blocks of `plan.making` will not be computed: forget them, and what was built on them in this plan.
@@ -246,25 +247,27 @@ class Scheduler:
             for block_id in gone:
                 del plan.making[block_id]
                 self.prefix_cache.pool.forget(block_id)
-            back: dict[Request, int] = {}  # tokens in front of it
-            for request in plan.admitted:
-                ids = request.unfinished[0].table.block_ids
-                if (place := next((i for i, block_id in enumerate(ids) if block_id in gone), None)) is not None:
-                    back[request] = place * self.pool.block_size
-            for request, tokens in back.items():
+            back = [r for r in plan.admitted if not gone.isdisjoint(r.unfinished[0].table.block_ids)]
+            self._take_back(plan, back)
+            for request in back:
                 table = request.unfinished[0].table
-                table.truncate(min(tokens, table.num_tokens))
-            self._budget += sum(chunk.stop - chunk.start for chunk in plan.chunks if chunk.request in back)
-            plan.chunks = [chunk for chunk in plan.chunks if chunk.request not in back]
+                before = next(i for i, block_id in enumerate(table.block_ids) if block_id in gone)
+                self.cached_tokens -= table.num_tokens - before * self.pool.block_size
+                table.truncate(before * self.pool.block_size)
             gone = {block_id for block_id, maker in plan.making.items() if maker in back}
+
+    def _take_back(self, plan: Schedule, requests: Seq[Request]) -> None:
+        """Take these requests' chunks out of the plan again, and the slots that they were given."""
+        for chunk in plan.chunks:
+            if chunk.request in requests:
+                chunk.sequence.table.truncate(chunk.start)
+                self._budget += chunk.stop - chunk.start
+        plan.chunks = [chunk for chunk in plan.chunks if chunk.request not in requests]
 
     def _preempt(self, request: Request) -> None:
         """Free the blocks of a running request, all of them, and put it back in line."""
         plan, texts = self.plan, request.unfinished
-        for chunk in plan.chunks:
-            if chunk.request is request:  # only if a policy makes an older request give way
-                chunk.sequence.table.truncate(chunk.start)
-                self._budget += chunk.stop - chunk.start
+        self._take_back(plan, [request])  # it has some only if a policy makes an older request give way
         blocks = list(dict.fromkeys(block_id for text in texts for block_id in text.table.block_ids))
         # Copies are done after this: a block that waits for one has nothing yet that could be swapped out.
         complete = not any(copy.destination in blocks for copy in plan.copies) and not plan.making.keys() & blocks
@@ -278,7 +281,6 @@ class Scheduler:
         for text in texts:
             text.drop_draft()
             text.table.free()
-        plan.chunks = [chunk for chunk in plan.chunks if chunk.request is not request]
         self._give_up(plan, {block_id for block_id, maker in plan.making.items() if maker is request})
         plan.copies = self._still_due(plan.copies)
         plan.preempted.append(Preemption(request, how))
@@ -287,25 +289,20 @@ class Scheduler:
 
     def _resume(self, request: Request) -> None:
         """Bring a swapped request back into blocks, other ones perhaps, shared among its texts as they were."""
-        parked, held = request.parked, []
+        parked, fresh = request.parked, dict[int, int]()  # block ids by place
         assert parked is not None
         assert self.swapper is not None
         try:
-            for _ in range(parked.num_blocks):
-                held.append(self.pool.allocate())
-            fresh = held[:]
-            self.swapper.swap_in(parked.contents, fresh)
-            listed = Counter(place for _, places, _ in parked.tables for place in places)
-            for place, count in listed.items():
-                for _ in range(count - 1):
-                    held.append(self.pool.share(fresh[place]))  # at once: an error further on gives it back
+            for text, places, num_tokens in parked.tables:
+                for place in places:
+                    fresh[place] = self.pool.share(fresh[place]) if place in fresh else self.pool.allocate()
+                    text.table.block_ids.append(fresh[place])  # at once: an error further on gives it back
+                text.table.num_tokens = num_tokens
+            self.swapper.swap_in(parked.contents, [fresh[place] for place in range(parked.num_blocks)])
         except BaseException:
-            for block_id in held:
-                self.pool.release(block_id)
+            for text, *_ in parked.tables:
+                text.table.free()
             raise
-        for text, places, num_tokens in parked.tables:
-            text.table.block_ids = [fresh[place] for place in places]
-            text.table.num_tokens = num_tokens
         request.parked = None
         self.swapped.remove(request)
         insort(self.running, request, key=_arrival)
@@ -324,6 +321,8 @@ class Scheduler:
     def _rejoin(self, request: Request) -> None:
         """Fork the texts of a request that is computed again from its first, once that has what they share."""
         first, *others = request.unfinished
+        if not self.plan.making.keys().isdisjoint(first.table.block_ids):
+            return  # a fork may have to copy its last block, and copies are done before anything is computed
         for text in others:
             if not text.table.num_tokens and first.table.num_tokens >= (shared := common_prefix(first, text)):
                 text.table = first.table.fork()
@@ -346,10 +345,11 @@ class Scheduler:
     def _has_room(self, request: Request) -> bool:
         if sum(r.num_texts for r in self.running) + request.num_texts > self.max_sequences:
             return False
+        if not self.running:
+            return True
         if request.parked:
-            spare = len(self._texts()) + request.num_texts
-            return not self.running or request.parked.num_blocks + spare <= self.pool.num_free
-        return not self.running or self.may_admit(request)
+            return request.parked.num_blocks + len(self._texts()) + request.num_texts <= self.pool.num_free
+        return self.may_admit(request)
 
     def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
         # A text starts two blocks at most beside those it fills: only where free ones are few is an exact count needed.
@@ -370,7 +370,3 @@ class Scheduler:
     def _still_due(self, copies: list[BlockCopy]) -> list[BlockCopy]:
         """Without the copies into blocks that were freed since: they may be somebody else's by now."""
         return [copy for copy in copies if self.pool.refcount(copy.destination)]
-
-
-def _arrival(request: Request) -> int:
-    return request.request_id

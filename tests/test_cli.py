@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagedlab.__main__ import main
-from pagedlab.model import TINY_MODEL
+from pagedlab.model import DEFAULT_MODEL, TINY_MODEL
 
 
 def test_prints_texts_and_statistics(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,4 +37,36 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
 
 def test_a_missing_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hello", "--model", "./no-such-folder"]) == 2
-    assert "no folder './no-such-folder'" in capsys.readouterr().err
+    assert "there is no './no-such-folder'" in capsys.readouterr().err
+    assert main(["hello", "--model", "some/model"]) == 2
+    assert "python -m pagedlab --download some/model fetches it" in capsys.readouterr().err
+
+
+def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+    assert "name a prompt, or --download" in capsys.readouterr().err
+
+
+def test_download_fetches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr("pagedlab.model.download", fetched.append)
+    assert main(["--download"]) == 0
+    assert main(["--download", "some/model"]) == 0
+    assert fetched == [DEFAULT_MODEL, "some/model"]
+    assert capsys.readouterr() == ("", "")
+    assert main(["hello", "--download", str(TINY_MODEL), "--max-tokens", "1"]) == 0
+    assert f"model: {TINY_MODEL.name}" in capsys.readouterr().out, "what was fetched answers"
+    assert main(["hello", "--download", "--model", str(TINY_MODEL), "--max-tokens", "1"]) == 0
+    assert fetched[2:] == [str(TINY_MODEL), DEFAULT_MODEL]
+
+
+def test_a_download_that_fails_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from pagedlab.serving.__main__ import main as serve
+
+    for program in (main, serve):
+        assert program(["--download"]) == 2
+        out, error = capsys.readouterr()
+        assert error.startswith(f"error: {DEFAULT_MODEL} was not fetched (")
+        assert len(error.splitlines()) == 1
+        assert out == ""

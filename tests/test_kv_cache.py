@@ -147,24 +147,20 @@ def test_what_the_machine_cannot_hold_is_refused_with_the_arithmetic(monkeypatch
     with pytest.raises(ValueError, match=rf"^{2**70:,} blocks of 0.0625 KiB take [\d,]+ GiB, and {has}"):
         KVCache(1, 2**70, 1, 1, 8)
     pretend(monkeypatch, 25125558682)
-    with pytest.raises(ValueError, match=r"^200,000 blocks of 192 KiB take 36.6 GiB, and this machine has 23.4 GiB:"):
+    with pytest.raises(ValueError, match=r"^200,000 blocks of 192 KiB take 37 GiB, and this machine has 23.4 GiB:"):
         KVCache(24, 200_000, 16, 2, 64, torch.bfloat16)
 
 
 def test_what_just_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 1 << 20)
     assert KVCache(2, 128, 16, 2, 16).keys.nbytes == 1 << 19
-    with pytest.raises(ValueError, match=r"^129 blocks of 8 KiB take 0\.0 GiB"):
+    with pytest.raises(ValueError, match=r"^129 blocks of 8 KiB take 1 GiB"):
         KVCache(2, 129, 16, 2, 16)
 
 
 @pytest.mark.usefixtures("no_memory")
-@pytest.mark.parametrize("lacks", ["sysconf", "sysconf_names", "SC_PHYS_PAGES"])
-def test_a_system_that_does_not_tell_its_memory_is_believed(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if lacks == "SC_PHYS_PAGES":
-        monkeypatch.delitem(os.sysconf_names, lacks)
-    else:
-        monkeypatch.delattr(os, lacks)
+def test_a_system_that_does_not_tell_its_memory_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sysconf")
     with pytest.raises(MemoryError, match="asked for"):
         KVCache(24, 2**50, 16, 2, 64)
 
@@ -179,5 +175,5 @@ def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeyp
         monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
     with pytest.raises(MemoryError, match="asked for"):
         KVCache(1, 1 << 16, 16, 2, 256, device="cuda")  # 4 GiB
-    with pytest.raises(ValueError, match=r"blocks of 64 KiB take 4\.1 GiB, and this GPU has 4\.0 GiB free: lower"):
+    with pytest.raises(ValueError, match=r"blocks of 64 KiB take 5 GiB, and free on this GPU are 4\.0 GiB: lower"):
         KVCache(1, (1 << 16) + 1000, 16, 2, 256, device="cuda:0")

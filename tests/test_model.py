@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.attention import BACKENDS
-from pagedlab.model import DEFAULT_MODEL, TINY_MODEL, Model, choose_model, load_model
+from pagedlab.model import DEFAULT_MODEL, TINY_MODEL, Model, choose_model, download, load_model, read_config
 
 if TYPE_CHECKING:
     from conftest import Generate
@@ -31,81 +32,97 @@ if TYPE_CHECKING:
 # Where the model comes from ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def listening() -> Iterator[tuple[str, list[socket.socket]]]:
-    """A hub that takes every connection and never says a word: its address, and who has called."""
-    server, callers = socket.create_server(("127.0.0.1", 0)), []
+class Hub:
+    """A Hugging Face hub on this machine that has one model, the tiny one, under every name; a test may spoil it."""
 
-    def accept() -> None:
-        while True:
-            try:
-                callers.append(server.accept()[0])
-            except OSError:
-                return
+    commit = "0123456789abcdef" * 2 + "01234567"
 
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}", callers
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        for caller in callers:
-            caller.close()
-        thread.join(5)
+    def __init__(self, folder: Path) -> None:
+        paths = sorted(folder.iterdir(), key=lambda path: -path.stat().st_size)  # the weights first
+        self.files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+        self.status = 200
+        self.dies_after = 10**9  # bytes of one file; the connection is closed then
+        self.halfway: Callable[[], None] = lambda: None  # called before that
+        self.asked: list[str] = []  # path, and the range if only a part was asked for
+        hub = self
 
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.answer(self)
 
-@contextmanager
-def answering(status: int, body: dict[str, Any], **headers: str) -> Iterator[str]:
-    """A hub that gives everybody the same answer."""
+            def log_message(self, *_: object) -> None:
+                pass
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            payload = json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in {
-                "Content-Type": "application/json",
-                "Content-Length": str(len(payload)),
-                **headers,
-            }.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            self.wfile.write(payload)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path, said, code = request.path.partition("?")[0], request.headers.get("Range", ""), self.status
+        self.asked.append(f"{path} {said}".strip())
+        if path.startswith("/api/models/"):
+            files = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
+            body = json.dumps({"id": "some/model", "sha": self.commit, "siblings": files}).encode()
+        else:
+            body = self.files.get(path.partition(f"/resolve/{self.commit}/")[2], b"")
+        begin = int(said.removeprefix("bytes=").partition("-")[0] or 0)
+        request.send_response(206 if said and code == 200 else code)
+        if code in (401, 404):
+            request.send_header("X-Error-Code", "RepoNotFound")
+        if said:
+            request.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
+        request.send_header("Content-Length", str(len(body) - begin))
+        request.end_headers()
+        request.wfile.write(body[begin : begin + self.dies_after])
+        if len(body) - begin > self.dies_after:
+            request.wfile.flush()
+            self.halfway()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    def fetched(self) -> list[str]:
+        """What was asked for of files, in order."""
+        return [asked.partition(f"/resolve/{self.commit}/")[2] for asked in self.asked if "/resolve/" in asked]
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """An empty cache, nothing in the environment, and a function that says where the hub is."""
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The Hugging Face cache, empty, and nothing in the environment."""
     from huggingface_hub import constants
 
     monkeypatch.delenv("PAGEDLAB_MODEL", raising=False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-
-    def at(endpoint: str) -> None:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-
-    return at
+    return tmp_path / "cache"
 
 
-def cache_file(cache: Path, hub_id: str, name: str) -> None:
-    """Put an empty file where the Hugging Face cache keeps it."""
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that everybody asks from now on, and whom nobody waits for between two tries."""
+    from huggingface_hub import constants, file_download
+
+    hub = Hub(TINY_MODEL)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
+    monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda _: None, time=time.time))
+    threading.Thread(target=hub.server.serve_forever, args=(0.01,), daemon=True).start()
+    yield hub
+    hub.server.shutdown()
+    hub.server.server_close()
+
+
+def put_into(cache: Path, hub_id: str = DEFAULT_MODEL, leave_out: str = "") -> Path:
+    """The tiny model where the Hugging Face cache keeps this one: its folder."""
     repository = cache / f"models--{hub_id.replace('/', '--')}"
-    (repository / "refs").mkdir(parents=True, exist_ok=True)
-    (repository / "refs" / "main").write_text("0123")
-    (repository / "snapshots" / "0123").mkdir(parents=True, exist_ok=True)
-    (repository / "snapshots" / "0123" / name).touch()
+    folder = repository / "snapshots" / Hub.commit
+    shutil.copytree(TINY_MODEL, folder, ignore=shutil.ignore_patterns(leave_out, "*.py", "*.txt", "source"))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(Hub.commit)
+    return folder
+
+
+FALLBACK = (
+    f"{DEFAULT_MODEL} is not on this machine: python -m pagedlab --download or pagedlab.model.download() fetches it"
+)
 
 
 def test_the_argument_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,102 +136,196 @@ def test_the_environment_comes_second(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_model() == ("somebody/else", "PAGEDLAB_MODEL says so")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
-def test_the_cache_comes_third(hub: Callable[[str], None], tmp_path: Path, name: str) -> None:
-    cache_file(tmp_path / "cache", DEFAULT_MODEL, name)
-    with listening() as (endpoint, callers):
-        hub(endpoint)
-        assert choose_model() == (DEFAULT_MODEL, "it is in the local Hugging Face cache")
-        assert not callers, "the hub was asked for what is cached"
+def test_the_cache_comes_third(cache: Path, hub: Hub, tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    put_into(cache)
+    assert choose_model() == (DEFAULT_MODEL, "it is in the local Hugging Face cache")
+    model = load_model(device="cpu")
+    said = "it is in the local Hugging Face cache"
+    assert capsys.readouterr() == (f"model: {DEFAULT_MODEL} on cpu in float32 ({said})\n", "")
+    assert torch.equal(model.module.lm_head.weight, tiny.module.lm_head.weight)
+    assert not hub.asked, "the hub was asked for what is cached"
 
 
-def test_a_config_alone_is_no_cached_model(hub: Callable[[str], None], tmp_path: Path) -> None:
-    cache_file(tmp_path / "cache", DEFAULT_MODEL, "config.json")
+def test_the_tiny_model_comes_last_and_no_hub_is_asked(cache: Path, hub: Hub) -> None:
+    assert choose_model() == (str(TINY_MODEL), FALLBACK)
+    with pytest.raises(ValueError, match="python -m pagedlab --download some/model fetches it") as caught:
+        load_model("some/model")
+    assert "is no folder and not in the local Hugging Face cache" in str(caught.value)
+    assert not hub.asked
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_model_in_part_is_none(cache: Path, name: str) -> None:
+    folder = put_into(cache, leave_out=name)
+    assert choose_model() == (str(TINY_MODEL), FALLBACK)
+    (folder / name).symlink_to(cache / "no" / "such" / "blob")
+    assert choose_model() == (str(TINY_MODEL), FALLBACK)
+    with pytest.raises(ValueError, match=f"holds no .*: python -m pagedlab --download {DEFAULT_MODEL} fetches it"):
+        load_model(DEFAULT_MODEL)
+
+
+def test_a_file_that_huggingface_hub_knows_of_is_missed(cache: Path) -> None:
+    """Its own download leaves a list of the files; an interrupted one may lack any of them."""
+    put_into(cache, leave_out="tokenizer_config.json")
+    assert choose_model()[0] == DEFAULT_MODEL
+    listing = {"format_version": 1, "files": {"tokenizer_config.json": {"size": 1, "blob_id": "0"}}}
+    trees = cache / f"models--{DEFAULT_MODEL.replace('/', '--')}" / "trees"
+    trees.mkdir()
+    (trees / f"{Hub.commit}.json").write_text(json.dumps(listing))
     assert choose_model()[0] == str(TINY_MODEL)
-
-
-def test_the_hub_comes_fourth(hub: Callable[[str], None]) -> None:
-    with answering(200, {"id": DEFAULT_MODEL, "siblings": []}) as endpoint:
-        hub(endpoint)
-        assert choose_model() == (DEFAULT_MODEL, "the Hugging Face hub has it")
-
-
-def test_a_silent_hub_costs_seconds(hub: Callable[[str], None]) -> None:
-    with listening() as (endpoint, callers):
-        hub(endpoint)
-        began = time.perf_counter()
-        name, reason = choose_model()
-        seconds = time.perf_counter() - began
-        assert callers, "the hub was not asked at all"
-    print(f"a silent hub cost {seconds:.1f} s")
-    assert name == str(TINY_MODEL)
-    assert "is not cached and the hub did not answer" in reason
-    assert seconds < 10
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "said"),
-    [(404, "RepoNotFound", "no public model"), (401, "RepoNotFound", "no public model"), (503, "", "did not answer")],
-)
-def test_a_hub_that_says_no(hub: Callable[[str], None], status: int, error: str, said: str) -> None:
-    with answering(status, {"error": "no"}, X_Error_Code=error) as endpoint:
-        hub(endpoint)
-        assert choose_model()[0] == str(TINY_MODEL)
-        assert said in choose_model()[1]
-        with pytest.raises(ValueError, match=said):
-            load_model("some/model")
-
-
-def test_nobody_at_the_address(hub: Callable[[str], None]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    hub(f"http://127.0.0.1:{port}")
-    assert choose_model()[0] == str(TINY_MODEL)
-
-
-def test_offline_means_offline(hub: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    with listening() as (endpoint, callers):
-        hub(endpoint)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        assert choose_model() == (
-            str(TINY_MODEL),
-            f"{DEFAULT_MODEL} is not cached and HF_HUB_OFFLINE forbids asking the hub",
-        )
-        with pytest.raises(ValueError, match=r"'some/model' is no folder here, is not in .* cache, and HF_HUB_OFFLINE"):
-            load_model("some/model")
-        assert not callers
 
 
 def test_the_whole_way_behind_a_silent_hub(tmp_path: Path) -> None:
-    """From the environment to the printed line, in a process of its own: no library underneath waits any longer."""
-    with listening() as (endpoint, callers):
+    """From the environment to the printed line, in a process of its own: no library underneath asks anybody."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "PAGEDLAB_"))}
-        environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "no_proxy": "*"}
-        code = f"import pagedlab.model as m; m.TINY_MODEL = m.Path({str(_tiny_folder())!r}); m.load_model(device='cpu')"
-        out = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
-        ).stdout
-        assert out.startswith(
-            f"model: {_tiny_folder().name} on cpu in float32 ({DEFAULT_MODEL} is not cached and the hub"
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "no_proxy": "*"}
+        run = subprocess.run(
+            [sys.executable, "-c", "import pagedlab.model as m; m.load_model(device='cpu')"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
         )
-        assert out.count("\n") == 1
-        # One question of ours; huggingface_hub asks another, once a process, before its first.
-        assert len(callers) <= 2, "a question for every file would cost minutes"
-
-
-def _tiny_folder() -> Path:
-    import pagedlab.model
-
-    return pagedlab.model.TINY_MODEL
+        assert run.stdout == f"model: {TINY_MODEL.name} on cpu in float32 ({FALLBACK})\n"
+        assert run.stderr == ""
+        silent.settimeout(0)
+        with pytest.raises(BlockingIOError):  # nobody has called
+            silent.accept()
 
 
 def test_one_line_says_which_and_why(tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
-    load_model(_tiny_folder(), device="cpu")
+    load_model(TINY_MODEL, device="cpu")
     assert capsys.readouterr().out == f"model: {tiny.name} on cpu in float32 (you asked for it)\n"
-    load_model(_tiny_folder(), device="cpu", dtype="bfloat16", verbose=False)
+    load_model(TINY_MODEL, device="cpu", dtype="bfloat16", verbose=False)
     assert capsys.readouterr().out == ""
+
+
+# Fetching it ------------------------------------------------------------------------------------------------------
+
+
+def fails(said: str, name: str = DEFAULT_MODEL) -> None:
+    """The download says this in one line, and no half of a model is taken for one."""
+    with pytest.raises(ValueError, match=said) as caught:
+        download(name)
+    message = str(caught.value)
+    print(message)
+    assert message.startswith(f"{name} was not fetched (")
+    assert message.endswith("): try again, what came is kept")
+    assert "\n" not in message
+    assert "Error" not in message.replace("Server Error", ""), "plain words, not an exception's name"
+    assert choose_model() == (str(TINY_MODEL), FALLBACK)
+
+
+def test_fetched_it_is_the_model(cache: Path, hub: Hub, tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.files |= {"pytorch_model.bin": b"x", "onnx/config.json": b"{}", "consolidated.safetensors": b"x"}
+    download()
+    first, last = capsys.readouterr().out.splitlines()
+    wanted = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
+    fetched = hub.fetched()
+    assert wanted | {"chat_template.jinja"} <= set(fetched)
+    assert not {"pytorch_model.bin", "onnx/config.json", "consolidated.safetensors", "README.md"} & set(fetched)
+    size = sum(len(hub.files[name]) for name in fetched)
+    assert first.startswith(f"{DEFAULT_MODEL}: {size / 1e6:,.0f} MB into {cache}")
+    assert last == f"{DEFAULT_MODEL} is complete"
+    assert choose_model() == (DEFAULT_MODEL, "it is in the local Hugging Face cache")
+    model = load_model(device="cpu", dtype="float32", verbose=False)
+    for name, weight in tiny.module.state_dict().items():
+        assert torch.equal(weight, model.module.state_dict()[name])
+    assert model.eos_token_ids == tiny.eos_token_ids
+
+    hub.asked.clear()
+    download()
+    assert hub.fetched() == []
+    assert capsys.readouterr().out.startswith(f"{DEFAULT_MODEL}: 0 MB into")
+
+
+def goes_on(hub: Hub, cache: Path, began: int) -> None:
+    """The next download asks for the rest of the weights alone, and has every byte in the end."""
+    hub.dies_after = 10**9
+    hub.asked.clear()
+    download()
+    assert [asked for asked in hub.fetched() if "model" in asked] == [f"model.safetensors bytes={began}-"]
+    (weights,) = cache.glob("*/snapshots/*/model.safetensors")
+    assert weights.read_bytes() == hub.files["model.safetensors"]
+    assert choose_model()[0] == DEFAULT_MODEL
+
+
+def test_a_hub_that_dies_half_way(hub: Hub, cache: Path) -> None:
+    def gone() -> None:
+        hub.dies_after = 0
+
+    hub.dies_after, hub.halfway = 300_000, gone
+    fails("the hub does not answer")
+    first, *again = hub.fetched()
+    assert first == "model.safetensors"
+    assert set(again) == {"model.safetensors bytes=300000-"}, "huggingface_hub tries a few times by itself"
+    goes_on(hub, cache, 300_000)
+
+
+def test_stopped_by_hand(hub: Hub, cache: Path) -> None:
+    def stop() -> None:
+        time.sleep(0.3)  # what was sent has been read
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.3)
+
+    hub.dies_after, hub.halfway = 300_000, stop
+    fails(r"\(stopped\)")
+    assert hub.fetched() == ["model.safetensors"]
+    goes_on(hub, cache, 300_000)
+
+
+def test_a_full_disk(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_000_000))
+        fails("the disk has room for 2 MB")
+    assert hub.fetched() == []
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    (folder,) = cache.glob("*/snapshots/*")
+    (folder / "model.safetensors.incomplete").symlink_to("/dev/full")  # where every write fails
+    fails("No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(404, "the hub has no such model"), (401, "the hub has no such model"), (503, "503")]
+)
+def test_a_hub_that_says_no(hub: Hub, status: int, said: str) -> None:
+    hub.status = status
+    fails(said, "some/model" if status == 404 else DEFAULT_MODEL)
+
+
+def test_a_hub_that_says_nothing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import HfApi, constants
+
+    asked = HfApi.model_info
+    monkeypatch.setattr(HfApi, "model_info", lambda *args, timeout, **kw: asked(*args, timeout=timeout / 50, **kw))
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
+    hub.dies_after, hub.halfway = 0, lambda: time.sleep(0.3)
+    fails("the hub does not answer")  # in the middle
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        fails("the hub does not answer")  # from the beginning
+    fails("the hub does not answer")  # nobody is there any more
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    fails("offline mode is enabled")
+
+
+def test_a_model_of_pickles_alone(hub: Hub) -> None:
+    hub.files["pytorch_model.bin"] = hub.files.pop("model.safetensors")
+    fails(r"the hub has no \*\.safetensors of it")
+    assert hub.fetched() == []
+
+
+def test_two_downloads_at_once(hub: Hub, cache: Path) -> None:
+    from huggingface_hub.file_download import WeakFileLock
+
+    folder = cache / f"models--{DEFAULT_MODEL.replace('/', '--')}"
+    folder.mkdir(parents=True)
+    with WeakFileLock(folder / "download.lock"):
+        fails("another process is fetching it")
 
 
 # What is refused, each in one line that helps --------------------------------------------------------------------
@@ -226,16 +337,19 @@ def edit(folder: Path, **changes: Any) -> None:
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
-def without_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+def write(folder: Path, name: str, said: Any) -> None:
+    """Another generation_config.json or the like."""
+    (folder / name).write_text(said if isinstance(said, str) else json.dumps(said))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def with_pickles_only(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def without_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
 
 
 def without_tokenizer(folder: Path) -> None:
@@ -243,83 +357,135 @@ def without_tokenizer(folder: Path) -> None:
         path.unlink()
 
 
-def with_a_damaged_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text('{"model": ')
-
-
-def with_nonsense(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"nonsense" * 100)
-
-
 def cut_short(folder: Path) -> None:
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
 
 
-def with_an_empty_file(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
+def with_eos(eos: Any) -> Callable[[Path], None]:
+    return lambda folder: write(folder, "generation_config.json", {"eos_token_id": eos})
 
 
-def with_a_weight_missing(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    del weights[next(name for name in weights if name.endswith("layers.1.self_attn.q_proj.weight"))]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def with_a_wrong_shape(folder: Path) -> None:
-    edit(folder, intermediate_size=48)
-
-
-def with_a_damaged_config(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-
-
-def of_an_unknown_type(folder: Path) -> None:
-    edit(folder, model_type="frobnicator", architectures=None)
-
-
-def with_a_sliding_window(folder: Path) -> None:
-    edit(folder, use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None)
-
-
-def with_a_window_as_mistral_has_it(folder: Path) -> None:
-    edit(folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=8, layer_types=None)
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number of at least 0, got "
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (without_weights, r"holds no weights: a \*\.safetensors file must lie beside config\.json"),
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            r"holds no weights \(\*\.safetensors\): name a folder",
+        ),
         (with_pickles_only, "holds no weights"),
-        (without_config, r"holds no config\.json: name a folder saved by save_pretrained"),
-        (without_tokenizer, r"holds no tokenizer: tokenizer\.json must lie beside"),
-        (with_a_damaged_tokenizer, "cannot load"),
-        (with_nonsense, "cannot load .*header"),
-        (cut_short, "cannot load"),
-        (with_an_empty_file, "cannot load"),
-        (with_a_weight_missing, r"lacks 1 of the model's weights, the first is model\.layers\.1\.self_attn\.q_proj"),
-        (with_a_wrong_shape, "cannot load"),
-        (with_a_damaged_config, "cannot load .*not a valid JSON"),
-        (of_an_unknown_type, "cannot load .*frobnicator"),
-        (with_a_sliding_window, "layers with a sliding window; pagedlab runs models that attend to everything"),
-        (with_a_window_as_mistral_has_it, "layers with a sliding window"),
+        (
+            lambda folder: (folder / "config.json").unlink(),
+            r"holds no config .*: name a folder saved by save_pretrained",
+        ),
+        (without_tokenizer, r"holds no tokenizer \(tokenizer\.\*\): name a folder"),
+        (
+            lambda folder: write(folder, "tokenizer.json", '{"model": '),
+            "cannot load the tokenizer of .* fetch it again",
+        ),
+        (lambda folder: write(folder, "tokenizer_config.json", "{"), "has a damaged tokenizer_config.json, fetch it"),
+        (lambda folder: write(folder, "model.safetensors", "nonsense" * 99), "cannot load the model of .*header"),
+        (cut_short, "cannot load the model of .* fetch it again or name another: .* not fully covered"),
+        (lambda folder: write(folder, "model.safetensors", ""), "cannot load the model"),
+        (
+            lambda folder: change_weights(folder, lambda w: w.pop(QUERY)),
+            f"has missing weights, 1 in all, first {QUERY}:",
+        ),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update(more=torch.zeros(2))),
+            "has unexpected weights, 1 in all, first more: fetch config.json and weights again",
+        ),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update({QUERY: torch.zeros(2, 256)})),
+            rf"has mismatched weights, 1 in all, first \('{QUERY}', \(\[2, 256\]\), \(\[256, 256\]\)\)",
+        ),
+        (lambda folder: edit(folder, intermediate_size=48), "has mismatched weights, 15 in all"),
+        (lambda folder: edit(folder, num_hidden_layers=4, layer_types=None), "has unexpected weights, 12 in all"),
+        (lambda folder: write(folder, "config.json", "{"), "has a damaged config.json, fetch it again: "),
+        (lambda folder: write(folder, "config.json", "[1]"), "has a damaged config.json, fetch it again: "),
+        (lambda folder: edit(folder, model_type="frobnicator", architectures=None), "cannot load .*frobnicator"),
+        (
+            lambda folder: edit(
+                folder, use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None
+            ),
+            "layers with a sliding window; pagedlab runs models that attend to everything",
+        ),
+        (
+            lambda folder: edit(
+                folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=8, layer_types=None
+            ),
+            "layers with a sliding window",
+        ),
+        (
+            lambda folder: write(folder, "generation_config.json", '{"eos'),
+            "has a damaged generation_config.json, fetch",
+        ),
+        (with_eos([[4095]]), rf"{NO_EOS}\[4095\]"),
+        (with_eos("4095"), f"{NO_EOS}'4095'"),
+        (with_eos([4095, "end"]), f"{NO_EOS}'end'"),
+        (with_eos({"a": 1}), f"{NO_EOS}{{"),
+        (with_eos(-1), f"{NO_EOS}-1"),
+        (with_eos(4096), "names token 4096 and embeds 4096: its tokenizer or eos_token_id is another model's"),
+        (
+            lambda folder: change_tokenizer(folder, lambda said: said["model"]["vocab"].update(beyond=4096)),
+            "names token 4096 and embeds 4096",
+        ),
     ],
 )
-def test_folders_that_are_no_model(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
+def test_folders_that_are_no_model(
+    tmp_path: Path, spoil: Callable[[Path], None], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "spoilt"
-    shutil.copytree(_tiny_folder(), folder)
+    shutil.copytree(TINY_MODEL, folder)
     spoil(folder)
     with pytest.raises(ValueError, match=said) as caught:
         load_model(folder, device="cpu", verbose=False)
     assert "\n" not in str(caught.value)
     assert "spoilt" in str(caught.value), "the message must name the folder"
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None, "a traceback of others above it"
+    assert capfd.readouterr() == ("", ""), "a report of others above it"
+
+
+def change_tokenizer(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    said = json.loads((folder / "tokenizer.json").read_text())
+    change(said)
+    write(folder, "tokenizer.json", said)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_that_are_no_numbers(tmp_path: Path, value: float, dtype: str) -> None:
+    folder = tmp_path / "spoilt"
+    shutil.copytree(TINY_MODEL, folder)
+    change_weights(folder, lambda weights: weights[QUERY][5].fill_(value))
+    with pytest.raises(ValueError, match=f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}: fetch them"):
+        load_model(folder, device="cpu", dtype=dtype, verbose=False)
+
+
+def test_weights_whose_sum_is_too_large_for_float16(tmp_path: Path) -> None:
+    shutil.copytree(TINY_MODEL, tmp_path / "large")
+    change_weights(tmp_path / "large", lambda weights: weights[QUERY].fill_(60_000.0))
+    load_model(tmp_path / "large", device="cpu", dtype="float16", verbose=False)
+
+
+def test_a_config_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "spoilt"
+    shutil.copytree(TINY_MODEL, folder)
+    assert read_config(str(folder)).num_hidden_layers == 5
+    edit(folder, model_type="frobnicator")
+    with pytest.raises(ValueError, match=r"cannot load the config of '.*spoilt', .*frobnicator"):
+        read_config(str(folder))
 
 
 def test_other_kinds_of_attention(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     folder = tmp_path / "gpt"
-    shutil.copytree(_tiny_folder(), folder)
+    shutil.copytree(TINY_MODEL, folder)
     for path in folder.glob("*.safetensors"):
         path.unlink()
     GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=8, n_layer=1, n_head=2)).save_pretrained(folder)
@@ -330,17 +496,23 @@ def test_other_kinds_of_attention(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("./no/such/folder", "there is no folder './no/such/folder': name a folder, a .gguf file or a hub id such as"),
-        ("/no/such/folder", "there is no folder"),
-        ("~/no/such/folder", "there is no folder"),
-        ("no/such/folder", "there is no folder"),
-        ("no-such.gguf", "there is no GGUF file 'no-such.gguf'"),
-        ("some/model", "is no folder here, is not in the local Hugging Face cache, and HF_HUB_OFFLINE forbids"),
+        ("./no/such/folder", "there is no './no/such/folder': name a folder, a .gguf file or a hub id like Qwen/"),
+        ("/no/such/folder", "there is no '/no"),
+        ("~/no/such/folder", "there is no '~/no"),
+        ("~nobody/no/such", "there is no '~nobody"),
+        ("no/such/folder", "there is no 'no/such/folder'"),
+        ("no-such.gguf", "there is no 'no-such.gguf'"),
+        (
+            "some/model",
+            "'some/model' is no folder and not in .*cache: python -m pagedlab --download some/model fetches",
+        ),
         ("no such model", "no such model"),
-        ("", "holds no config.json"),
+        ("x" * 5000, "Repo id"),
+        (5, "'5' is no folder"),
+        ("", "holds no config"),
     ],
 )
-def test_names_that_lead_nowhere(name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_lead_nowhere(name: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=said) as caught:
         load_model(name)
@@ -350,7 +522,7 @@ def test_names_that_lead_nowhere(name: str, said: str, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 100, b"GGUF" + bytes(100)])
 def test_gguf_files_that_are_none(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(content)
-    with pytest.raises(ValueError, match=r"cannot load '.*broken\.gguf'") as caught:
+    with pytest.raises(ValueError, match=r"cannot load the \w+ of '.*broken\.gguf'") as caught:
         load_model(tmp_path / "broken.gguf")
     assert "\n" not in str(caught.value)
 
@@ -358,23 +530,25 @@ def test_gguf_files_that_are_none(content: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ({"device": "gpu"}, "there is no device 'gpu': use 'auto', 'cpu' or 'cuda'"),
-        ({"dtype": "int8"}, "there is no dtype 'int8'"),
-        ({"dtype": "fp32"}, "use 'auto', 'float32', 'float16' or 'bfloat16'"),
-        ({"dtype": torch.int64}, "there is no dtype"),
-        ({"dtype": None}, "there is no dtype"),
+        ({"device": "gpu"}, "device.* must be one of 'auto', 'cpu', .*got 'gpu'"),
+        ({"device": "cuda:99"}, "device.* must be one of 'auto', 'cpu', .*got 'cuda:99'"),
+        ({"device": None}, "device.* must be one of"),
+        ({"dtype": "int8"}, "dtype must be one of 'auto', 'float32', 'float16', 'bfloat16', 'float64', got 'int8'"),
+        ({"dtype": "fp32"}, "dtype must be one of"),
+        ({"dtype": torch.int64}, "dtype must be one of .* got 'int64'"),
+        ({"dtype": None}, "dtype must be one of"),
     ],
 )
 def test_devices_and_dtypes(argument: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        load_model(_tiny_folder(), verbose=False, **argument)
+        load_model(TINY_MODEL, verbose=False, **argument)
 
 
 def test_no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="torch sees no GPU: use 'cpu' or 'auto'"):
-        load_model(_tiny_folder(), device="cuda")
-    assert load_model(_tiny_folder(), verbose=False).device.type == "cpu"
+    with pytest.raises(ValueError, match="device, where torch sees no GPU, must be one of 'auto', 'cpu', got 'cuda'"):
+        load_model(TINY_MODEL, device="cuda")
+    assert load_model(TINY_MODEL, verbose=False).device.type == "cpu"
 
 
 # What a model is asked --------------------------------------------------------------------------------------------
@@ -389,10 +563,42 @@ def test_prompts_of_three_kinds(tiny: Model) -> None:
     assert tiny.encode(messages) == tiny.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_messages_need_a_template(tiny: Model) -> None:
-    tokenizer = type("NoTemplate", (), {"chat_template": None})()
-    with pytest.raises(ValueError, match="has no chat template: pass the prompt as a text"):
-        Model(tiny.module, tokenizer, tiny.name, "").encode([{"role": "user", "content": "hello"}])
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (None, "Cannot use chat template functions"),
+        ("{% for message in messages %}{{ message", "unexpected end of template"),
+        ("{{ nothing.there.at.all }}", "'nothing' is undefined"),
+        ("{{ raise_exception('first line\nsecond') }}", "first line second"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{{ 1 // 0 }}", "division"),
+    ],
+)
+def test_templates_that_do_not_work(template: str | None, said: str, tmp_path: Path) -> None:
+    shutil.copytree(TINY_MODEL, tmp_path / "spoilt")
+    (tmp_path / "spoilt" / "chat_template.jinja").unlink()
+    if template:
+        write(tmp_path / "spoilt", "chat_template.jinja", template)
+    model = load_model(tmp_path / "spoilt", device="cpu", verbose=False)
+    assert model.checked_ids("a text needs no template")
+    with pytest.raises(
+        ValueError, match=rf"spoilt has no chat template that takes these messages \(.*{said}"
+    ) as caught:
+        model.checked_ids([{"role": "user", "content": "hello"}])
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(": give each a text as content, or pass a text as the prompt")
+    assert caught.value.__suppress_context__
+
+
+def test_messages_without_content(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: Any = [{"role": "assistant", "content": None}, {"role": "user", "content": "hello"}]
+    with pytest.raises(ValueError, match="has no chat template that takes these messages") as caught:
+        tiny.checked_ids(messages)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setattr(
+        tiny.tokenizer, "chat_template", "{% for m in messages %}{{ m.content or 'nothing' }}{% endfor %}"
+    )
+    assert tiny.checked_ids(messages) == tiny.encode("nothinghello")
 
 
 @pytest.mark.parametrize(("eos", "expected"), [(3, {3}), ([3, 5], {3, 5}), (None, {9})])
@@ -427,7 +633,7 @@ def random_checkpoint(folder: Path, kind: str, **changes: Any) -> None:
 
     from pagedlab.model import load_model
 
-    tokenizer = load_model(_tiny_folder(), device="cpu", verbose=False).tokenizer
+    tokenizer = load_model(TINY_MODEL, device="cpu", verbose=False).tokenizer
     config = AutoConfig.for_model(
         kind,
         **{

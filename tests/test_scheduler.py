@@ -115,9 +115,12 @@ class ToyEngine:
         self.beams: set[Request] = set()
         self.counts: Counter[str] = Counter()
 
-    def add(self, prompt: list[int], num_texts: int, max_tokens: int, beams: bool = False) -> Request:
+    def add(
+        self, prompt: list[int], num_texts: int, max_tokens: int, beams: bool = False, seed: int | None = None
+    ) -> Request:
         number = next(self.ids)
-        first = Sequence(f"r{number}", BlockTable(self.pool), list(prompt), 1000 * number, len(prompt))
+        seed = 1000 * number if seed is None else seed
+        first = Sequence(f"r{number}", BlockTable(self.pool), list(prompt), seed, len(prompt))
         request = Request(number, [first], num_texts, max_tokens, salt="even" if number % 2 else None)
         self.scheduler.add(request)
         self.live.append(request)
@@ -156,7 +159,7 @@ class ToyEngine:
             self.slots[self.block(destination)] = self.slots[self.block(source)]
         for _, sequence, start, stop in plan.chunks:
             for position, slot in zip(range(start, stop), sequence.table.slots(start, stop), strict=True):
-                self.slots[slot] = tuple(sequence.token_ids[: position + 1])
+                self.slots[slot] = None if model_fails else tuple(sequence.token_ids[: position + 1])
         if model_fails:
             self.scheduler.undo(plan)
             return []
@@ -254,7 +257,7 @@ class ToyEngine:
     def verify(self, request: Request) -> None:
         """The texts are those that the request has alone."""
         first = request.sequences[0]
-        prompt, seed = first.token_ids[: first.num_prompt_tokens], 1000 * request.request_id
+        prompt, seed = first.token_ids[: first.num_prompt_tokens], first.seed
         if request in self.beams:
             expected = expected_beams(prompt, seed, request.num_texts, request.max_tokens)
         else:
@@ -325,8 +328,9 @@ def fuzz(seed: int, num_requests: int, scheduler: type[Scheduler] = Scheduler) -
             if what < 0.25:
                 own = [rng.randrange(1, 50) for _ in range(rng.choice([0, 0, 1, 5, 8]))]
                 prompt = common[: rng.randint(1, 12)] + own
+                new, beams, seed = rng.randint(1, 40), rng.random() < 0.5, rng.choice([None, None, 7])
                 with contextlib.suppress(ValueError):
-                    added.append(engine.add(prompt, rng.choice([1, 1, 2, 4]), rng.randint(1, 40), rng.random() < 0.5))
+                    added.append(engine.add(prompt, rng.choice([1, 1, 2, 4]), new, beams, seed))
             elif what < 0.29 and engine.live:
                 aborted.add(request := rng.choice(engine.live))
                 engine.remove(request)
@@ -439,6 +443,15 @@ class ForksBeyondWhatIsShared(Scheduler):
                 text.table.truncate(min(len(text.token_ids) - 1, first.table.num_tokens))
 
 
+class ForksWhatIsInTheMaking(Scheduler):
+    """Texts that come back are forked from their first at once, though what that one found may not be computed yet."""
+
+    def _rejoin(self, request: Request) -> None:
+        making, self.plan.making = self.plan.making, {}
+        super()._rejoin(request)
+        self.plan.making = making
+
+
 class MatchesAcrossSalts(Scheduler):
     def _admit(self, request: Request) -> None:
         salt, request.salt = request.salt, None
@@ -534,12 +547,47 @@ def a_copy_for_which_there_is_no_block(scheduler: type[Scheduler]) -> None:
     engine.verify(younger)
 
 
+def two_of_a_kind_come_back(scheduler: type[Scheduler]) -> tuple[ToyEngine, list[Request]]:
+    """Two requests with the same prompt and seed gave way with two texts each, and nothing of them is cached."""
+    engine = ToyEngine(40, 4, 100, 10, caching=True, scheduler=scheduler)
+    prompt = next([i] * 6 for i in range(1, 50) if min(len(expected_text([i] * 6, s, 9)) for s in (7, 8)) == 9)
+    older, _, younger = engine.add(prompt, 2, 9, seed=7), engine.add([3], 1, 1), engine.add(prompt, 2, 9, seed=7)
+    for _ in range(4):
+        engine.step()
+    engine.scheduler.plan = Schedule()
+    for request in (younger, older):
+        engine.scheduler._preempt(request)
+    engine.cache.clear()
+    engine.poison()
+    return engine, [older, younger]
+
+
+def a_copy_of_what_is_in_the_making(scheduler: type[Scheduler]) -> None:
+    """The younger finds a block that the older fills in the same step, and its second text writes into that one."""
+    engine, requests = two_of_a_kind_come_back(scheduler)
+    engine.finish()
+    for request in requests:
+        engine.verify(request)
+
+
+def what_was_in_the_making_is_given_up(scheduler: type[Scheduler]) -> None:
+    """The step in which they come back fails, wherever: no text keeps a block that was found and never computed."""
+    for failure in ("model", *range(12)):
+        engine, requests = two_of_a_kind_come_back(scheduler)
+        engine.step(*(None, True) if failure == "model" else (failure,))
+        engine.finish()
+        for request in requests:
+            engine.verify(request)
+
+
 @pytest.mark.parametrize(
     ("scene", "bug"),
     [
         (swapped_out_while_a_copy_is_due, SwapsOutWhatIsNotThere),
         (resumed_into_a_block_that_a_copy_was_due_for, KeepsCopiesIntoFreedBlocks),
         (a_copy_for_which_there_is_no_block, ForgetsTheCopyInItsCount),
+        (a_copy_of_what_is_in_the_making, ForksWhatIsInTheMaking),
+        (what_was_in_the_making_is_given_up, ForksWhatIsInTheMaking),
     ],
 )
 def test_rare_moments(scene: Callable[[type[Scheduler]], None], bug: type[Scheduler]) -> None:

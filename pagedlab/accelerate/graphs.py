@@ -18,6 +18,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
@@ -35,8 +36,8 @@ class Window(NamedTuple):
 
     chunks: list[Chunk]
     done: torch.cuda.Event | None
-    drawn: torch.Tensor  # [max_steps, max_rows] tokens, and behind them in the same rows log-probabilities
-    reached: torch.Tensor  # [max_rows] the position that each row came to
+    drawn: Tensor  # [max_steps, max_rows] tokens, and behind them in the same rows log-probabilities
+    reached: Tensor  # [max_rows] the position that each row came to
 
 
 class Decoder:
@@ -44,7 +45,7 @@ class Decoder:
 
     def __init__(
         self,
-        forward: Callable[[Batch, KVCache, PagedAttention], torch.Tensor],
+        forward: Callable[[Batch, KVCache, PagedAttention], Tensor],
         cache: KVCache,
         attend: PagedAttention,
         ends: Iterable[int],
@@ -63,7 +64,7 @@ class Decoder:
         device = cache.keys.device
         pinned = device.type == "cuda"
 
-        def host(*shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        def host(*shape: int, dtype: torch.dtype) -> list[Tensor]:
             """Two, used in turns: the device may still read the one while the other is written."""
             return [torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in range(2)]
 
@@ -76,14 +77,11 @@ class Decoder:
         self._host_history = host(max_steps, max_rows, 2, dtype=torch.float64)
         self._host_reached = host(max_rows, dtype=torch.int32)
 
-        def on_device(like: list[torch.Tensor]) -> torch.Tensor:
-            return torch.zeros_like(like[0], device=device)
-
-        self._now, self._orders = on_device(self._host_now), on_device(self._host_orders)
-        self._temperature, self._tables = on_device(self._host_temperature), on_device(self._host_tables)
-        self._history = on_device(self._host_history)
+        mirrored = self._host_now, self._host_orders, self._host_temperature, self._host_tables, self._host_history
+        here = [torch.zeros_like(one, device=device) for one, _ in mirrored]
+        self._now, self._orders, self._temperature, self._tables, self._history = here
         self._ends = torch.tensor(sorted(ends) or [-1], device=device)
-        self._batch = Batch(
+        self._batch = batch = Batch(
             token_ids=torch.zeros(max_rows, dtype=torch.int64, device=device),
             positions=torch.zeros(max_rows, dtype=torch.int64, device=device),
             slots=torch.zeros(max_rows, dtype=torch.int64, device=device),
@@ -92,6 +90,7 @@ class Decoder:
             query_starts=torch.arange(max_rows + 1, dtype=torch.int32, device=device),
             last_rows=torch.arange(max_rows, device=device),
         )
+        self._inputs = batch.token_ids, batch.positions, batch.slots, batch.seq_lens
 
     def launch(self, chunks: list[Chunk], params: Mapping[int, SamplingParams], before: Window | None = None) -> Window:
         """Start computing all chunks, a row each, and draw behind every position; nothing waits.
@@ -175,15 +174,14 @@ class Decoder:
 
     def _captured(self, size: int) -> torch.cuda.CUDAGraph:
         assert self.graphs is not None
-        batch = self._batch
-        state = self._now, batch.token_ids, batch.positions, batch.slots, batch.seq_lens
-        before = [tensor.clone() for tensor in state]
+        changing = self._now, *self._inputs
+        before = [tensor.clone() for tensor in changing]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._compute(size)  # what is compiled or allocated once must be so before the capture
         torch.cuda.current_stream().wait_stream(side)
-        for tensor, was in zip(state, before, strict=True):
+        for tensor, was in zip(changing, before, strict=True):
             tensor.copy_(was)  # KV written twice is the same KV
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self.graphs.values())).pool() if self.graphs else None
@@ -208,6 +206,6 @@ class Decoder:
             tokens, logprobs = triton_choose(logits, self._temperature[:size], u)
             self._advance(size, tokens, logprobs)
 
-    def _advance(self, size: int, *drawn: torch.Tensor) -> None:
-        host = self._now, self._orders, self._tables, self._ends, self._history
-        advance(size, *host, self._batch, self.cache.block_size, *drawn)
+    def _advance(self, size: int, *drawn: Tensor) -> None:
+        state = self._now, self._orders, self._tables, self._ends, self._history
+        advance(size, self.cache.block_size, state, self._inputs, *drawn)

@@ -1,25 +1,24 @@
 """Attention over blocks. One signature, several ways to compute it; this module picks the way.
 
-q [T, Hq, D] holds the queries of all sequences one after the other: those of sequence b are rows
-query_starts[b] to query_starts[b + 1], and they are its last tokens, so row i of n queries sees the keys at
-positions 0 to seq_lens[b] - n + i. Caches are [num_blocks, block_size, Hkv, D]; block_tables int32 [B, M],
-of which a row's entries behind the last block in use are never read; seq_lens int32 [B], the tokens whose KV
-is in the cache, these queries' own included; query_starts int32 [B + 1].
+q [T, Hq, D] holds the queries of all sequences one after the other: those of sequence b are rows query_starts[b] to
+query_starts[b + 1], and they are its last tokens, so row i of n queries sees the keys at positions 0 to
+seq_lens[b] - n + i. Caches are [num_blocks, block_size, Hkv, D]; block_tables int32 [B, M], of which a row's entries
+behind the last block in use are never read; seq_lens int32 [B], the tokens whose KV is in the cache, these queries'
+own included; query_starts int32 [B + 1].
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pagedlab.attention.reference import concat_attention, online_attention, over_sequences, safe_attention
 from pagedlab.attention.vectorised import torch_attention
 from pagedlab.kernels import why_not
 
-PagedAttention = Callable[..., torch.Tensor]
+PagedAttention = Callable[..., Tensor]
 
 BACKENDS: dict[str, PagedAttention] = {
     "concat": over_sequences(concat_attention),
@@ -39,8 +38,7 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
         return backend
     if backend == "auto":
         return _auto_attention
-    if backend == "triton":
-        # Imported when asked for: a machine without Triton can do all the rest.
+    if backend == "triton":  # imported when asked for: a machine without Triton can do all the rest
         from pagedlab.kernels.attention import triton_attention
 
         return triton_attention
@@ -50,10 +48,9 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     return BACKENDS[backend]
 
 
-def _auto_attention(q: torch.Tensor, *args: Any) -> torch.Tensor:
-    if q.dtype == torch.float64:  # the kernels sum in fp32
-        return BACKENDS["torch"](q, *args)
-    return fastest_backend(q.device, True)(q, *args)
+def _auto_attention(q: Tensor, *args: Any) -> Tensor:
+    attend = torch_attention if q.dtype == torch.float64 else fastest_backend(q.device, True)  # kernels sum in fp32
+    return attend(q, *args)
 
 
 @lru_cache
@@ -61,53 +58,35 @@ def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttentio
     """What "auto" takes for tensors on this device. It says, once, which backend that is and why."""
     problem = why_not(device)
     if verbose:
-        print(
-            f"attention: torch ({problem})" if problem else f"attention: Triton ({torch.cuda.get_device_name(device)})"
-        )
+        print("attention:", f"torch ({problem})" if problem else f"Triton ({torch.cuda.get_device_name(device)})")
     return get_backend("torch" if problem else "triton")
 
 
 def paged_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    query_starts: torch.Tensor,
-    scale: float | None = None,
-    *,
-    backend: str | PagedAttention = "auto",
-) -> torch.Tensor:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor,
+    scale: float | None = None, *, backend: str | PagedAttention = "auto",
+) -> Tensor:  # fmt: skip
     """Causal attention of a ragged batch, [T, Hq, D]. `scale` is 1 / sqrt(D) unless given.
 
     Rows that see no key are zeros. `ValueError` if the shapes do not fit together.
     """
     if q.ndim != 3 or k_cache.ndim != 4 or k_cache.shape != v_cache.shape or q.shape[2] != k_cache.shape[3]:
+        got = f"got {list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
         raise ValueError(
-            "q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] with the same D, "
-            f"got {list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
+            f"q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] with the same D, {got}"
         )
     if q.shape[1] % k_cache.shape[2]:
         raise ValueError(f"{q.shape[1]} query heads cannot share {k_cache.shape[2]} KV heads evenly")
     if not len(block_tables) == len(seq_lens) == len(query_starts) - 1:
-        raise ValueError(
-            f"a batch of B sequences has B tables, B lengths and B + 1 query starts, "
-            f"got {len(block_tables)}, {len(seq_lens)} and {len(query_starts)}"
-        )
-    attend = get_backend(backend)
-    return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
+        got = f"got {len(block_tables)}, {len(seq_lens)} and {len(query_starts)}"
+        raise ValueError(f"a batch of B sequences has B tables, B lengths and B + 1 query starts, {got}")
+    return get_backend(backend)(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
 
 
 def paged_decode(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    scale: float | None = None,
-    *,
-    backend: str | PagedAttention = "auto",
-) -> torch.Tensor:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
+    scale: float | None = None, *, backend: str | PagedAttention = "auto",
+) -> Tensor:  # fmt: skip
     """Attention of one new token a sequence, q [B, Hq, D]: the case that dominates text generation."""
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
     return paged_attention(q, k_cache, v_cache, block_tables, seq_lens, starts, scale, backend=backend)

@@ -1,4 +1,4 @@
-"""Three ways to compute attention over blocks, each as plain as it can be. Made to be read; paged.py is fast.
+"""Three ways to compute attention over blocks, each as plain as it can be. Made to be read; vectorised.py is fast.
 
 All three take one sequence: q [n, Hq, D], its last n queries; one layer's caches; `block_ids`, its blocks in
 logical order; `seq_len` >= n. They differ in what must be held at once:
@@ -11,27 +11,28 @@ Every query head of a group reads the same KV head. The heads are reshaped into 
 broadcast over the group and never repeated in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
+
+Ids = Sequence[int]  # of a sequence's blocks, in logical order
 
 
-def group_heads(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+def group_heads(q: Tensor, num_kv_heads: int) -> Tensor:
     """[n, Hq, D] -> [Hkv, Hq // Hkv, n, D]: query head h reads KV head h // (Hq // Hkv)."""
     n, num_heads, head_dim = q.shape
     return q.reshape(n, num_kv_heads, num_heads // num_kv_heads, head_dim).permute(1, 2, 0, 3)
 
 
-def ungroup_heads(out: torch.Tensor) -> torch.Tensor:
+def ungroup_heads(out: Tensor) -> Tensor:
     """[Hkv, G, n, D] -> [n, Hkv * G, D], the inverse of `group_heads`."""
     return out.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def block_scores(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_ids: Sequence[int], seq_len: int, scale: float
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each block's masked scores [Hkv, G, n, b] and values [Hkv, b, D]; b is how full the block is."""
     size, n = k_cache.shape[1], q.shape[2]
     query_positions = torch.arange(seq_len - n, seq_len, device=q.device)[:, None]
@@ -44,9 +45,7 @@ def block_scores(
         yield scores.masked_fill(key_positions > query_positions, float("-inf")), v
 
 
-def concat_attention(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_ids: Sequence[int], seq_len: int, scale: float
-) -> torch.Tensor:
+def concat_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
     """softmax(q k^T * scale) v with all keys side by side, as if there were no blocks."""
     q = group_heads(q, k_cache.shape[2])
     blocks = list(block_scores(q, k_cache, v_cache, block_ids, seq_len, scale))
@@ -55,9 +54,7 @@ def concat_attention(
     return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", torch.softmax(scores, dim=3), values))
 
 
-def safe_attention(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_ids: Sequence[int], seq_len: int, scale: float
-) -> torch.Tensor:
+def safe_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
     """Two passes: the largest score m over all blocks; then sum exp(s - m) and sum exp(s - m) v.
 
     Taking m away changes nothing, since it cancels in the quotient, and no exponent is above zero: exp never
@@ -67,8 +64,7 @@ def safe_attention(
     m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
     for scores, _ in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         m = torch.maximum(m, scores.amax(dim=3, keepdim=True))
-    total = torch.zeros_like(m)
-    out = torch.zeros_like(q)
+    total, out = torch.zeros_like(m), torch.zeros_like(q)
     for scores, v in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         p = torch.exp(scores - m)
         total += p.sum(dim=3, keepdim=True)
@@ -76,9 +72,7 @@ def safe_attention(
     return ungroup_heads(out / total)
 
 
-def online_attention(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_ids: Sequence[int], seq_len: int, scale: float
-) -> torch.Tensor:
+def online_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
     """One pass: keep the running max m, sum l and output o; a larger score rescales l and o by exp(m - m').
 
     The recurrence is Milakov and Gimelshein's ("Online normalizer calculation for softmax", 2018), carried
@@ -86,8 +80,7 @@ def online_attention(
     """
     q = group_heads(q, k_cache.shape[2])
     m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
-    total = torch.zeros_like(m)
-    out = torch.zeros_like(q)
+    total, out = torch.zeros_like(m), torch.zeros_like(q)
     for scores, v in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         # The first block holds position 0, which every query sees: from there on m is finite.
         new_m = torch.maximum(m, scores.amax(dim=3, keepdim=True))
@@ -99,36 +92,28 @@ def online_attention(
     return ungroup_heads(out / total)
 
 
-OneSequence = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int], int, float], torch.Tensor]
+OneSequence = Callable[[Tensor, Tensor, Tensor, Ids, int, float], Tensor]
 
 
-def over_sequences(attend: OneSequence) -> Callable[..., torch.Tensor]:
+def over_sequences(attend: OneSequence) -> Callable[..., Tensor]:
     """Turn attention of one sequence into `paged_attention`'s signature, by a loop over the batch.
 
     Half-precision inputs are computed in fp32 and rounded once, at the end.
     """
 
     def batched(
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        block_tables: torch.Tensor,
-        seq_lens: torch.Tensor,
-        query_starts: torch.Tensor,
+        q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor,
         scale: float | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:  # fmt: skip
         scale = q.shape[2] ** -0.5 if scale is None else scale
-        exact = torch.promote_types(q.dtype, torch.float32)
-        out = torch.zeros_like(q)
+        exact, out = torch.promote_types(q.dtype, torch.float32), torch.zeros_like(q)
         starts = query_starts.tolist()
         for b, seq_len in enumerate(seq_lens.tolist()):
             start, stop = max(starts[b], starts[b + 1] - seq_len), starts[b + 1]
-            if start == stop:
-                continue
-            block_ids = block_tables[b, : -(-seq_len // k_cache.shape[1])].tolist()
-            out[start:stop] = attend(q[start:stop].to(exact), k_cache, v_cache, block_ids, seq_len, scale).to(q.dtype)
+            if start < stop:
+                block_ids = block_tables[b, : -(-seq_len // k_cache.shape[1])].tolist()
+                out[start:stop] = attend(q[start:stop].to(exact), k_cache, v_cache, block_ids, seq_len, scale)
         return out
 
-    batched.__name__ = attend.__name__
-    batched.__doc__ = attend.__doc__
+    batched.__name__, batched.__doc__ = attend.__name__, attend.__doc__
     return batched

@@ -11,9 +11,13 @@ torchrun --standalone --nproc-per-node 2 -m pagedlab.distributed "Once upon a ti
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import sys
+import threading
 import time
 import weakref
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from pagedlab.attention import PagedAttention, get_backend
-from pagedlab.distributed.ranks import Children, RankLost, Ranks, child_options, wait_until_ready
+from pagedlab.distributed.ranks import SECONDS, Children, RankLost, Ranks
 from pagedlab.distributed.shards import check_split, split_layers
 from pagedlab.distributed.shared import SharedCache, SharedModel, Verb, serve
 from pagedlab.model import Model, choose_model, load_model, read_config
@@ -32,30 +36,26 @@ __all__ = ["RankLost", "open_model"]
 def open_model(
     name: Any, device: str, dtype: str | torch.dtype, verbose: bool, size: int, attention: str | PagedAttention
 ) -> Model:
-    """Rank 0's part of a model, the `size` - 1 other ranks running.
-
-    `ValueError`, with no process started, for what cannot be split over so many ranks.
-    """
+    """Rank 0's part of a model, the `size` - 1 other ranks running. `ValueError`, with no process started, for what
+    cannot be split over so many ranks."""
     if isinstance(name, Model):
         raise ValueError("with tensor_parallel every rank loads its own part: give the model's hub id or folder")
     if not isinstance(attention, str):
         raise ValueError("with tensor_parallel every rank attends, and a function cannot be sent: name a backend")
     source, _ = choose_model(name)
     check_split(read_config(source), size)
-    kind = kind_of_device(device, size)
-    joined = dist.is_torchelastic_launched()
-    words = {"model": source, "dtype": str(dtype).removeprefix("torch."), "device": kind, "attention": attention}
-    children = None if joined else Children("pagedlab.distributed:serve_child", size, words)
-    ranks = Ranks(0, size, _device_of(0, kind), children)
+    kind, kept_as = kind_of_device(device, size), str(dtype).removeprefix("torch.")
+    words = {"model": source, "dtype": kept_as, "device": kind, "attention": attention, "seconds": SECONDS}
+    children = None if dist.is_torchelastic_launched() else Children(size)
     try:
-        model = SharedModel(**vars(_load_part(name, ranks, dtype, verbose)), ranks=ranks)
         store = children.store if children else torchrun_store(size)
-        wait_until_ready(store, size, children)
-        ranks.connect(store)
+        store.set("words", json.dumps(words))
+        ranks, part = _join(0, size, store, words | {"model": name}, children, verbose)
     except BaseException:
         if children:
             children.stop(patience=0)
         raise
+    model = SharedModel(**vars(part), ranks=ranks)
     model.new_cache = partial(SharedCache, ranks)
     weakref.finalize(model, ranks.stop, Verb.STOP)  # also when Python ends
     if verbose:
@@ -66,39 +66,42 @@ def open_model(
 
 
 def serve_child() -> None:
-    """What a child process of rank 0 does."""
-    words = child_options()
+    """What a child process of rank 0 does. It ends when rank 0 closes the pipe, whatever it is at then."""
+    rank, size, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+    def end_with_rank_0() -> None:
+        os.read(0, 1)  # not through sys.stdin, whose lock a thread must not hold when Python ends
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+        os._exit(0)  # the main thread may be inside a collective that nobody will finish
+
+    threading.Thread(target=end_with_rank_0, daemon=True).start()
     try:
-        serve_rank(words["rank"], words["size"], words["store"], words)
+        serve_rank(rank, size, dist.FileStore(path, size))
     except RuntimeError:
         time.sleep(1)  # if it is rank 0 that has ended, so has the pipe, and this process ends in order
         raise
 
 
-def serve_rank(rank: int, size: int, store: Any, words: Mapping[str, Any]) -> None:
-    """Load this rank's part of the model, join the others, and serve rank 0. `store`: a store, or its file's path."""
-    torch.set_grad_enabled(False)
-    ranks = Ranks(rank, size, _device_of(rank, words["device"]))
-    attend = get_backend(words["attention"])
-    model = _load_part(words["model"], ranks, words["dtype"], verbose=False)
-    store = dist.FileStore(store, size) if isinstance(store, str) else store
-    store.set(f"ready{rank}", "1")
-    ranks.connect(store)
-    serve(ranks, model, attend)
+def serve_rank(rank: int, size: int, store: Any) -> None:
+    """Join the others in the store, where rank 0 says which model it is, and serve rank 0."""
+    words = json.loads(store.get("words"))
+    serve(*_join(rank, size, store, words), get_backend(words["attention"]))
 
 
-def _load_part(name: Any, ranks: Ranks, dtype: str | torch.dtype, verbose: bool) -> Model:
-    """This rank's part, moved to its device once it is cut out: no device ever holds the whole model."""
-
-    def cut(module: Any) -> None:
-        split_layers(module, ranks.rank, ranks.size, ranks.all_reduce)
-
-    model = load_model(name, str(ranks.device), dtype, verbose, prepare=cut)
-    model.num_ranks = ranks.size
-    return model
+def _join(
+    rank: int, size: int, store: Any, words: dict[str, Any], children: Children | None = None, verbose: bool = False
+) -> tuple[Ranks, Model]:
+    """This rank and its part of the model, cut out before it is moved: no device ever holds the whole model."""
+    ranks = Ranks(rank, size, words["device"], children)
+    cut = partial(split_layers, rank=rank, size=size, all_reduce=ranks.all_reduce)
+    model = load_model(words["model"], str(ranks.device), words["dtype"], verbose, prepare=cut)
+    model.num_ranks = size
+    ranks.connect(store, words["seconds"])
+    return ranks, model
 
 
 def kind_of_device(device: str, size: int) -> str:
+    """Which it is, "cpu" or "cuda"; `ValueError` where ranks cannot take the GPUs in order."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"ranks take the GPUs in order: device is 'auto', 'cpu' or 'cuda', got {device!r}")
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
@@ -106,10 +109,6 @@ def kind_of_device(device: str, size: int) -> str:
     if torch.cuda.device_count() < size:
         raise ValueError(f"{size} ranks take {size} GPUs and torch sees {torch.cuda.device_count()}: use device='cpu'")
     return "cuda"
-
-
-def _device_of(rank: int, kind: str) -> torch.device:
-    return torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
 
 
 def torchrun_store(size: int) -> Any:

@@ -6,10 +6,7 @@ import os
 import sys
 
 from pagedlab.__main__ import main as texts
-from pagedlab.__main__ import parse
-from pagedlab.distributed import kind_of_device, serve_rank, torchrun_store
-from pagedlab.distributed.shards import check_split
-from pagedlab.model import choose_model, read_config
+from pagedlab.distributed import serve_rank, torchrun_store
 
 
 def main(arguments: list[str]) -> int:
@@ -20,15 +17,7 @@ def main(arguments: list[str]) -> int:
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     if rank == 0:
         return texts([*arguments, "--ranks", str(size)])
-    options = parse(arguments)
-    try:
-        source, kind = choose_model(options.model)[0], kind_of_device(options.device, size)
-        check_split(read_config(source), size)
-        words = {"model": source, "dtype": options.dtype, "device": kind, "attention": options.attention}
-        serve_rank(rank, size, torchrun_store(size), words)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    serve_rank(rank, size, torchrun_store(size))
     return 0
 
 

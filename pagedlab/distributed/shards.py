@@ -22,11 +22,9 @@ def check_split(config: Any, size: int) -> None:
     heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.intermediate_size
     for count, what in ((kv_heads, "KV heads"), (heads, "query heads"), (width, "columns of the MLP")):
         if count % size:
-            possible = [str(n) for n in range(1, kv_heads + 1) if not (kv_heads % n or heads % n or width % n)]
-            raise ValueError(
-                f"{count} {what} cannot be shared evenly by {size} ranks: "
-                f"this model takes tensor_parallel = {', '.join(possible)}"
-            )
+            possible = ", ".join(str(n) for n in range(1, kv_heads + 1) if not (kv_heads % n or heads % n or width % n))
+            problem = f"{count} {what} cannot be shared evenly by {size} ranks"
+            raise ValueError(f"{problem}: this model takes tensor_parallel = {possible}")
 
 
 def split_layers(module: Any, rank: int, size: int, all_reduce: Callable[[torch.Tensor], Any]) -> None:
@@ -35,6 +33,10 @@ def split_layers(module: Any, rank: int, size: int, all_reduce: Callable[[torch.
     "colwise": rows of the weight [out, in], that is columns of the output. "rowwise": columns of the weight, and
     the outputs, which are then summands, go through `all_reduce`.
     """
+
+    def share(tensor: torch.Tensor, dim: int) -> torch.nn.Parameter:  # a copy, so that the whole tensor can go
+        return torch.nn.Parameter(tensor.detach().chunk(size, dim)[rank].clone(), requires_grad=False)
+
     plan = module.config.base_model_tp_plan
     for name, layer in module.base_model.named_modules():
         style = plan.get(re.sub(r"\.\d+\.", ".*.", name), "replicated")
@@ -42,19 +44,14 @@ def split_layers(module: Any, rank: int, size: int, all_reduce: Callable[[torch.
             continue
         if style not in ("colwise", "rowwise") or not isinstance(layer, torch.nn.Linear):
             raise ValueError(f"pagedlab cannot split {name}, which transformers' plan calls {style!r}")
-        by_column = style == "colwise"
-        layer.weight = _share(layer.weight, 0 if by_column else 1, rank, size)
-        if layer.bias is not None and by_column:
-            layer.bias = _share(layer.bias, 0, rank, size)
-        elif rank:
-            layer.register_parameter("bias", None)  # of a sum, one rank adds it
-        if not by_column:
+        if style == "colwise":
+            layer.weight = share(layer.weight, 0)
+            layer.bias = None if layer.bias is None else share(layer.bias, 0)
+        else:
+            layer.weight = share(layer.weight, 1)
+            if rank:
+                layer.register_parameter("bias", None)  # of a sum, one rank adds it
             layer.register_forward_hook(lambda _, inputs, output: all_reduce(output))
-
-
-def _share(tensor: torch.Tensor, dim: int, rank: int, size: int) -> torch.nn.Parameter:
-    # A copy, so that the whole tensor can go.
-    return torch.nn.Parameter(tensor.detach().chunk(size, dim)[rank].clone(), requires_grad=False)
 
 
 def all_reduce_bytes(config: Any, dtype_bytes: int) -> int:

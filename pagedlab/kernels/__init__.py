@@ -7,14 +7,10 @@ sampling     the next token of each row, and the next step's inputs
 layers       norm, rotary embedding and gate of a decoder layer
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import lru_cache
 
 import torch
-
-CAPABILITY = (8, 0)  # the oldest GPUs that Triton compiles for
 
 
 @lru_cache
@@ -25,7 +21,7 @@ def why_not(device: torch.device) -> str:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     has = torch.cuda.get_device_capability(device)
-    return "" if has >= CAPABILITY else "compute capability {}.{}, and Triton needs {}.{}".format(*has, *CAPABILITY)
+    return "" if has >= (8, 0) else "compute capability {}.{}, and Triton needs 8.0".format(*has)
 
 
 def compiles_for(device: torch.device) -> bool:

@@ -2,12 +2,12 @@
 # ruff: noqa: N803, N806  upper case marks what is known when the kernel is compiled
 """Paged attention in Triton: a kernel for decoding, one for ragged batches, one that merges splits.
 
-A Triton program is one group of GPU threads that works on whole tiles of numbers. A program here takes the
-queries of one sequence that share a KV head, as the rows of a matrix [ROWS, DIM], and walks over that
-sequence's keys and values, TILE at a time, with the online softmax of `reference.online_attention`.
+A Triton program is one group of GPU threads that works on whole tiles of numbers. A program here takes the queries of
+one sequence that share a KV head, as the rows of a matrix [ROWS, DIM], and walks over that sequence's keys and values,
+TILE at a time, with the online softmax of `reference.online_attention`.
 
-What makes it paged is one look-up: position p lies in page table[p // BLOCK_SIZE], at offset p % BLOCK_SIZE.
-Every row of a tile does its own, so a tile may span many pages, or a part of one.
+What makes it paged is one look-up: position p lies in page table[p // BLOCK_SIZE], at offset p % BLOCK_SIZE. Every row
+of a tile does its own, so a tile may span many pages, or a part of one.
 
     decode_kernel   program (new token, KV head) x split of its keys    one new token a sequence
     ragged_kernel   program (tile of queries, KV head) x split          prompts, chunks and new tokens together
@@ -17,14 +17,13 @@ A KV head serves GROUP query heads, and DIM is HEAD_DIM rounded up to a power of
 `triton_attention`, at the end, launches them; plan.py says how many, and how large.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
+from torch import Tensor
 
-from pagedlab.kernels.plan import MIN_SPLIT, Plan, choose_plan, overlaps, padded_dim, query_tiles
-from pagedlab.kernels.runtime import INTERPRETED, gdc_launch_dependents, gdc_wait, on_device_of, tl, triton
+from pagedlab.kernels.plan import MIN_SPLIT, Plan, choose_plan, overlaps, padded, query_tiles
+from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
 
 @triton.jit
@@ -39,8 +38,7 @@ def load_rows(rows, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
 @triton.jit
 def attend(
     q, positions, m, total, acc,  # [ROWS, DIM], [ROWS], and the state so far: [ROWS], [ROWS], [ROWS, DIM]
-    start, stop, table, k_head, v_head, scale,
-    MASKED: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+    start, stop, table, k_head, v_head, scale, MASKED: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     """Take the keys at positions [start, stop) into the online softmax of every query row."""
@@ -71,24 +69,6 @@ def attend(
 
 
 @triton.jit
-def tile_of_queries(
-    q, first, n, length, start, kv_head,
-    ROWS: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
-    """Pack queries start, start + 1, ... of a sequence, GROUP heads each, into ROWS rows.
-
-    Returns the rows, where they lie in q, which are real, and the last position that each may see.
-    """
-    r = tl.arange(0, ROWS)
-    query = start + r // GROUP
-    real = (query < n) & (r < ROWS // GROUP * GROUP)
-    row = (first + query).to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + r % GROUP
-    dims = tl.arange(0, DIM)
-    tile = tl.load(q + row[:, None] * HEAD_DIM + dims, mask=real[:, None] & (dims < HEAD_DIM), other=0.0)
-    return tile, row, real, length - n + query
-
-
-@triton.jit
 def write_rows(out, row, real, acc, total, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
     """Divide by the sum of the weights and store. A row that saw no key has total = 0 or NaN, and becomes zeros."""
     acc = tl.where(total[:, None] > 0, acc / total[:, None], 0.0)
@@ -103,22 +83,39 @@ def splits_of(n, length, MIN_SPLIT: tl.constexpr, max_splits):
 
 
 @triton.jit
-def attend_few(
+def attend_tile(
     out, split_out, split_sums, q, k_cache, v_cache, table, scale, b, first, n, length, start, kv_head, split, splits,
-    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    FEW: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
-    """Attention of a few queries, bound by memory: one split of the keys, written to `out` or for the merge."""
-    rows, row, real, positions = tile_of_queries(
-        q, first, n, length, start, kv_head, ROWS, GROUP, KV_HEADS, HEAD_DIM, DIM
-    )
-    stop = length - n + tl.minimum(start + ROWS // GROUP, n)  # behind the last key that any row sees
-    tiles = tl.cdiv(stop, TILE)
+    """Attention of a sequence's queries start, start + 1, ..., GROUP heads each, packed into ROWS rows.
+
+    A FEW are bound by memory: they take one split of the keys, and write to `out` or for the merge. Many take all keys.
+    """
+    r = tl.arange(0, ROWS)
+    query = start + r // GROUP
+    real = (query < n) & (r < ROWS // GROUP * GROUP)
+    row = (first + query).to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + r % GROUP
+    dims = tl.arange(0, DIM)
+    rows = tl.load(q + row[:, None] * HEAD_DIM + dims, mask=real[:, None] & (dims < HEAD_DIM), other=0.0)
+    positions = length - n + query  # the last that each row sees
+    seen_by_all = length - n + start + 1
+    stop = length - n + tl.minimum(start + ROWS // GROUP, n)  # behind the last that any row sees
+    m, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    if FEW:
+        tiles = tl.cdiv(stop, TILE)
+        begin, stop = split * tiles // splits * TILE, tl.minimum((split + 1) * tiles // splits * TILE, stop)
+    else:
+        begin = tl.maximum(seen_by_all, 0) // TILE * TILE  # up to here no score is masked
+    k_head, v_head = k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM
+    if not FEW:
+        m, total, acc = attend(
+            rows, positions, m, total, acc, 0, begin, table, k_head, v_head, scale,
+            False, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
+        )  # fmt: skip
     m, total, acc = attend(
-        rows, positions,
-        tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32),
-        split * tiles // splits * TILE, tl.minimum((split + 1) * tiles // splits * TILE, stop),
-        table, k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM, scale,
+        rows, positions, m, total, acc, begin, stop, table, k_head, v_head, scale,
         True, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
     )  # fmt: skip
     if splits == 1:
@@ -135,9 +132,9 @@ def attend_few(
 def find_sequence(query_starts, tile, num_sequences, QUERIES: tl.constexpr):
     """The sequence that query tile number `tile` belongs to.
 
-    Sequence b's tiles are numbered from query_starts[b] // QUERIES + b. That leaves each sequence room for
-    its last, partial tile, whatever the others' lengths, and nobody has to add up tile counts. The number
-    sought is how many sequences start at or before `tile`, minus one. QUERIES 0 means that `tile` is a token.
+    Sequence b's tiles are numbered from query_starts[b] // QUERIES + b. That leaves each sequence room for its last,
+    partial tile, whatever the others' lengths, and nobody has to add up tile counts. The number sought is how many
+    sequences start at or before `tile`, minus one. QUERIES 0 means that `tile` is a token.
     """
     count = 0
     for i in range(0, num_sequences, 256):
@@ -160,7 +157,7 @@ def decode_kernel(
     To the rest, the token is a sequence of its own: one query, that sees the keys up to its own.
     """
     if OVERLAP:
-        gdc_launch_dependents()  # the merge may start as soon as all of these programs have
+        tl.extra.cuda.gdc_launch_dependents()  # the merge may start as soon as all of these programs have
     kv_head = tl.program_id(0) % KV_HEADS
     token = (tl.program_id(0) // KV_HEADS).to(tl.int64)
     b = token
@@ -173,10 +170,10 @@ def decode_kernel(
     if SPLIT:
         split, splits = tl.program_id(1), splits_of(behind - first, length, MIN_SPLIT, tl.num_programs(1))
     if (split < splits) & (token < behind):
-        attend_few(
+        attend_tile(
             out, split_out, split_sums, q, k_cache, v_cache, tables + b * table_stride, scale,
             b, token, 1, length, 0, kv_head, split, splits,
-            ROWS, TILE, STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
+            True, ROWS, TILE, STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
         )  # fmt: skip
 
 
@@ -186,7 +183,6 @@ def ragged_kernel(
     ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     FEW_ROWS: tl.constexpr, FEW_TILE: tl.constexpr, FEW_STAGES: tl.constexpr, MIN_SPLIT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One program a tile of queries and KV head: many rows where there are many queries, few where there are few."""
     QUERIES: tl.constexpr = ROWS // GROUP
@@ -194,8 +190,7 @@ def ragged_kernel(
     # Last tile first: late queries see the most keys, and the longest jobs should not start last.
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // KV_HEADS
     b = find_sequence(query_starts, tile, num_sequences, QUERIES).to(tl.int64)
-    length = tl.load(seq_lens + b)
-    first = tl.load(query_starts + b)
+    length, first = tl.load(seq_lens + b), tl.load(query_starts + b)
     n = tl.load(query_starts + b + 1) - first
     start = (tile - (first // QUERIES + b).to(tl.int32)) * QUERIES
     table = tables + b * table_stride
@@ -203,38 +198,23 @@ def ragged_kernel(
         if n * GROUP <= FEW_ROWS:
             splits = splits_of(n, length, MIN_SPLIT, tl.num_programs(1))
             if tl.program_id(1) < splits:
-                attend_few(
+                attend_tile(
                     out, split_out, split_sums, q, k_cache, v_cache, table, scale,
                     b, first, n, length, start, kv_head, tl.program_id(1), splits,
-                    FEW_ROWS, FEW_TILE, FEW_STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
+                    True, FEW_ROWS, FEW_TILE, FEW_STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
                 )  # fmt: skip
         elif tl.program_id(1) == 0:
-            rows, row, real, positions = tile_of_queries(
-                q, first, n, length, start, kv_head, ROWS, GROUP, KV_HEADS, HEAD_DIM, DIM
-            )
-            k_head, v_head = k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM
-            seen_by_all = length - n + start + 1
-            seen_by_any = length - n + tl.minimum(start + QUERIES, n)
-            whole = tl.maximum(seen_by_all, 0) // TILE * TILE  # up to here no score is masked
-            m = tl.full([ROWS], float("-inf"), tl.float32)
-            total = tl.zeros([ROWS], tl.float32)
-            acc = tl.zeros([ROWS, DIM], tl.float32)
-            m, total, acc = attend(
-                rows, positions, m, total, acc, 0, whole, table, k_head, v_head, scale,
-                False, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
+            attend_tile(
+                out, split_out, split_sums, q, k_cache, v_cache, table, scale,
+                b, first, n, length, start, kv_head, 0, 1,
+                False, ROWS, TILE, STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
             )  # fmt: skip
-            m, total, acc = attend(
-                rows, positions, m, total, acc, whole, seen_by_any, table, k_head, v_head, scale,
-                True, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
-            )  # fmt: skip
-            write_rows(out, row, real, acc, total, HEAD_DIM, DIM)
 
 
 @triton.jit(do_not_specialize=["max_splits"])
 def merge_kernel(
-    out, split_out, split_sums, seq_lens, query_starts, max_splits,
-    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    out, split_out, split_sums, seq_lens, query_starts, max_splits, SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Add up the splits of one sequence and head, each as heavy as its softmax weights: 2 ** m * total in all."""
     b = (tl.program_id(0) // HEADS).to(tl.int64)
@@ -243,85 +223,63 @@ def merge_kernel(
     n = tl.load(query_starts + b + 1) - first
     splits = splits_of(n, tl.load(seq_lens + b), MIN_SPLIT, max_splits)
     if OVERLAP:
-        gdc_wait()  # this kernel may have started early: from here on the splits have been written
+        tl.extra.cuda.gdc_wait()  # this kernel may have started early: from here on the splits have been written
     if splits > 1:
-        s = tl.arange(0, SPLITS)
-        dims = tl.arange(0, DIM)
-        part = (b * max_splits + s) * HEADS + head
-        m = tl.load(split_sums + 2 * part, mask=s < splits, other=float("-inf"))
-        total = tl.load(split_sums + 2 * part + 1, mask=s < splits, other=0.0)
-        o = tl.load(
-            split_out + part[:, None] * HEAD_DIM + dims, mask=(s < splits)[:, None] & (dims < HEAD_DIM), other=0.0
-        )
+        s, dims = tl.arange(0, SPLITS), tl.arange(0, DIM)
+        part, real = (b * max_splits + s) * HEADS + head, s < splits
+        m = tl.load(split_sums + 2 * part, mask=real, other=float("-inf"))
+        total = tl.load(split_sums + 2 * part + 1, mask=real, other=0.0)
+        o = tl.load(split_out + part[:, None] * HEAD_DIM + dims, mask=real[:, None] & (dims < HEAD_DIM), other=0.0)
         weight = tl.exp2(m - tl.max(m, 0)) * total
         o = tl.sum(o * weight[:, None], 0) / tl.sum(weight, 0)
         tl.store(out + (first.to(tl.int64) * HEADS + head) * HEAD_DIM + dims, o, mask=dims < HEAD_DIM)
 
 
 def triton_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    query_starts: torch.Tensor,
-    scale: float | None = None,
-    *,
-    plan: Plan | None = None,
-) -> torch.Tensor:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor,
+    scale: float | None = None, *, plan: Plan | None = None,
+) -> Tensor:  # fmt: skip
     """`paged_attention` on an NVIDIA GPU, without a look at any value; on the CPU in Triton's interpreter.
 
-    Rows of q behind the last query of the last sequence are left as the memory was. `plan` overrules the one
-    that `choose_plan` makes. `ValueError` for a dtype other than fp32, fp16 and bf16, for caches that are not
-    contiguous, and for a scale that is not positive.
+    Rows of q behind the last query of the last sequence are left as the memory was. `plan` overrules the one that
+    `choose_plan` makes. `ValueError` for a dtype other than fp32, fp16 and bf16, for caches that are not contiguous,
+    and for a scale that is not positive.
     """
-    num_tokens, num_heads, head_dim = q.shape
-    num_sequences = len(block_tables)
+    (num_tokens, num_heads, head_dim), num_sequences = q.shape, len(block_tables)
     _, block_size, kv_heads, _ = k_cache.shape
     scale = head_dim**-0.5 if scale is None else scale
-    _check(q, k_cache, v_cache, scale)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    if num_tokens == 0 or num_sequences == 0:
-        return out
-    few, many, splits = plan or choose_plan(q, k_cache, block_tables)
-    group, dim = num_heads // kv_heads, padded_dim(head_dim)
-    parts = (num_sequences, splits, num_heads) if splits > 1 else (0, 0, 0)
-    split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
-    split_sums = torch.empty((*parts, 2), dtype=torch.float32, device=q.device)
-    grid = (query_tiles(num_tokens, num_sequences, group, many) * kv_heads, splits)
-    common = (
-        out, split_out, split_sums, q.contiguous(), k_cache, v_cache, block_tables, seq_lens, query_starts,
-        scale * math.log2(math.e), block_tables.stride(0), num_sequences,
-    )  # fmt: skip
-    overlap = splits > 1 and overlaps(q.device)
-    shape = {"GROUP": group, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "DIM": dim, "BLOCK_SIZE": block_size}
-    shape["OVERLAP"] = overlap
-    with on_device_of(q):
-        if many is None:
-            decode_kernel[grid](*common, *few.cut, MIN_SPLIT, **shape, SPLIT=splits > 1, **few.options)
-        else:
-            ragged_kernel[grid](*common, *many.cut, *few.cut, MIN_SPLIT, **shape, **many.options)
-        if splits > 1:
-            merge_kernel[(num_sequences * num_heads,)](
-                out, split_out, split_sums, seq_lens, query_starts, splits,
-                triton.next_power_of_2(splits), MIN_SPLIT, num_heads, head_dim, dim, overlap,
-                num_warps=2, **({"launch_pdl": True} if overlap else {}),
-            )  # fmt: skip
-    return out
-
-
-def _check(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float) -> None:
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not q.dtype == k_cache.dtype == v_cache.dtype:
-        raise ValueError(
-            "the Triton kernels take q and both caches in one dtype, float32, float16 or bfloat16, "
-            f"got {q.dtype}, {k_cache.dtype} and {v_cache.dtype}"
-        )
+        got = f"got {q.dtype}, {k_cache.dtype} and {v_cache.dtype}"
+        raise ValueError(f"the Triton kernels take q and both caches in one dtype, float32, float16 or bfloat16, {got}")
     if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
         raise ValueError("the Triton kernels need contiguous caches, [num_blocks, block_size, Hkv, D]")
     if not scale > 0:
         raise ValueError(f"scale must be positive, got {scale}: negate q instead of scale")
     if not q.is_cuda and not INTERPRETED:
-        raise ValueError(
-            f"q is on {q.device} and Triton compiles for the GPU: move the tensors there, take backend='torch', "
-            "or set TRITON_INTERPRET=1 before Python starts"
-        )
+        ways = "move the tensors there, take backend='torch', or set TRITON_INTERPRET=1 before Python starts"
+        raise ValueError(f"q is on {q.device} and Triton compiles for the GPU: {ways}")
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if num_tokens == 0 or num_sequences == 0:
+        return out
+    few, many, splits = plan or choose_plan(q, k_cache, block_tables)
+    group, dim, overlap = num_heads // kv_heads, padded(head_dim), splits > 1 and overlaps(q.device)
+    parts = (num_sequences, splits, num_heads) if splits > 1 else (0, 0, 0)
+    split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
+    split_sums = torch.empty((*parts, 2), dtype=torch.float32, device=q.device)
+    grid = query_tiles(num_tokens, num_sequences, group, many) * kv_heads, splits
+    tensors = (
+        out, split_out, split_sums, q.contiguous(), k_cache, v_cache, block_tables, seq_lens, query_starts,
+        scale * math.log2(math.e), block_tables.stride(0), num_sequences,
+    )  # fmt: skip
+    shape = MIN_SPLIT, block_size, group, kv_heads, head_dim, dim
+    with on_device_of(q):
+        if many is None:
+            decode_kernel[grid](*tensors, *few.cut, *shape, splits > 1, overlap, **few.options)
+        else:
+            ragged_kernel[grid](*tensors, *many.cut, *few.cut, *shape, **many.options)
+        if splits > 1:
+            merge_kernel[(num_sequences * num_heads,)](
+                out, split_out, split_sums, seq_lens, query_starts, splits, power_of_two(splits), MIN_SPLIT, num_heads,
+                head_dim, dim, overlap, num_warps=2, **({"launch_pdl": True} if overlap else {}),
+            )  # fmt: skip
+    return out

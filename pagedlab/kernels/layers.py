@@ -5,11 +5,10 @@
 Launched on the current device: a layer has four of them, and to choose the device each time would cost as much again.
 """
 
-from __future__ import annotations
-
 import torch
+from torch import Tensor
 
-from pagedlab.kernels.runtime import tl, triton
+from pagedlab.kernels.runtime import power_of_two, tl, triton
 
 
 @triton.jit
@@ -39,8 +38,7 @@ def rotate_kernel(
     lane = i < HALF
     source = qkv + (token * (Q_HEADS + 2 * KV_HEADS) + head) * DIM + i
     real = (head < Q_HEADS + 2 * KV_HEADS) & lane
-    a = tl.load(source, mask=real, other=0.0)
-    b = tl.load(source + HALF, mask=real, other=0.0)
+    a, b = tl.load(source, mask=real, other=0.0), tl.load(source + HALF, mask=real, other=0.0)
     turned = head < Q_HEADS + KV_HEADS  # values are not
     c = tl.where(turned, tl.load(cos + token * DIM + i, mask=lane, other=0.0).to(tl.float32), 1.0)
     s = tl.where(turned, tl.load(sin + token * DIM + i, mask=lane, other=0.0).to(tl.float32), 0.0)
@@ -72,36 +70,28 @@ def gate_kernel(x, out, WIDTH, CHUNK: tl.constexpr):
     tl.store(out + row * WIDTH + i, (exact / (1 + tl.exp(-exact))).to(x.dtype.element_ty) * up, mask=i < WIDTH)
 
 
-def norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """RMSNorm of every row: x [T, H], weight [H] -> [T, H]."""
     out, width = torch.empty_like(x), x.shape[1]
-    norm_kernel[(len(x),)](x, weight, out, epsilon, width, triton.next_power_of_2(width), num_warps=4)
+    norm_kernel[(len(x),)](x, weight, out, epsilon, width, power_of_two(width), num_warps=4)
     return out
 
 
-def rotate_and_store(
-    qkv: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    slots: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-) -> torch.Tensor:
+def rotate_and_store(qkv: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
     """Turn q and k of qkv [T, (Hq + 2 Hkv) D], write k and v into `slots` [T] of a layer's caches; q [T, Hq, D]."""
-    (tokens, width), (kv_heads, head_dim) = qkv.shape, keys.shape[2:]
+    (tokens, width), (kv_heads, head_dim) = qkv.shape, k_cache.shape[2:]
     heads, half = width // head_dim, head_dim // 2
     q = qkv.new_empty((tokens, heads - 2 * kv_heads, head_dim))
     rotate_kernel[(tokens,)](
-        qkv, cos, sin, slots, q, keys, values, q.shape[1], kv_heads,
-        triton.next_power_of_2(heads), half, triton.next_power_of_2(half), num_warps=4,
+        qkv, cos, sin, slots, q, k_cache, v_cache, q.shape[1], kv_heads,
+        power_of_two(heads), half, power_of_two(half), num_warps=4,
     )  # fmt: skip
     return q
 
 
-def gate(x: torch.Tensor) -> torch.Tensor:
+def gate(x: Tensor) -> Tensor:
     """silu(gate) * up: x [T, 2 I], the gates first -> [T, I]."""
-    width = x.shape[1] // 2
-    out = x.new_empty((len(x), width))
-    chunk = min(1024, triton.next_power_of_2(width))
-    gate_kernel[(len(x), triton.cdiv(width, chunk))](x, out, width, chunk, num_warps=4)
+    tokens, width = len(x), x.shape[1] // 2
+    out, chunk = x.new_empty((tokens, width)), min(1024, power_of_two(width))
+    gate_kernel[(tokens, -(-width // chunk))](x, out, width, chunk, num_warps=4)
     return out

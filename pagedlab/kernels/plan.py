@@ -4,14 +4,12 @@ Everything here is decided from shapes, dtypes and the card, never from values o
 for the GPU, and a CUDA graph of a call stays right for any lengths that fit its block table.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
-from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab.kernels.runtime import INTERPRETED, power_of_two
 
 MIN_SPLIT = 128  # keys in a piece, and two pieces at least: less costs more to start and to merge than it saves
 MAX_SPLITS = 64  # what the merge holds at once
@@ -37,13 +35,9 @@ class Tiles(NamedTuple):
         return {"num_warps": self.warps, "maxnreg": self.registers}
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
-def padded_dim(head_dim: int) -> int:
-    """DIM: a tile's axes are powers of two, and 16 is the least that a tensor core sums over."""
-    return max(16, _power_of_two(head_dim))
+def padded(n: int) -> int:
+    """A tile's axis that holds n: a power of two, and 16 is the least that a tensor core takes or sums over."""
+    return max(16, power_of_two(n))
 
 
 def decode_tiles(dtype: torch.dtype, dim: int, group: int, crowd: float, split: bool) -> Tiles:
@@ -52,7 +46,7 @@ def decode_tiles(dtype: torch.dtype, dim: int, group: int, crowd: float, split: 
     `crowd` is programs a multiprocessor. One that is nearly alone there needs warps of its own to have enough
     loads in flight; many of a warp or two each, none of which waits for another, do better than few large ones.
     """
-    rows = max(16, _power_of_two(group))
+    rows = padded(group)
     if dtype == torch.float32 or INTERPRETED:  # no tensor core: registers are what is short
         return Tiles(rows, 32 if dim <= 64 else 16, 4, 2)
     if dim > 128:
@@ -71,15 +65,15 @@ def ragged_tiles(dtype: torch.dtype, dim: int, group: int, many: bool) -> tuple[
     registers a thread let two programs share a multiprocessor: one computes while the other waits.
     Otherwise most programs are decodes, and small tiles leave them room.
     """
-    rows, least = max(16, _power_of_two(group)), _power_of_two(group)
+    rows = padded(group)
     if dtype == torch.float32 or INTERPRETED:
         few = decode_tiles(dtype, dim, group, 0, False)
-        return few, few._replace(rows=max(32, least)) if INTERPRETED else few
+        return few, few._replace(rows=max(32, rows)) if INTERPRETED else few
     if dim > 128:
-        return Tiles(rows, 64, 8, 3), Tiles(max(128, least), 32, 8, 2)
+        return Tiles(rows, 64, 8, 3), Tiles(max(128, rows), 32, 8, 2)
     if dim <= 64:
-        return Tiles(rows, 128, 4, 3), Tiles(max(64, least), 64, 4, 3)
-    large, small = Tiles(max(128, least), 64, 8, 2, registers=128), Tiles(max(64, least), 32, 4, 2)
+        return Tiles(rows, 128, 4, 3), Tiles(max(64, rows), 64, 4, 3)
+    large, small = Tiles(max(128, rows), 64, 8, 2, registers=128), Tiles(max(64, rows), 32, 4, 2)
     return Tiles(rows, 128, 4, 3), large if many else small
 
 
@@ -111,14 +105,11 @@ def choose_plan(q: torch.Tensor, k_cache: torch.Tensor, block_tables: torch.Tens
     num_tokens, num_heads, head_dim = q.shape
     num_sequences, pages = block_tables.shape
     _, block_size, kv_heads, _ = k_cache.shape
-    group, dim = num_heads // kv_heads, padded_dim(head_dim)
-    # As many tokens as sequences: a batch of decodes. If it is none (two tokens here, none there), the result
-    # is right all the same.
-    few, many = None, None
+    group, dim = num_heads // kv_heads, padded(head_dim)
+    few, many = None, None  # a batch of decodes: as many tokens as sequences. If it is none, the result is right too
     if num_tokens != num_sequences:
         few, many = ragged_tiles(q.dtype, dim, group, many=num_tokens >= 8 * num_sequences)
-    programs = query_tiles(num_tokens, num_sequences, group, many) * kv_heads
-    processors = multiprocessors(q.device)
+    programs, processors = query_tiles(num_tokens, num_sequences, group, many) * kv_heads, multiprocessors(q.device)
     # Three programs a multiprocessor keep enough loads in flight to fill the memory's pipe. At most three, but for
     # narrow heads the nearest to three: 256 programs of theirs (unequal lengths, on an H200's 132 multiprocessors)
     # took 25.2 us whole and 21.3 in two splits each; 256 of wide heads, with twice the bytes each, gained nothing.
@@ -127,9 +118,7 @@ def choose_plan(q: torch.Tensor, k_cache: torch.Tensor, block_tables: torch.Tens
     keys = pages * block_size
     pieces = -(-keys // MIN_SPLIT) if keys >= 2 * MIN_SPLIT else 1
     splits = max(1, min(room, pieces, MAX_SPLITS))
-    if few is None:
-        few = decode_tiles(q.dtype, dim, group, programs * splits / processors, splits > 1)
-    return Plan(few, many, splits)
+    return Plan(few or decode_tiles(q.dtype, dim, group, programs * splits / processors, splits > 1), many, splits)
 
 
 def query_tiles(num_tokens: int, num_sequences: int, group: int, many: Tiles | None) -> int:

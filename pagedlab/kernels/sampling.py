@@ -2,23 +2,18 @@
 # ruff: noqa: N803  upper case marks what is known when the kernel is compiled
 """Drawing tokens in Triton, and going on from them without the host.
 
-The logits are read once, and of the drawn token's chunk a second time.
-
 What `sampling.choose` does takes a dozen passes over [R, V] numbers in torch, half a millisecond for 256 texts and
 Qwen's 151,936 tokens. Here, one program for each row and chunk of the vocabulary notes the chunk's largest logit and
-its sums of exponentials; then one program a row finds the chunk in which the draw falls, and the token in it.
+its sums of exponentials; then one program a row finds the chunk in which the draw falls, and the token in it. So the
+logits are read once, and of the drawn token's chunk a second time.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from pagedlab.kernels.runtime import on_device_of, tl, triton
-
-if TYPE_CHECKING:
-    from pagedlab.batch import Batch
+from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 4096
 COLDEST = 1e-30  # below it a temperature is 0 in effect, and in fp32 in fact
@@ -72,10 +67,8 @@ def pick_kernel(
     real = part < CHUNKS
     m = tl.load(largest + row * CHUNKS + part, mask=real, other=float("-inf"))
     top = tl.max(m, 0)
-    plain = tl.load(sums + 2 * (row * CHUNKS + part), mask=real, other=0.0)
-    total = tl.sum(plain * tl.exp(m - top), 0)
-    best = tl.argmax(m, 0)
-    token = tl.load(place + row * CHUNKS + best)
+    total = tl.sum(tl.load(sums + 2 * (row * CHUNKS + part), mask=real, other=0.0) * tl.exp(m - top), 0)
+    token = tl.load(place + row * CHUNKS + tl.argmax(m, 0))
     if t >= COLDEST:
         weight = tl.load(sums + 2 * (row * CHUNKS + part) + 1, mask=real, other=0.0) * tl.exp((m - top) / t)
         upto = tl.cumsum(weight, 0)
@@ -125,64 +118,47 @@ def advance_kernel(
     tl.store(seq_lens + row, tl.where(active, position + 1, 0))
 
 
-def triton_uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def triton_uniform(seeds: Tensor, positions: Tensor) -> Tensor:
     """`sampling.uniform` in one launch in place of thirty: int64 [R] twice -> fp32 [R]."""
     u = torch.empty(len(seeds), device=seeds.device)
     if len(u):
         with on_device_of(u):
-            uniform_kernel[(triton.cdiv(len(u), 256),)](seeds, positions, u, len(u), 256)
+            uniform_kernel[(-(-len(u) // 256),)](seeds, positions, u, len(u), 256)
     return u
 
 
-def triton_choose(
-    logits: torch.Tensor, temperature: torch.Tensor, u: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def triton_choose(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens int64 [R] and their log-probabilities fp32 [R], of logits [R, V] at shares `u` [R] in [0, 1).
 
     temperature: [R]; 0 takes the likeliest token, the first of equals.
     """
-    num_rows, vocabulary = logits.shape
+    (rows, vocabulary), device = logits.shape, logits.device
     chunks = -(-vocabulary // CHUNK)
-    device = logits.device
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
-    largest = torch.empty((num_rows, chunks), device=device)
-    place = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
-    sums = torch.empty((num_rows, chunks, 2), device=device)
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
-    logprobs = torch.empty(num_rows, device=device)
-    if num_rows == 0:
+    tokens, logprobs = torch.empty(rows, dtype=torch.int64, device=device), torch.empty(rows, device=device)
+    largest, sums = torch.empty((rows, chunks), device=device), torch.empty((rows, chunks, 2), device=device)
+    place = torch.empty((rows, chunks), dtype=torch.int32, device=device)
+    if rows == 0:
         return tokens, logprobs
+    sizes = logits.stride(0), vocabulary, chunks, COLDEST, CHUNK
     with on_device_of(logits):
-        chunk_kernel[(num_rows, chunks)](
-            logits, temperature, largest, place, sums, logits.stride(0), vocabulary, chunks, COLDEST, CHUNK, num_warps=8
+        chunk_kernel[(rows, chunks)](logits, temperature, largest, place, sums, *sizes, num_warps=8)
+        pick_kernel[(rows,)](
+            logits, temperature, u, largest, place, sums, tokens, logprobs, *sizes, power_of_two(chunks), num_warps=8
         )
-        pick_kernel[(num_rows,)](
-            logits, temperature, u, largest, place, sums, tokens, logprobs, logits.stride(0), vocabulary, chunks,
-            COLDEST, CHUNK, triton.next_power_of_2(chunks), num_warps=8,
-        )  # fmt: skip
     return tokens, logprobs
 
 
-def advance(
-    size: int,
-    now: torch.Tensor,
-    orders: torch.Tensor,
-    tables: torch.Tensor,
-    ends: torch.Tensor,
-    history: torch.Tensor,
-    batch: Batch,
-    block_size: int,
-    drawn: torch.Tensor | None = None,
-    said: torch.Tensor | None = None,
-) -> None:
-    """Lay out the next step of the first `size` rows in `batch`; first take up the tokens `drawn`, if any were.
+def advance(size: int, block_size: int, state: Sequence[Tensor], inputs: Sequence[Tensor], *drawn: Tensor) -> None:
+    """Lay out the next step of the first `size` rows; first take up the tokens `drawn`, if any were.
 
-    now int32 [N, 3], orders int64 [N, 4], tables int32 [N, M] and ends [E] are as in accelerate/graphs.py; drawn
-    tokens and what was `said` of them, their log-probabilities, go into history [steps, N, 2] too.
+    state: now int32 [N, 3], orders int64 [N, 4], tables int32 [N, M], ends [E] and history [steps, N, 2], as in
+    accelerate/graphs.py. inputs: the batch's token_ids, positions, slots and seq_lens, which are written. drawn: the
+    tokens and their log-probabilities, which go into history too.
     """
+    now, orders, tables, ends, history = state
     with on_device_of(now):
         advance_kernel[(size,)](
-            now, orders, tables, tables.stride(0), drawn, said, ends, len(ends), history, len(now),
-            batch.token_ids, batch.positions, batch.slots, batch.seq_lens,
-            block_size, triton.next_power_of_2(len(ends)), drawn is not None, num_warps=1,
+            now, orders, tables, tables.stride(0), *(drawn or (None, None)), ends, len(ends), history, len(now),
+            *inputs, block_size, power_of_two(len(ends)), bool(drawn), num_warps=1,
         )  # fmt: skip

@@ -43,10 +43,12 @@ def show_changes(old: Any, new: Any) -> Source:
 
 def _read(item: Any) -> tuple[str, str]:
     """Where an object stands, as a comment, and its source."""
-    item = getattr(item, "fn", item)  # of a Triton kernel, the Python function that was decorated
+    item = inspect.unwrap(getattr(item, "fn", item))  # what was decorated: of a Triton kernel, the Python function
     try:
         source, file = inspect.getsource(item), Path(inspect.getsourcefile(item) or "")
     except (TypeError, OSError):
         raise ValueError(f"{item!r} has no source to show: give a class, a function or a method") from None
     path = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
-    return f"# {path.as_posix()}: {item.__qualname__}", textwrap.dedent(source).rstrip()
+    # A method that holds interrupts back says so in a line that no lesson is about.
+    lines = [line for line in textwrap.dedent(source).rstrip().splitlines() if not line.startswith("@atomic(")]
+    return f"# {path.as_posix()}: {item.__qualname__}", "\n".join(lines)

@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
+from pagedlab.model import DEFAULT_MODEL, download
 from pagedlab.serving.app import LOOPBACK, create_app
 from pagedlab.serving.background import server_of
 
@@ -25,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m pagedlab.serving", description="Serve a model over OpenAI's HTTP API."
     )
     parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
+    parser.add_argument("--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help="from the hub, then serve it")
     parser.add_argument("--host", default="127.0.0.1", help="any but a loopback address needs API keys")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--api-key", action="append", default=[], help="may be given often; or PAGEDLAB_API_KEYS=a,b")
@@ -39,7 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1")
         from pagedlab.engine import LLM
 
-        llm = LLM(options.model, block_size=options.block_size, num_blocks=options.num_blocks)
+        if options.download:
+            download(options.download)
+        llm = LLM(options.model or options.download, block_size=options.block_size, num_blocks=options.num_blocks)
         hosts = (*LOOPBACK, options.host) if local else None
         app = create_app(llm, api_keys=keys or None, max_waiting=options.max_waiting, allowed_hosts=hosts)
     except ValueError as error:

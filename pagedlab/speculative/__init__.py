@@ -13,9 +13,7 @@ temperature 0): at each place the model draws its own token, and the draft is ke
 that draws from q has its token x accepted with probability min(1, p(x) / q(x)), else a token is drawn from the
 positive part of p - q, normalised; the result is distributed as p (Leviathan, Kalman, Matias, 2023, appendix A.1).
 
-    drafts         what a drafter is asked and answers; `PromptLookup`
-    draft_model    `DraftModel`, a smaller model on forked blocks
-    check          keeping or redrawing what a model drew
+Who drafts stands in drafts.py: `PromptLookup`, or `DraftModel`, a smaller model on forked blocks.
 """
 
 from __future__ import annotations
@@ -26,12 +24,9 @@ from typing import Any
 import torch
 
 from pagedlab.blocks import blocks_for
-from pagedlab.request import Sequence
-from pagedlab.sampling import SamplingParams
-from pagedlab.scheduler import Scheduler
-from pagedlab.speculative.check import accept_or_redraw, check_sampled
-from pagedlab.speculative.draft_model import DraftModel
-from pagedlab.speculative.drafts import Ask, Checked, Draft, Drafter, PromptLookup
+from pagedlab.sampling import SamplingParams, invert, probabilities, uniform
+from pagedlab.scheduler import Scheduler, Sequence
+from pagedlab.speculative.drafts import ACCEPT_STREAM, Ask, Checked, Draft, Drafter, DraftModel, PromptLookup
 
 __all__ = ["Ask", "Checked", "Draft", "DraftModel", "Drafter", "PromptLookup", "Speculation", "accept_or_redraw"]
 
@@ -58,22 +53,17 @@ class Speculation:
     def refuse(self, params: SamplingParams) -> None:
         """`ValueError` for what cannot be drafted for."""
         if params.beam_width:
-            raise ValueError(
-                "beam search does not go with speculative decoding: its beams advance together, one token a step; "
-                "use an engine without `speculative`"
-            )
+            why = "its beams advance together, one token a step; use an engine without `speculative`"
+            raise ValueError(f"beam search does not go with speculative decoding: {why}")
 
     def propose(self, scheduler: Scheduler, params: Mapping[int, SamplingParams]) -> None:
         """Draft for the running texts whose next token is due. params: by request id."""
         self.checked = []
         if scheduler.swapped or any(r.sequences[0].output_ids for r in scheduler.waiting):
             return  # whoever gave way needs the blocks more
-        asks = self._asks(scheduler, params, self.drafter.k)
-        if not asks:
-            return
-        for ask, draft in zip(asks, self.drafter.propose(asks), strict=True):
-            tokens = draft.tokens[: ask.limit]
-            if tokens:
+        asks = self._asks(scheduler, params)
+        for ask, draft in zip(asks, self.drafter.propose(asks) if asks else (), strict=True):
+            if tokens := draft.tokens[: ask.limit]:
                 self.drafts[ask.text] = draft
                 ask.text.token_ids += tokens
                 ask.text.num_draft = len(tokens)
@@ -81,13 +71,23 @@ class Speculation:
     def check(
         self, logits: torch.Tensor, text: Sequence, own: list[int], said: list[float], params: SamplingParams
     ) -> tuple[list[int], list[float]]:
-        """What is kept of a text's draft, with the log-probabilities: see `choice.next_tokens`."""
-        drafted = text.token_ids[text.num_known :][: len(own) - 1]
-        if (q := self.drafts[text].probs) is not None:
-            return check_sampled(logits, drafted, q, own, text, params)
-        # The model says what it would write at each place; the first place where it differs ends the draft.
-        accepted = next((i for i, token in enumerate(drafted) if token != own[i]), len(drafted))
-        return own[: accepted + 1], said[: accepted + 1]
+        """What is kept of a text's draft, with the model's own log-probabilities: see `choice.next_tokens`. logits
+        [n + 1, V]: at the places of the n drafted tokens that were computed, and behind them. own, said: what the model
+        would draw at each place, and how likely that is."""
+        n, q = len(own) - 1, self.drafts[text].probs
+        drafted = text.token_ids[text.num_known :][:n]
+        if q is None:  # the first place where the model itself writes something else ends the draft
+            accepted = next((i for i, token in enumerate(drafted) if token != own[i]), n)
+            return own[: accepted + 1], said[: accepted + 1]
+        positions = torch.arange(text.num_known, text.num_known + n, device=logits.device)
+        seeds = [[seed % 2**63] for seed in (text.seed ^ ACCEPT_STREAM, text.seed)]
+        u_accept, u_draw = uniform(torch.tensor(seeds, device=logits.device), positions).tolist()
+        p, q = probabilities(logits[:n], [params] * n), q[:n].to(logits.device)
+        others = map(accept_or_redraw, p, q, drafted, u_accept, u_draw)
+        accepted, last = next(((i, other) for i, other in enumerate(others) if other is not None), (n, own[n]))
+        kept = [*drafted[:accepted], last]
+        rows = torch.log_softmax(logits[: accepted + 1].float(), dim=1)
+        return kept, rows.gather(1, torch.tensor(kept, device=rows.device)[:, None]).squeeze(1).tolist()
 
     def settle(self, text: Sequence, accepted: int) -> None:
         """Of the text's drafted tokens the first `accepted` were agreed with: forget the others."""
@@ -102,24 +102,35 @@ class Speculation:
             text.drop_draft()
         self.drafts.clear()
 
-    def _asks(self, scheduler: Scheduler, params: Mapping[int, SamplingParams], k: int) -> list[Ask]:
+    def _asks(self, scheduler: Scheduler, params: Mapping[int, SamplingParams]) -> list[Ask]:
         """How much may be proposed for whom: no more tokens and blocks than the step has to spare."""
-        pool = scheduler.pool
+        size = scheduler.pool.block_size
         texts = [text for request in scheduler.running for text in request.unfinished]
         tokens = scheduler.max_batch_tokens - sum(text.num_uncomputed for text in texts)
-        due = sum(blocks_for(len(text.token_ids), pool.block_size) - len(text.table.block_ids) for text in texts)
-        blocks = pool.num_free - due - len(texts)  # one more for each: it may have to copy its last block
+        due = sum(blocks_for(len(text.token_ids), size) - len(text.table.block_ids) for text in texts)
+        blocks = scheduler.pool.num_free - due - len(texts)  # one more for each: it may have to copy its last block
         asks = []
         for request in scheduler.running:
             if request.texts_to_fork or any(text.num_uncomputed != 1 for text in request.unfinished):
                 continue
             for text in request.unfinished:
                 # A check gives one token more than it accepts, and max_tokens bounds both.
-                length, left = len(text.token_ids), request.max_tokens - len(text.output_ids) - 1
-                has = blocks_for(length, pool.block_size)
-                limit = min(k, left, tokens, (has + max(0, blocks)) * pool.block_size - length)
+                length, left = len(text.token_ids), request.max_tokens - text.num_outputs - 1
+                has = blocks_for(length, size)
+                limit = min(self.drafter.k, left, tokens, (has + max(0, blocks)) * size - length)
                 if limit > 0:
                     asks.append(Ask(request, text, params[request.request_id], limit))
                     tokens -= limit
-                    blocks -= blocks_for(length + limit, pool.block_size) - has
+                    blocks -= blocks_for(length + limit, size) - has
         return asks
+
+
+def accept_or_redraw(p: torch.Tensor, q: torch.Tensor, token: int, u_accept: float, u_draw: float) -> int | None:
+    """None if the drafted `token` is accepted, else the token that takes its place. p, q: [V], the distributions of
+    the model and of the draft. Each u is uniform in [0, 1)."""
+    if u_accept * q[token].item() < p[token].item():
+        return None
+    rest = (p - q).clamp(min=0)
+    # Rounding can leave nothing where p and q are equal.
+    u = torch.tensor([u_draw], dtype=torch.float64, device=p.device)
+    return int(invert((rest if rest.any() else p)[None], u))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pagedlab.widgets.block_grid import BlockPoolWidget
-from pagedlab.widgets.challenge import CHALLENGES, Challenge
+from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab.widgets.live_grid import LiveGrid
-from pagedlab.widgets.presets import PRESETS
 from pagedlab.widgets.timeline import Timeline
 
 __all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "LiveGrid", "Timeline"]

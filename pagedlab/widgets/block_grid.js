@@ -1,400 +1,355 @@
-// Draws the block grid. Python owns the pool: a click sends {op, ...}, and `state` comes back whole.
-// Everything here compares the new state with what is on the page, and writes only what differs.
-
-const PAGE = `
-  <p class="pl-prompt" data-ref="prompt"></p>
-  <div class="pl-goal" data-ref="goal" hidden>
-    <p><i class="pl-flag"></i><b data-ref="goalText"></b></p><span data-ref="missing"></span>
-    <div class="pl-help"><details><summary>Hint</summary><p data-ref="hint"></p></details>
-      <button class="pl-button" type="button" data-op="solve"></button></div>
-  </div>
-  <div class="pl-toolbar" data-ref="toolbar" role="toolbar" aria-label="operations">
-    <button class="pl-button" data-op="new" title="A sequence of its own, with its own block table">New sequence</button>
-    <label class="pl-tokens">of <input class="pl-amount" data-ref="amount" type="number" min="1" max="99999"> tokens</label>
-    <span class="pl-group"><span class="pl-chip" data-ref="chip"></span>
-      <button class="pl-button" data-op="append" title="Add tokens to the selected sequence"></button>
-      <button class="pl-button" data-op="write" title="Append one token. It is written in the last block if there is
-room; if another sequence reads that block too, the block is copied first">Write 1</button>
-      <button class="pl-button" data-op="fork" title="A second sequence over the same blocks">Fork</button>
-      <button class="pl-button" data-op="free" title="Give back the blocks of the selected sequence">Free</button></span>
-    <span class="pl-group">
-      <button class="pl-button" data-op="undo" title="Back one step">Undo</button>
-      <button class="pl-button" data-op="redo" title="Forward one step">Redo</button>
-      <button class="pl-button" data-op="reset" title="Start over">Reset</button></span>
-    <select class="pl-select" data-ref="examples" aria-label="play an example"><option value="">Examples …</option></select>
-  </div>
-  <div class="pl-alert" data-ref="alert" role="alert" hidden></div>
-  <div class="pl-body">
-    <div class="pl-main">
-      <div class="pl-canvas"><div class="pl-blocks" data-ref="grid" role="grid" aria-label="physical blocks"></div>
-        <svg class="pl-arrows" data-ref="arrows" aria-hidden="true"></svg></div>
-      <p class="pl-detail" data-ref="detail"></p>
-      <div class="pl-tables" data-ref="tables" role="grid" aria-label="block tables">
-        <div class="pl-table pl-index" data-ref="index" aria-hidden="true"><span class="pl-name">logical block</span>
-          <div class="pl-strip"></div></div></div>
-    </div>
-    <div class="pl-side">
-      <div class="pl-stats" data-ref="stats"></div>
-      <div class="pl-meters">
-        <div class="pl-meter"><span>this pool</span><div><i data-ref="used"></i></div><b></b></div>
-        <div class="pl-meter"><span>with copies</span><div><i class="pl-hatched" data-ref="copying"></i></div><b></b></div></div>
-      <p class="pl-saved"><b data-ref="saved"></b> saved for
-        <select class="pl-select" data-ref="model" aria-label="model"></select></p>
-      <p class="pl-peak" data-ref="peak"></p>
-      <div class="pl-history">
-        <label><span class="pl-step" data-ref="stepText"></span>
-          <input type="range" class="pl-scrubber" data-ref="scrubber" aria-label="step"></label>
-        <p class="pl-calls" data-ref="calls"></p>
-        <ol class="pl-log" data-ref="log"></ol></div>
-    </div>
-  </div>
-  <div class="pl-spoken" data-ref="spoken" aria-live="polite"></div>`;
+// Draws the block grid. Python owns the pool: a click sends {op, ...}, and `state` comes back whole. The page is a
+// template of it; `show` compares with what is there and writes what differs.
+// timeline.js goes on where this file ends, and uses what stands before `renderGrid`.
 
 const { format } = new Intl.NumberFormat("en");
 const plural = (n, word) => `${format(n)} ${word}${n === 1 ? "" : "s"}`;
 const percent = (part, whole) => `${(100 * part) / whole}%`;
-
-function el(tag, attributes = {}, ...children) {
-  const node = tag === "path" ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
-function set(node, { text, ...attributes }) {
-  if (text !== undefined && node.textContent !== text) node.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) {
-    if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
-  }
-}
+const classes = (names) => Object.keys(names).filter((name) => names[name]).map((name) => `pl-${name}`).join(" ");
 
 function inBytes(n) {
   const power = n && Math.floor(Math.log2(n) / 10), value = n / 1024 ** power;
   return `${Number.isInteger(value) ? value : value.toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
-// One Tab stop for a whole group; arrow keys, Home and End move inside it. `rows()` lists its elements by rows.
-function roving(root, rows) {
+// A template: lists are joined, templates go in as they are, and all else is text.
+const html = (parts, ...values) => ({ html: String.raw({ raw: parts }, ...values.map(escape)) });
+function escape(value) {
+  if (Array.isArray(value)) return value.map(escape).join("");
+  return value?.html ?? String(value).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+}
+
+// Makes the inside of `node` what a template says. What is alike is left alone, so focus, pointer and scroll stay.
+// The inside of a `data-own` has templates of its own.
+function show(node, template) {
+  if (node.shown === template.html) return;
+  node.shown = template.html;
+  const wanted = node.cloneNode();
+  wanted.innerHTML = template.html;
+  adopt(node, wanted);
+}
+
+function adopt(node, wanted) {
+  const children = [...wanted.childNodes];
+  children.forEach((child, i) => {
+    const there = node.childNodes[i];
+    if (!there) return node.append(child);
+    if (there.nodeName !== child.nodeName) return there.replaceWith(child);
+    if (there.nodeValue !== child.nodeValue) there.nodeValue = child.nodeValue;
+    for (const { name, value } of child.attributes ?? []) {
+      if (name !== "tabindex" && there.getAttribute(name) !== value) there.setAttribute(name, value);
+    }
+    if (there.hidden && !child.hidden) there.hidden = false;
+    if (!child.dataset || !("own" in child.dataset)) adopt(there, child);
+  });
+  while (node.childNodes.length > children.length) node.lastChild.remove();
+}
+
+function makeRoot(label) {
+  const root = document.createElement("div");
+  root.setAttribute("role", "group");
+  root.setAttribute("aria-label", label);
+  // JupyterLab's command mode reads single letters: without this, "d d" on a button deletes the cell.
+  root.addEventListener("keydown", (event) => event.key !== "Tab" && event.stopPropagation());
+  return root;
+}
+
+// One Tab stop for each toolbar or grid of buttons; arrow keys, Home and End move inside it, from row to row.
+// What is returned sees to it that there is one.
+function roving(root) {
+  const GROUP = '[role="toolbar"], [role="grid"]', LINE = '[role="toolbar"], [role="row"]';
+  const buttons = (line) => [...(line?.querySelectorAll("button") ?? [])];
   root.addEventListener("focusin", ({ target }) => {
-    if (!target.hasAttribute("tabindex")) return;
-    for (const other of root.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+    if (!target.matches(`:is(${GROUP}) [tabindex]`)) return;
+    for (const other of target.closest(GROUP).querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
     target.tabIndex = 0;
   });
   root.addEventListener("keydown", (event) => {
-    const all = rows();
-    const r = all.findIndex((row) => row.includes(event.target));
-    if (r < 0) return;
-    const c = all[r].indexOf(event.target);
-    const below = (row) => row && row[Math.min(c, row.length - 1)];
+    const line = event.target.closest(LINE), column = buttons(line).indexOf(event.target);
+    if (column < 0) return;
+    const lines = [...line.parentNode.children].filter((one) => one.matches(LINE)), row = lines.indexOf(line);
     const to = {
-      ArrowLeft: () => all[r][c - 1], ArrowRight: () => all[r][c + 1], ArrowUp: () => below(all[r - 1]),
-      ArrowDown: () => below(all[r + 1]), Home: () => all[r][0], End: () => all[r].at(-1),
+      ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], ArrowUp: [row - 1, column],
+      ArrowDown: [row + 1, column], Home: [row, 0], End: [row, Infinity],
     }[event.key];
     if (!to) return;
     event.preventDefault();
-    to()?.focus();
+    const there = buttons(lines[to[0]]);
+    there[Math.min(to[1], there.length - 1)]?.focus();
   });
-  return () => root.querySelector('[tabindex="0"]') ?? rows()[0]?.[0]?.setAttribute("tabindex", 0);
+  return () => root.querySelectorAll(GROUP).forEach((group) => {
+    if (!group.querySelector('[tabindex="0"]')) buttons(group)[0]?.setAttribute("tabindex", 0);
+  });
 }
 
-function render({ model, el: host }) {
+const button = (op, able, text, title) => html`<button class="pl-button" type="button" tabindex="-1" data-op="${op}"
+  title="${title}" aria-disabled="${!able}">${text}</button>`;
+
+function renderGrid({ model, el: host }) {
   const { live, presets, models } = model.get("setup");
   let state = model.get("state");
   let selected = null; // name of the sequence that Append, Write, Fork and Free act on
   let pointed = null; // physical block under pointer or focus
   let asked = 0; // messages to Python whose answer is still to come
-  let owners = []; // for each physical block: [{table, index, held}], a table lists it as `index` and holds `held` tokens
+  let owners = []; // for each physical block: [{table, index, held}], listed as `index` and holding `held` tokens
+  let before = []; // the counts before this state
 
-  const root = el("div", { class: `pl-root${live ? " pl-live" : ""}`, role: "group", "aria-label": "block pool" });
-  root.innerHTML = PAGE;
-  const $ = Object.fromEntries([...root.querySelectorAll("[data-ref]")].map((node) => [node.dataset.ref, node]));
-  const buttons = Object.fromEntries([...root.querySelectorAll("[data-op]")].map((node) => [node.dataset.op, node]));
-  const heldIn = (table, index) => Math.max(0, Math.min(state.block_size, table.tokens - index * state.block_size));
+  const root = makeRoot("block pool"), keepTabStops = roving(root);
+  const find = (css) => root.querySelector(css);
+  const wide = state.counts.length <= 8 ? 8 : state.counts.length <= 128 ? 16 : 32; // as in picture.py
+  const size = state.block_size;
+  const rows = Array.from({ length: Math.ceil(state.counts.length / wide) }, (_, r) =>
+    [...state.counts.keys()].slice(r * wide, (r + 1) * wide)); // the ids of the blocks
+  const heldIn = (table, index) => Math.max(0, Math.min(size, table.tokens - index * size));
+  const amount = () => Math.max(1, Math.trunc(Number(find(".pl-amount")?.value ?? size + (size >> 2))) || 1);
 
-  // ---- once: what can be clicked
+  // ---- what can be clicked, typed and pointed at
   const send = (message) => { root.dataset.asked = asked += 1; model.send(message); };
-  const amount = () => Math.max(1, Math.trunc(Number($.amount.value)) || 1);
-  $.amount.value = state.block_size + (state.block_size >> 2);
-  $.amount.addEventListener("input", () => paintSelection());
-  for (const [op, node] of Object.entries(buttons)) {
-    node.type = "button";
-    node.addEventListener("click", () => {
+  const blockAt = ({ target }) => {
+    const id = target.closest("[data-block]")?.dataset.block;
+    return id in state.counts ? Number(id) : null;
+  };
+  root.addEventListener("click", (event) => {
+    const [button, row, entry] = ["[data-op]", "[data-sequence]", "li"].map((css) => event.target.closest(css));
+    const readers = owners[blockAt(event)]?.map(({ table }) => table.name) ?? [];
+    if (button) {
       // aria-disabled, not disabled: a button that loses the focus would leave the keyboard to the notebook.
-      if (node.getAttribute("aria-disabled") === "true") return;
+      if (button.getAttribute("aria-disabled") === "true") return;
+      const { op } = button.dataset;
       send({ op, sequence: op === "new" ? null : selected, n: op === "new" || op === "append" ? amount() : null });
-    });
-  }
-  $.examples.append(...presets.map((name) => new Option(name, name)));
-  $.examples.hidden = !presets.length;
-  $.examples.addEventListener("change", () => {
-    send({ op: "preset", name: $.examples.value });
-    $.examples.value = "";
+    } else if (entry) send({ op: "seek", step: entry.value });
+    else if (row) selected = row.dataset.sequence;
+    // a second click goes on to the next sequence that shares the block
+    else if (readers.length) selected = readers[(readers.indexOf(selected) + 1) % readers.length];
+    paint();
   });
-  $.model.append(...models.map(({ name }) => new Option(name, name)));
-  $.model.value = "LLaMA-2-7B";
-  $.model.addEventListener("change", () => paintCounters());
-  $.scrubber.addEventListener("input", () => send({ op: "seek", step: Number($.scrubber.value) }));
-  $.log.addEventListener("click", ({ target }) => target.value && send({ op: "seek", step: target.value }));
-  $.toolbar.hidden = live;
-  const bar = Object.values(buttons).filter((node) => $.toolbar.contains(node));
-  for (const node of bar) node.tabIndex = -1;
-  roving($.toolbar, () => [bar])();
-  for (const name of ["used", "free", "shared", "copied", ...(live ? ["cached"] : [])]) {
-    $.stats.append(el("div", { class: "pl-stat" }, el("b", { "data-stat": name }), el("span", {}, name)));
-  }
-  // JupyterLab's command mode reads single letters: without this, "d d" on a button deletes the cell.
-  root.addEventListener("keydown", (event) => event.key !== "Tab" && event.stopPropagation());
-
-  // ---- physical blocks
-  const wide = state.counts.length <= 8 ? 8 : state.counts.length <= 128 ? 16 : 32; // as in static.py
-  root.classList.toggle("pl-many", wide > 16);
-  $.grid.style.setProperty("--columns", wide);
-  const blocks = state.counts.map((_, id) => {
-    const bands = el("span", { class: "pl-bands" }), badge = el("span", { class: "pl-count" });
-    const node = el("button", { type: "button", role: "gridcell", tabindex: id ? -1 : 0, "data-block": id },
-      bands, el("span", { class: "pl-id" }, String(id)), badge);
-    return { node, bands, badge, seen: "" };
+  root.addEventListener("input", ({ target }) => {
+    if (target.matches(".pl-scrubber")) send({ op: "seek", step: Number(target.value) });
+    if (target.dataset.ref === "examples") {
+      send({ op: "preset", name: target.value });
+      target.value = "";
+    }
+    paint();
   });
-  const gridRows = [];
-  for (let i = 0; i < blocks.length; i += wide) gridRows.push(blocks.slice(i, i + wide).map((block) => block.node));
-  $.grid.append(...gridRows.map((row) => el("div", { class: "pl-row", role: "row" }, ...row)));
-  roving($.grid, () => gridRows);
+  function point(id) {
+    if (id === pointed) return;
+    pointed = id;
+    queueMicrotask(paint); // a block that goes while it is pointed at says so in the middle of painting
+  }
+  for (const kind of ["pointerover", "focusin"]) root.addEventListener(kind, (event) => point(blockAt(event)));
+  for (const kind of ["pointerleave", "focusout"]) root.addEventListener(kind, () => point(null));
 
-  function paintBlock(id) {
-    const block = blocks[id], count = state.counts[id], own = owners[id], kept = !count && state.texts?.[id];
-    const role = ["source", "destination"].findLast((_, end) => state.copies.some((copy) => copy[end] === id)) ?? "";
-    const key = [count, role, kept, ...own.map(({ table, held }) => `${table.name},${table.color},${held}`)].join(";");
-    if (block.seen === key) return;
-    const classes = { used: count, empty: !count, shared: count > 1, lost: count && !own.length && !live, [role]: role,
-      kept, fresh: count && block.seen.startsWith("0;") };
-    block.seen = key;
-    block.node.className = ["pl-block", ...Object.keys(classes).filter((name) => classes[name]).map((name) => `pl-${name}`)].join(" ");
-    block.bands.replaceChildren(...own.slice(0, 4).map(({ table, held }) => el("i", { class: `pl-fill pl-p${table.pattern}`,
-      style: `--c: ${table.color}; --empty: ${percent(state.block_size - held, state.block_size)}` })));
-    const readers = own.map(({ table }) => table.name);
+  // ---- the page, from `state`, `selected` and `pointed`
+  function paint() {
+    const { counts, tables, step, steps, floor, used, copying, challenge, peak, calls = [], log = [] } = state;
+    const table = tables.find(({ name }) => name === selected);
+    const wrong = [state.note, state.error, ...state.problems].filter(Boolean);
+    if (wrong.length > 4) wrong.splice(4, Infinity, `and ${wrong.length - 4} more`);
+    const stats = ["used", "free", "shared", "copied", ...(live ? ["cached"] : [])];
+    const { bytes } = models.find(({ name }) => name === (find("[data-ref=model]")?.value ?? "LLaMA-2-7B"));
+    const position = `${live ? "Frame" : "Step"} ${step} of ${steps}`;
+    const spoken = live ? "" : state.note ?? log[step - 1 - state.log_first]?.[0] ?? "the pool is empty";
+    root.className = classes({ root: true, live, many: wide > 16, pointing: counts[pointed] > 0 });
+    show(root, html`
+      <p class="pl-prompt">${live ? sayLive() : sayWhatNext(table)}</p>
+      <div class="pl-goal ${classes({ done: challenge && !challenge.missing.length })}" ${challenge ? "" : "hidden"}>
+        ${challenge ? goal(challenge) : ""}</div>
+      <div class="pl-toolbar" role="toolbar" aria-label="operations" ${live ? "hidden" : ""}>
+        ${button("new", true, "New sequence", "A sequence of its own, with its own block table")}
+        <label class="pl-tokens">of <input class="pl-amount" type="number" min="1" max="99999" value="${amount()}">
+          tokens</label>
+        <span class="pl-group">
+          <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${selected ?? "no sequence"}</span>
+          ${button("append", table, `Append ${amount()}`, "Add tokens to the selected sequence")}
+          ${button("write", table, "Write 1", `Append one token. It is written in the last block if there is
+room; if another sequence reads that block too, the block is copied first`)}
+          ${button("fork", table, "Fork", "A second sequence over the same blocks")}
+          ${button("free", table, "Free", "Give back the blocks of the selected sequence")}</span>
+        <span class="pl-group">
+          ${button("undo", step > floor, "Undo", "Back one step")}
+          ${button("redo", step < steps, "Redo", "Forward one step")}
+          ${button("reset", steps > floor, "Reset", "Start over")}</span>
+        <select class="pl-select" data-ref="examples" aria-label="play an example" ${presets.length ? "" : "hidden"}>
+          <option value="">Examples …</option>${presets.map((name) => html`<option>${name}</option>`)}</select>
+      </div>
+      <div class="pl-alert" role="alert" ${wrong.length ? "" : "hidden"}>${wrong.join("\n")}</div>
+      <div class="pl-body">
+        <div class="pl-main">
+          <div class="pl-canvas">
+            <div class="pl-blocks" role="grid" aria-label="physical blocks" style="--columns: ${wide}">
+              ${rows.map(() => html`<div class="pl-row" role="row" data-own></div>`)}</div>
+            <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
+          <p class="pl-detail">${describe(pointed)}</p>
+          <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
+        </div>
+        <div class="pl-side">
+          <div class="pl-stats">${stats.map((name) => html`<div class="pl-stat">
+            <b data-stat="${name}">${format(state[name])}</b><span>${name}</span></div>`)}</div>
+          <div class="pl-meters">${meter("this pool", used, "")}${meter("with copies", copying, "pl-hatched")}</div>
+          <p class="pl-saved"><b>${inBytes(Math.max(0, copying - used) * size * bytes)}</b> saved for
+            <select class="pl-select" data-ref="model" aria-label="model">
+              ${models.map(({ name }) => html`<option ${name === "LLaMA-2-7B" ? "selected" : ""}>${name}</option>`)}
+            </select></p>
+          <p class="pl-peak">${live ? sayPeak(peak) : ""}</p>
+          <div class="pl-history">
+            <label><span class="pl-step">${position}</span><input type="range" class="pl-scrubber" aria-label="step"
+              min="${floor}" max="${Math.max(floor + 1, steps)}" aria-valuetext="${position}"></label>
+            <p class="pl-calls">${[...calls.slice(0, 6), ...(calls.length > 6 ? ["…"] : [])].join(" · ")}</p>
+            <ol class="pl-log">${log.map(logEntry)}</ol></div>
+        </div>
+      </div>
+      <div class="pl-spoken" aria-live="polite">${spoken}</div>`);
+    rows.forEach((ids, r) => show(find(".pl-blocks").children[r], html`${ids.map(block)}`));
+    const longest = Math.max(0, ...tables.map(({ blocks }) => blocks.length));
+    show(find(".pl-tables"), html`
+      <div class="pl-table pl-index" aria-hidden="true" ${longest ? "" : "hidden"}>
+        <span class="pl-name">logical block</span>
+        <div class="pl-strip">${Array.from({ length: longest }, (_, index) => html`<span>${index}</span>`)}</div></div>
+      ${tables.map(row)}`);
+    if (!asked) find(".pl-scrubber").value = step; // a late answer must not pull a moving slider back
+    keepTabStops();
+  }
+
+  function block(id) {
+    const count = state.counts[id], own = owners[id], readers = own.map(({ table }) => table.name);
     const held = Math.max(0, ...own.map((owner) => owner.held));
-    set(block.badge, { text: count ? String(count) : "" });
-    set(block.node, { "data-count": count, "data-owners": readers.join(" "), "data-held": held, "aria-label": count
-      ? `block ${id}, ${readers.join(" and ") || "in no table"}, count ${count}, ${held} of ${state.block_size} tokens`
-      : `block ${id}, free` });
+    const who = `${readers.join(" and ") || "in no table"}, count ${count}, ${held} of ${size} tokens`;
+    const end = [1, 0].find((place) => state.copies.some((copy) => copy[place] === id));
+    const css = classes({ block: true, used: count, empty: !count, shared: count > 1, source: end === 0,
+      destination: end === 1, lost: count && !own.length && !live, kept: !count && state.texts?.[id],
+      fresh: count && before[id] === 0, lit: id === pointed });
+    const bands = own.slice(0, 4).map(({ table, held }) => html`<i class="pl-fill pl-hatch pl-p${table.pattern}"
+      style="--c: ${table.color}; --empty: ${percent(size - held, size)}"></i>`);
+    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}" data-block="${id}"
+      data-count="${count}" data-owners="${readers.join(" ")}" aria-label="block ${id}, ${count ? who : "free"}">
+      <span class="pl-bands">${bands}</span><span class="pl-id">${id}</span>
+      <span class="pl-count">${count || ""}</span></button>`;
   }
 
-  function paintArrows() {
-    $.arrows.replaceChildren();
-    for (const [from, to] of state.copies) {
-      if (!blocks[from] || !blocks[to] || from === to) continue;
-      const [a, b] = [blocks[from].node, blocks[to].node];
-      // From edge to edge, over the top within a row, so that numbers and badges stay readable.
-      const down = b.offsetTop - a.offsetTop, x0 = a.offsetLeft + a.offsetWidth / 2, x1 = b.offsetLeft + b.offsetWidth / 2;
-      const y0 = a.offsetTop + (down > 0 ? a.offsetHeight : 0), y1 = b.offsetTop + (down < 0 ? b.offsetHeight : 0);
-      const mx = (x0 + x1) / 2, my = down ? (y0 + y1) / 2 : y0 - 16 - Math.abs(x1 - x0) / 8;
-      const d = `M${x0} ${y0} Q${mx} ${my} ${x1} ${y1}`, angle = (Math.atan2(y1 - my, x1 - mx) * 180) / Math.PI;
-      $.arrows.append(el("path", { d, class: "pl-halo" }), el("path", { d, class: "pl-arrow", pathLength: 1 }),
-        el("path", { d: "M-9 -6 L3 0 L-9 6 Z", transform: `translate(${x1} ${y1}) rotate(${angle})`, class: "pl-head" }));
-    }
-  }
-
-  // ---- block tables
-  const rows = new Map(); // name of a sequence -> {node, label, strip, cells}
-  const keepTabStop = roving($.tables, () => [...rows.values()].map((row) => [row.label, ...row.cells]));
-  function newRow(name) {
-    const label = el("button", { class: "pl-name", type: "button", role: "rowheader", tabindex: -1 },
-      el("i", { class: "pl-swatch" }), el("b", {}, name), el("small"));
-    const strip = el("div", { class: "pl-strip", role: "presentation" });
-    return { node: el("div", { role: "row", "data-sequence": name }, label, strip), label, strip, cells: [] };
-  }
-
-  function paintTables() {
-    const active = () => root.getRootNode().activeElement;
-    const hadFocus = $.tables.contains(active());
-    const gone = [...rows.keys()].filter((name) => !state.tables.some((table) => table.name === name));
-    for (const name of gone) { rows.get(name).node.remove(); rows.delete(name); }
-    state.tables.forEach((table, at) => {
-      if (!rows.has(table.name)) rows.set(table.name, newRow(table.name));
-      const row = rows.get(table.name);
-      if ($.tables.children[at + 1] !== row.node) $.tables.insertBefore(row.node, $.tables.children[at + 1] ?? null);
-      row.node.style.setProperty("--c", table.color);
-      set(row.label.firstChild, { class: `pl-swatch pl-p${table.pattern}` });
-      set(row.label.lastChild, { text: plural(table.tokens, "token") });
-      while (row.cells.length > table.blocks.length) row.cells.pop().remove();
-      table.blocks.forEach((id, index) => {
-        if (!row.cells[index]) {
-          row.cells.push(el("button", { class: "pl-cell", type: "button", role: "gridcell", tabindex: -1 }, el("i"), el("span")));
-          row.strip.append(row.cells[index]);
-        }
-        const cell = row.cells[index], held = heldIn(table, index);
-        set(cell.firstChild, { style: `width: ${percent(held, state.block_size)}` });
-        set(cell.lastChild, { text: String(id ?? "?") });
-        const said = `${table.name}, logical block ${index}: physical block ${id}, ${plural(held, "token")}`;
-        set(cell, { "data-block": id ?? "", "aria-label": said });
-      });
+  function row({ name, color, pattern, tokens, blocks }) {
+    const cells = blocks.map((id, index) => {
+      const held = heldIn({ tokens }, index), css = classes({ cell: true, lit: id !== null && id === pointed });
+      const said = `${name}, logical block ${index}: physical block ${id}, ${plural(held, "token")}`;
+      return html`<button type="button" role="gridcell" tabindex="-1" class="${css}" data-block="${id ?? ""}"
+        aria-label="${said}"><i style="width: ${percent(held, size)}"></i><span>${id ?? "?"}</span></button>`;
     });
-    const longest = Math.max(0, ...state.tables.map((table) => table.blocks.length)), index = $.index.lastElementChild;
-    $.index.hidden = !longest;
-    while (index.children.length < longest) index.append(el("span", {}, String(index.children.length)));
-    while (index.children.length > longest) index.lastChild.remove();
-    keepTabStop();
-    // The row that had the focus may be gone: keep the keyboard inside the widget.
-    if (hadFocus && !$.tables.contains(active())) (rows.get(selected)?.label ?? buttons.new).focus();
+    return html`<div class="${classes({ table: true, selected: name === selected })}" role="row" style="--c: ${color}"
+      data-sequence="${name}" aria-selected="${name === selected}">
+      <button class="pl-name" type="button" role="rowheader" tabindex="-1">
+        <i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${name}</b><small>${plural(tokens, "token")}</small></button>
+      <div class="pl-strip" role="presentation">${cells}</div></div>`;
   }
 
-  // ---- selection, pointing
-  const select = (name) => { selected = name; paintSelection(); };
-  function paintSelection() {
-    const table = state.tables.find((one) => one.name === selected);
-    for (const [name, row] of rows) {
-      set(row.node, { "aria-selected": name === selected, class: `pl-table${name === selected ? " pl-selected" : ""}` });
-    }
-    set($.prompt, { text: live ? sayLive() : sayWhatNext(table) });
-    const able = { undo: state.step > state.floor, redo: state.step < state.steps, reset: state.steps > state.floor };
-    for (const op of ["append", "write", "fork", "free"]) able[op] = table;
-    for (const op of Object.keys(able)) set(buttons[op], { "aria-disabled": !able[op] });
-    set(buttons.append, { text: `Append ${amount()}` });
-    set($.chip, { text: table?.name ?? "no sequence", style: `--c: ${table?.color ?? "var(--line)"}` });
+  const meter = (name, n, css) => html`<div class="pl-meter"><span>${name}</span>
+    <div><i class="${css}" style="width: ${percent(n, Math.max(1, state.used, state.copying))}"></i></div>
+    <b>${plural(n, "block")}</b></div>`;
+
+  function logEntry([text, bad], i) {
+    const value = state.log_first + i + 1;
+    const css = classes({ now: value === state.step, later: value > state.step, bad });
+    return html`<li value="${value}" class="${css}">${text}</li>`;
   }
 
+  function goal({ goal, missing, hint, why, solved: [at, of] }) {
+    const next = at === of ? "once more" : `step ${at + 1} of ${of}`;
+    const solution = at ? `Solution: ${next}` : "Show the solution, step by step";
+    return html`<p><i class="pl-flag"></i><b>${goal}</b></p>
+      <span>${missing.length ? `Not yet: ${missing.join("; ")}.` : `Done. ${why}`}</span>
+      <div class="pl-help"><details><summary>Hint</summary><p>${hint}</p></details>
+        <button class="pl-button" type="button" data-op="solve">${solution}</button></div>`;
+  }
+
+  function arrow([from, to]) {
+    const [a, b] = [from, to].map((id) => find(`.pl-block[data-block="${id}"]`));
+    if (!a || !b || a === b) return "";
+    // From edge to edge, over the top within a row, so that numbers and badges stay readable.
+    const [x0, x1] = [a, b].map((node) => node.offsetLeft + node.offsetWidth / 2), down = b.offsetTop - a.offsetTop;
+    const y0 = a.offsetTop + (down > 0 ? a.offsetHeight : 0), y1 = b.offsetTop + (down < 0 ? b.offsetHeight : 0);
+    const mx = (x0 + x1) / 2, my = down ? (y0 + y1) / 2 : y0 - 16 - Math.abs(x1 - x0) / 8;
+    const d = `M${x0} ${y0} Q${mx} ${my} ${x1} ${y1}`, angle = (Math.atan2(y1 - my, x1 - mx) * 180) / Math.PI;
+    return html`<path d="${d}" class="pl-halo"/><path d="${d}" class="pl-arrow" pathLength="1"/>
+      <path d="M-9 -6 L3 0 L-9 6 Z" transform="translate(${x1} ${y1}) rotate(${angle})" class="pl-head"/>`;
+  }
+
+  // ---- words
   function sayWhatNext(table) {
     if (!table) return `Start here: New sequence. Its ${plural(amount(), "token")} take blocks from the pool.`;
-    if (state.step < state.steps) return `This is step ${state.step} of ${state.steps}. What you do now replaces what came after.`;
-    const last = table.blocks.at(-1);
-    if (table.tokens % state.block_size && state.counts[last] > 1) {
-      return `${table.name} shares block ${last}, which has room. Write 1: who writes to a shared block copies it first.`;
+    const { step, steps, tables, counts } = state, last = table.blocks.at(-1);
+    if (step < steps) return `This is step ${step} of ${steps}. What you do now replaces what came after.`;
+    if (table.tokens % size && counts[last] > 1) {
+      const copies = "Write 1: who writes to a shared block copies it first.";
+      return `${table.name} shares block ${last}, which has room. ${copies}`;
     }
-    const then = state.tables.length > 1 ? "Click a block or a row to select another sequence"
+    const then = tables.length > 1 ? "Click a block or a row to select another sequence"
       : "Append to it, or Fork it: a second sequence over the same blocks";
     return `${table.name} is selected. ${then}.`;
   }
 
   function sayLive() {
-    const cut = state.hidden ? ` Drawn are the first ${plural(blocks.length, "block")}, ${state.hidden} are not.` : "";
-    const running = `${plural(state.tables.length, "sequence")} in ${plural(state.used, "block")}. Point at a block to read it.`;
-    if (state.tables.length) return `Engine step ${state.engine_steps}: ${running}${cut}`;
-    const then = state.steps > 1 ? "its blocks are free again. Drag the slider to look back." : "when it writes, blocks fill.";
-    return `The engine is idle; ${then}${cut}`;
+    const { hidden, tables, used, counts, engine_steps, steps } = state;
+    const cut = hidden ? ` Drawn are the first ${plural(counts.length, "block")}, ${hidden} are not.` : "";
+    const running = `${plural(tables.length, "sequence")} in ${plural(used, "block")}. Point at a block to read it.`;
+    if (tables.length) return `Engine step ${engine_steps}: ${running}${cut}`;
+    const then = "its blocks are free again. Drag the slider to look back.";
+    return `The engine is idle; ${steps > 1 ? then : "when it writes, blocks fill."}${cut}`;
   }
 
-  function point(id) {
-    for (const node of root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
-    if (id !== null) for (const node of root.querySelectorAll(`[data-block="${id}"]`)) node.classList.add("pl-lit");
-    pointed = id;
-    root.classList.toggle("pl-pointing", id !== null && state.counts[id] > 0);
-    set($.detail, { text: id === null ? "Point at a block, or move there with the arrow keys, to see what it holds." : describe(id) });
-  }
+  const sayPeak = ({ used, sequences }) => `At most: ${plural(used, "block")} used, ${plural(sequences, "sequence")}.`;
 
   function describe(id) {
+    if (id === null) return "Point at a block, or move there with the arrow keys, to see what it holds.";
     const count = state.counts[id], text = state.texts?.[id], step = state.born?.[id];
     if (!count) return `Block ${id} is free${text ? `, what it held is kept: “${text}”` : "."}`;
     const where = owners[id].map(({ table, index, held }) => {
-      const first = index * state.block_size;
+      const first = index * size;
       const tokens = held > 1 ? `tokens ${first}–${first + held - 1}` : held ? `token ${first}` : "no token yet";
       return live ? `${table.name}, ${tokens}` : `${table.name}’s logical block ${index}, ${tokens}`;
     });
-    if (live) return `Block ${id}, ${where.join("; ") || "held by no running sequence"}${text ? `: “${text}”` : ""}`;
-    const origin = step ? [`taken in step ${step}, ${state.origins[step]}`] : [];
-    if (!where.length) where.push("in no table: lost");
-    const { index, held } = owners[id][0] ?? {}, size = state.block_size; // the slot formula, with the last token's numbers
-    if (held) origin.push(`token ${index * size + held - 1} lies in slot ${id} × ${size} + ${held - 1} = ${id * size + held - 1}`);
-    return [`Block ${id}: ${plural(count, "reference")}`, ...where, ...origin].join(" · ");
-  }
-
-  const blockAt = (event) => {
-    const id = event.target.closest("[data-block]")?.dataset.block;
-    return id && blocks[id] ? Number(id) : null;
-  };
-  for (const area of [$.grid, $.tables]) {
-    for (const kind of ["pointerover", "focusin"]) area.addEventListener(kind, (event) => point(blockAt(event)));
-    for (const kind of ["pointerleave", "focusout"]) area.addEventListener(kind, () => point(null));
-  }
-  root.addEventListener("click", (event) => {
-    const row = [...rows].find((entry) => entry[1].node.contains(event.target));
-    const readers = owners[blockAt(event)]?.map(({ table }) => table.name) ?? [];
-    if (row) select(row[0]);
-    // a second click goes on to the next sequence that shares the block
-    else if (readers.length) select(readers[(readers.indexOf(selected) + 1) % readers.length]);
-  });
-
-  // ---- counters, history, messages
-  function paintCounters() {
-    for (const node of $.stats.querySelectorAll("b")) set(node, { text: format(state[node.dataset.stat]) });
-    for (const name of ["used", "copying"]) {
-      $[name].style.width = percent(state[name], Math.max(1, state.used, state.copying));
-      set($[name].parentNode.nextElementSibling, { text: plural(state[name], "block") });
-    }
-    const { bytes } = models.find(({ name }) => name === $.model.value);
-    set($.saved, { text: inBytes(Math.max(0, state.copying - state.used) * state.block_size * bytes) });
-    if (live) set($.peak, { text: `At most: ${plural(state.peak.used, "block")} used, ${plural(state.peak.sequences, "sequence")}.` });
-  }
-
-  function paintHistory() {
-    const text = `${live ? "Frame" : "Step"} ${state.step} of ${state.steps}`;
-    set($.stepText, { text });
-    set($.scrubber, { min: state.floor, max: Math.max(state.floor + 1, state.steps), "aria-valuetext": text });
-    if (!asked) $.scrubber.value = state.step; // an answer to an earlier place must not pull a moving slider back
-    if (live) return;
-    set($.calls, { text: [...state.calls.slice(0, 6), ...(state.calls.length > 6 ? ["…"] : [])].join(" · ") });
-    while ($.log.children.length < state.log.length) $.log.append(el("li"));
-    while ($.log.children.length > state.log.length) $.log.lastChild.remove();
-    state.log.forEach(([text, bad], i) => {
-      const value = state.log_first + i + 1, time = value === state.step ? "pl-now" : value > state.step ? "pl-later" : "";
-      set($.log.children[i], { text, value, class: `${time}${bad ? " pl-bad" : ""}` });
-    });
-    set($.spoken, { text: state.note ?? state.log[state.step - 1 - state.log_first]?.[0] ?? "the pool is empty" });
-  }
-
-  function scroll() { // what is new comes into view, and nothing but these two boxes moves
-    for (const [box, node] of [[$.log, $.log.querySelector(".pl-now")], [$.tables, rows.get(selected)?.node]]) {
-      const top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
-      if (top < 0 || top + node?.offsetHeight > box.clientHeight) box.scrollTop += top - box.clientHeight + node.offsetHeight + 4;
-    }
-  }
-
-  function paintAlert() {
-    const lines = [state.note, state.error, ...state.problems].filter(Boolean);
-    $.alert.hidden = !lines.length;
-    set($.alert, { text: [...lines.slice(0, 4), ...(lines.length > 4 ? [`and ${lines.length - 4} more`] : [])].join("\n") });
-  }
-
-  function paintGoal() {
-    $.goal.hidden = !state.challenge;
-    if (!state.challenge) return;
-    const { goal, missing, why, hint, solved: [at, of] } = state.challenge;
-    $.goal.classList.toggle("pl-done", !missing.length);
-    set($.goalText, { text: goal });
-    set($.missing, { text: missing.length ? `Not yet: ${missing.join("; ")}.` : `Done. ${why}` });
-    set($.hint, { text: hint });
-    const next = at ? `Solution: step ${at + 1} of ${of}` : "Show the solution, step by step";
-    set(buttons.solve, { text: at === of ? "Solution: once more" : next });
+    if (!where.length) where.push(live ? "held by no running sequence" : "in no table: lost");
+    if (live) return `Block ${id}, ${where.join("; ")}${text ? `: “${text}”` : ""}`;
+    const said = [`Block ${id}: ${plural(count, "reference")}`, ...where];
+    if (step) said.push(`taken in step ${step}, ${state.origins[step]}`);
+    const { index, held } = owners[id][0] ?? {}, at = held - 1; // the slot formula, with the last token's numbers
+    if (held) said.push(`token ${index * size + at} lies in slot ${id} × ${size} + ${at} = ${id * size + at}`);
+    return said.join(" · ");
   }
 
   // ---- a new state
-  function paint() {
+  function place() { // arrows lie where the blocks are; what is new comes into view, and nothing but these boxes moves
+    find(".pl-arrows").innerHTML = escape(state.copies.map(arrow));
+    for (const [box, css] of [[find(".pl-log"), ".pl-now"], [find(".pl-tables"), ".pl-selected"]]) {
+      const node = box.querySelector(css), top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
+      const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;
+      if (top < 0 || below > 0) box.scrollTop += below + 4;
+    }
+  }
+
+  function changed() {
+    before = state.counts;
     state = model.get("state");
     asked = Math.max(0, asked - 1);
     owners = state.counts.map(() => []);
     for (const table of state.tables) {
       table.blocks.forEach((id, index) => owners[id]?.push({ table, index, held: heldIn(table, index) }));
     }
-    if (state.focus) selected = state.focus;
-    if (!state.tables.some(({ name }) => name === selected)) selected = (live ? null : state.tables.at(-1)?.name) ?? null;
-    blocks.forEach((_, id) => paintBlock(id));
-    paintArrows();
-    paintTables();
-    paintSelection();
-    paintCounters();
-    paintHistory();
-    paintAlert();
-    paintGoal();
-    scroll();
-    point(pointed); // tables may have new cells to light
+    const names = state.tables.map(({ name }) => name);
+    selected = [state.focus, selected, live ? null : names.at(-1)].find((name) => names.includes(name)) ?? null;
+    const active = () => root.getRootNode().activeElement;
+    const hadFocus = active()?.closest(".pl-tables") && root.contains(active());
+    paint();
+    place();
+    // The row that had the focus may be gone: keep the keyboard inside the widget.
+    if (hadFocus && !root.contains(active())) (find(".pl-selected .pl-name") ?? find('[data-op="new"]')).focus();
     Object.assign(root.dataset, { serial: state.serial, asked });
   }
 
   host.append(root);
-  paint();
-  const resized = new ResizeObserver(() => { paintArrows(); scroll(); });
-  resized.observe($.grid);
-  model.on("change:state", paint);
-  return () => { resized.disconnect(); model.off("change:state", paint); };
+  changed();
+  const resized = new ResizeObserver(place);
+  resized.observe(find(".pl-blocks"));
+  model.on("change:state", changed);
+  return () => { resized.disconnect(); model.off("change:state", changed); };
 }
 
-export default { render };
+const widget = { render: renderGrid };
+export default widget;

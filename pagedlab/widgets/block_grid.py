@@ -9,7 +9,7 @@ differs. block_grid.js and block_grid.css draw; nothing about blocks is decided 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,10 @@ import traitlets
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
-from pagedlab.lessons.colors import sequence_look
 from pagedlab.lessons.memory import MODELS
-from pagedlab.widgets.challenge import CHALLENGES, Challenge
-from pagedlab.widgets.presets import PRESETS
-from pagedlab.widgets.reading import Reading
+from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
+from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.session import Session
-from pagedlab.widgets.static import Picture
-from pagedlab.widgets.words import Operation
 
 _HERE = Path(__file__).parent
 LOG_WINDOW = 60  # entries of the log that travel with a state
@@ -37,7 +33,7 @@ class BlockGrid(anywidget.AnyWidget):
     _esm = _HERE / "block_grid.js"
     _css = _HERE / "block_grid.css"
     setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models, whether it is live
-    state = traitlets.Dict().tag(sync=True)  # what the page shows; see `snapshot`
+    state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(self, **setup: Any) -> None:
         models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
@@ -51,27 +47,7 @@ class BlockGrid(anywidget.AnyWidget):
         return f"{type(self).__name__}: {self.picture().headline()}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        return tuple({**live, **still} for live, still in zip(bundle, self.picture()._repr_mimebundle_(), strict=True))
-
-
-def snapshot(reading: Reading, colors: dict[str, int]) -> dict[str, Any]:
-    """The part of `state` that both grids share: counts, tables with their colours, counters. JSON types only."""
-    return {
-        "block_size": reading.block_size,
-        "counts": reading.counts,
-        "tables": [
-            {"name": name, "tokens": table.tokens, "blocks": table.blocks, **sequence_look(colors[name])}
-            for name, table in reading.tables.items()
-        ],
-        "used": reading.used,
-        "free": reading.free,
-        "shared": reading.shared,
-        "copying": reading.copying,
-        "problems": reading.problems,
-    }
+        return self.picture().beside(super()._repr_mimebundle_(**kwargs))
 
 
 class BlockPoolWidget(BlockGrid):
@@ -79,8 +55,8 @@ class BlockPoolWidget(BlockGrid):
 
     pool       an instance with BlockPool's verbs, fresh, or a class called as `pool(num_blocks, block_size)`
     table      a class called as `table(pool)`, with append, fork, free, block_ids and num_tokens
-    preset     the name of an example to begin with, see `presets.PRESETS`
-    challenge  a goal: a name from `challenge.CHALLENGES`, or a `Challenge`; it brings the size of its pool
+    preset     the name of an example to begin with, see `examples.PRESETS`
+    challenge  a goal: a name from `examples.CHALLENGES`, or a `Challenge`; it brings the size of its pool
 
     What pool or table raise or do wrong is shown in the widget. Undo, redo and the scrubber replay the log on
     the same pool object, started over. `ValueError` if an argument makes no sense or the pool is in use.
@@ -97,15 +73,15 @@ class BlockPoolWidget(BlockGrid):
         challenge: str | Challenge | None = None,
     ) -> None:
         self.challenge = _named(challenge, CHALLENGES, "challenge") if isinstance(challenge, str) else challenge
-        start: Iterable[Operation] = ()
         if self.challenge:
             num_blocks, block_size = self.challenge.num_blocks, self.challenge.block_size
-            start = self.challenge.start
-        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size, tuple(start))
+        start = self.challenge.start if self.challenge else ()
+        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size, start)
         if self.challenge and (self.session.num_blocks, self.session.block_size) != (num_blocks, block_size):
             raise ValueError(f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your pool")
         self._serial = 0
         self._solved = 0  # steps of the solution shown
+        self.tables = self.session.tables  # those that exist now, by the name of their sequence
         super().__init__(live=False, presets=[] if self.challenge else list(PRESETS))
         self.on_msg(self._receive)
         self.preset(preset) if preset else self._show()
@@ -114,11 +90,6 @@ class BlockPoolWidget(BlockGrid):
     def pool(self) -> Any:
         """The pool that is driven."""
         return self.session.pool
-
-    @property
-    def tables(self) -> dict[str, Any]:
-        """The tables that exist now, by the name of their sequence."""
-        return self.session.tables
 
     def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
         """Do what a click does and return the name of the sequence that it made or changed.
@@ -135,10 +106,10 @@ class BlockPoolWidget(BlockGrid):
         if verb == "write":
             verb, n = "append", 1
         default = 1 if verb == "append" else 0
-        entry = self.session.do(verb, sequence, default if n is None else n)  # type: ignore[arg-type]
+        done = self.session.do(verb, sequence, default if n is None else n).operation
         self._solved = 0
-        self._show(entry.operation.child or entry.operation.sequence)
-        return entry.operation.child or entry.operation.sequence
+        self._show(done.child or done.sequence)
+        return done.child or done.sequence
 
     def undo(self) -> None:
         """Go back one step."""
@@ -161,7 +132,7 @@ class BlockPoolWidget(BlockGrid):
 
     def preset(self, name: str) -> None:
         """Start over and play an example. It ends at the first operation that fails."""
-        operations = _named(name, PRESETS, "example")(self.session.num_blocks, self.session.block_size)
+        operations = example(_named(name, PRESETS, "example"), self.session.num_blocks, self.session.block_size)
         self.session.reset()
         for operation in operations:
             if self.session.do(*operation).error:
@@ -172,16 +143,16 @@ class BlockPoolWidget(BlockGrid):
         """Show one more step of the challenge's solution. The first starts over."""
         if self.challenge is None:
             raise ValueError('there is no challenge: make the widget with challenge="one_copy" or another name')
-        if not self._solved or self._solved == len(self.challenge.solution):
+        if self._solved in (0, len(self.challenge.solution)):
             self.session.reset()
             self._solved = 0
-        entry = self.session.do(*self.challenge.solution[self._solved])
+        done = self.session.do(*self.challenge.solution[self._solved]).operation
         self._solved += 1
-        self._show(entry.operation.child or entry.operation.sequence)
+        self._show(done.child or done.sequence)
 
     # ------------------------------------------------------------------ page and Python
 
-    def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any = None) -> None:
+    def _receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
         try:
             match message:
                 case {"op": "undo" | "redo" | "reset" | "solve" as verb}:
@@ -198,14 +169,11 @@ class BlockPoolWidget(BlockGrid):
             self._show(note=explain(error))
 
     def _show(self, focus: str | None = None, note: str | None = None) -> None:
-        session = self.session
-        last = session.last
-        origins = session.origins()
+        session, last, origins = self.session, self.session.last, self.session.origins()
         first = max(0, min(session.cursor - LOG_WINDOW // 2, len(session.log) - LOG_WINDOW))
-        window = session.log[first : first + LOG_WINDOW]
         self._serial += 1
         self.state = {
-            **snapshot(session.reading, session.colors),
+            **session.reading.snapshot(session.colors),
             "serial": self._serial,
             "focus": focus,
             "note": note,
@@ -220,24 +188,22 @@ class BlockPoolWidget(BlockGrid):
             "born": {str(block_id): step for block_id, step in origins.items()},
             "origins": {str(step): str(session.log[step - 1].operation) for step in set(origins.values())},
             "log_first": first,
-            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in window],
-            "challenge": self._goal(),
+            "log": [[e.text, bool(e.error or e.problems)] for e in session.log[first : first + LOG_WINDOW]],
+            "challenge": self._goal(self.challenge) if self.challenge else None,
         }
 
-    def _goal(self) -> dict[str, Any] | None:
-        if self.challenge is None:
-            return None
-        missing = self.challenge.missing(self.session)
+    def _goal(self, challenge: Challenge) -> dict[str, Any]:
+        missing = challenge.missing(self.session)
         return {
-            "goal": self.challenge.goal,
+            "goal": challenge.goal,
             "missing": missing,
-            "hint": self.challenge.hint,
-            "why": "" if missing else self.challenge.why,
-            "solved": [self._solved, len(self.challenge.solution)],
+            "hint": challenge.hint,
+            "why": "" if missing else challenge.why,
+            "solved": [self._solved, len(challenge.solution)],
         }
 
 
-def _named(name: str, known: dict[str, Any], what: str) -> Any:
+def _named(name: str, known: Mapping[str, Any], what: str) -> Any:
     if name not in known:
         raise ValueError(f"there is no {what} {name!r}; there are {', '.join(known)}")
     return known[name]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from pagedlab.widgets.block_grid import snapshot
 from pagedlab.widgets.reading import Reading, read
 from pagedlab.widgets.session import MAX_BLOCKS
 
@@ -27,10 +26,10 @@ class EngineView:
         self.colors: dict[str, int] = defaultdict(count().__next__)  # running number of each sequence, by name
         self._llm, self._show_words, self._after_step = llm, words, on_step
         self._shown = min(llm.pool.num_blocks, MAX_BLOCKS)
-        self._peak = {"used": 0, "shared": 0, "sequences": 0}
+        self._peak: dict[str, int] = {}
         self._copied = 0
         self._copies: deque[list[int]] = deque(maxlen=8)  # since the last frame
-        self._texts: dict[tuple[str, int], tuple[int, str]] = {}
+        self._texts: dict[tuple[str, int], tuple[int, str]] = {}  # by sequence and logical block: tokens, words
         self._kept: set[int] = set()  # blocks whose contents a cache keeps after their last reference
         self._words: dict[int, str] = {}  # what each block held when it was last looked at
         subscribe = getattr(llm.pool, "subscribe", None)
@@ -45,9 +44,10 @@ class EngineView:
         """The state now; JSON types only. Of a large pool the first 1,024 blocks, but counters of all."""
         pool, sequences = self._llm.pool, self._llm.sequences()
         reading = read(pool, {s.name: s.table for s in sequences}, self._shown, pool.block_size)
-        frame = snapshot(reading, self.colors)
-        frame |= {
-            "used": pool.num_blocks - reading.free,
+        now = {"used": pool.num_blocks - reading.free, "shared": reading.shared, "sequences": len(sequences)}
+        self._peak = {name: max(now[name], self._peak.get(name, 0)) for name in now}
+        frame = reading.snapshot(self.colors) | {
+            "used": now["used"],
             "problems": [],  # prefix caches and swapped sequences hold blocks that no running table lists
             "hidden": pool.num_blocks - self._shown,
             "cached": getattr(pool, "num_cached", 0),
@@ -55,13 +55,12 @@ class EngineView:
             "copied": self._copied,
             "copies": list(self._copies),
             "texts": self._decode(sequences, reading) if self._show_words else {},
+            "peak": self._peak,
         }
         self._copies.clear()
         while len(self.colors) > MAX_COLORS:
             del self.colors[next(iter(self.colors))]
-        now = {"used": frame["used"], "shared": frame["shared"], "sequences": len(sequences)}
-        self._peak = {name: max(value, now[name]) for name, value in self._peak.items()}
-        return {**frame, "peak": self._peak}
+        return frame
 
     def _on_step(self) -> None:
         self.steps += 1
@@ -82,20 +81,17 @@ class EngineView:
     def _decode(self, sequences: list[Any], reading: Reading) -> dict[str, str]:
         """The words in each block. A block's text is decoded again only when it holds more tokens than before."""
         texts: dict[int, str] = {}
-        size = reading.block_size
-        cache: dict[tuple[str, int], tuple[int, str]] = {}
+        size, before, self._texts = reading.block_size, self._texts, {}
         for sequence in sequences:
             table = reading.tables[sequence.name]
             for index, block_id in enumerate(table.blocks):
-                held = table.fill(index, size)
-                cached = self._texts.get((sequence.name, index))
-                if cached is None or cached[0] != held:
-                    start = index * size
-                    cached = held, self._llm.decode(sequence.token_ids[start : start + held])
-                cache[sequence.name, index] = cached
+                place, held = (sequence.name, index), table.fill(index, size)
+                known, text = before.get(place, (None, ""))
+                if known != held:
+                    text = self._llm.decode(sequence.token_ids[index * size : index * size + held])
+                self._texts[place] = held, text
                 if block_id is not None:
-                    texts[block_id] = max(texts.get(block_id, ""), cached[1], key=len)
-        self._texts = cache
+                    texts[block_id] = max(texts.get(block_id, ""), text, key=len)
         self._words |= texts
         texts |= {b: self._words[b] for b in self._kept & self._words.keys() if not reading.counts[b]}
         return {str(block_id): text for block_id, text in texts.items()}

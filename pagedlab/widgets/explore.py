@@ -1,4 +1,4 @@
-"""A figure with sliders: `explore(draw, block_size=[8, 16, 32])` redraws it whenever one is moved.
+"""A figure with sliders: `explore(draw, block_size=([8, 16, 32], 16))` redraws it whenever one is moved.
 
 What is stored in the notebook is the figure as first drawn, so a page that does not run shows it too.
 """
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Explorer:
-    """Sliders above a picture. `sliders` holds them by name, for a test or a curious reader to move."""
+class Explorer(widgets.VBox):
+    """Sliders above the figure that `draw` returns. Each is a keyword of `draw`, given as (options, first value).
 
-    def __init__(self, draw: Callable[..., Figure], choices: dict[str, tuple[Sequence[Any], Any]]) -> None:
+    `sliders` holds them by name, for a test or a curious reader to move.
+    """
+
+    def __init__(self, draw: Callable[..., Figure], **choices: tuple[Sequence[Any], Any]) -> None:
         self._draw = draw
         self.sliders = {
             name: widgets.SelectionSlider(
@@ -32,31 +35,26 @@ class Explorer:
             )
             for name, (options, value) in choices.items()
         }
-        self.picture = widgets.Image(value=self._png(), format="png")
+        self.picture = widgets.Image(format="png")
+        super().__init__([*self.sliders.values(), self.picture])
         for slider in self.sliders.values():
             slider.observe(self._redraw, names="value")
-        self._box = widgets.VBox([*self.sliders.values(), self.picture])
+        self._redraw()
 
-    def _png(self) -> bytes:
+    def _redraw(self, change: Any = None) -> None:
         import matplotlib.pyplot as plt
 
         figure = self._draw(**{name: slider.value for name, slider in self.sliders.items()})
         plt.close(figure)  # otherwise the notebook shows it a second time
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=100)
-        return file.getvalue()
-
-    def _redraw(self, change: Any) -> None:
-        self.picture.value = self._png()
+        self.picture.value = file.getvalue()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        bundle = dict(self._box._repr_mimebundle_(**kwargs) or {})
         now = ", ".join(f"{name} = {slider.value}" for name, slider in self.sliders.items())
-        bundle["text/plain"] = f"A figure with sliders when the notebook runs, here for {now}"
-        bundle["image/png"] = base64.b64encode(self.picture.value).decode()
-        return bundle
+        text = f"A figure with sliders when the notebook runs, here for {now}"
+        picture = base64.b64encode(self.picture.value).decode()
+        return {**super()._repr_mimebundle_(**kwargs), "text/plain": text, "image/png": picture}
 
 
-def explore(draw: Callable[..., Figure], **choices: tuple[Sequence[Any], Any]) -> Explorer:
-    """Call `draw` with one keyword a slider, each given as (options, first value), and show the figure it returns."""
-    return Explorer(draw, choices)
+explore = Explorer

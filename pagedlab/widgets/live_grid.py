@@ -11,8 +11,8 @@ from IPython.display import display
 
 from pagedlab.widgets.block_grid import BlockGrid
 from pagedlab.widgets.engine_view import EngineView
+from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.reading import whole_number
-from pagedlab.widgets.static import Picture
 
 INTERVAL = 0.1  # seconds between two states
 BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
@@ -43,19 +43,23 @@ class LiveGrid(BlockGrid):
             self._loop = None
         self.refresh()
 
-    def __enter__(self) -> LiveGrid:
+    def __enter__(self) -> Any:
         self._handle = display(self, display_id=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.refresh()
-        self.view.close()
+        self.end()
         if self._handle is not None:  # None outside a notebook
             self._handle.update(self)
 
+    def end(self) -> None:
+        """Show the engine's pool for the last time, and stop watching it. The slider still works."""
+        self.refresh()
+        self.view.close()
+
     def close(self) -> None:
         """Stop watching the engine and take the widget off the page."""
-        self.view.close()
+        self.end()
         super().close()
 
     def refresh(self) -> None:
@@ -64,7 +68,7 @@ class LiveGrid(BlockGrid):
         self._frames.append(self.view.frame())
         if len(self._frames) > MAX_FRAMES:
             del self._frames[-2::-2]
-        self._due = time.monotonic() + max(INTERVAL, len(json.dumps(self._frames[-1])) / BYTES_PER_SECOND)
+        self._wait_after(self._frames[-1])
         self.seek(len(self._frames))
 
     def seek(self, step: int) -> None:
@@ -74,14 +78,21 @@ class LiveGrid(BlockGrid):
         position = {"serial": self._serial, "floor": 1, "step": step, "steps": len(self._frames)}
         self.state = {**self._frames[step - 1], **position}
 
-    def picture(self) -> Picture:
-        """The moment with the most blocks in use, the last one if there are several, as a PNG and as text."""
-        return Picture(max(reversed(self._frames), key=lambda frame: frame["used"]))
+    def busiest(self) -> int:
+        """The number, from 0, of the state with the most blocks in use, the last one if there are several."""
+        return max(range(len(self._frames)), key=lambda i: (self._frames[i]["used"], i))
 
-    def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any = None) -> None:
+    def picture(self) -> Picture:
+        """The busiest moment as a PNG and as text."""
+        return Picture(self._frames[self.busiest()])
+
+    def _receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
         step = whole_number(message.get("step")) if isinstance(message, dict) else None
         if step is not None:
             self.seek(step)
+
+    def _wait_after(self, sent: dict[str, Any]) -> None:
+        self._due = time.monotonic() + max(INTERVAL, len(json.dumps(sent)) / BYTES_PER_SECOND)
 
     def _on_step(self) -> None:
         # Without an event loop nothing could come back later for the last state, so each one is shown.

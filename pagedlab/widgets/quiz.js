@@ -1,55 +1,36 @@
 // The closing quiz: every answer is a button, and a click says why it is right or wrong. No kernel is needed.
+// Questions, answers and reasons come as HTML.
 
-function say(node, text) {
-  text.split("`").forEach((part, i) => {
-    const piece = document.createElement(i % 2 ? "code" : "span");
-    piece.textContent = part;
-    node.append(piece);
-  });
-  return node;
-}
-
-function element(tag, css, ...children) {
-  const node = document.createElement(tag);
-  node.className = css;
-  node.append(...children);
-  return node;
-}
+const PAGE = ({ text, answers }) => `
+  <fieldset class="pq-box">
+    <legend class="pq-question">${text}</legend>
+    ${answers.map((answer) => `<button type="button" class="pq-answer">${answer.text}</button>`).join("")}
+    <p class="pq-why" role="status"></p>
+  </fieldset>`;
 
 function render({ model, el }) {
-  const root = element("div", "pq-root");
-  const shown = model.get("questions").map((question, q) => {
-    const why = element("p", "pq-why");
-    why.setAttribute("role", "status");
-    const buttons = question.answers.map((answer, a) => {
-      const button = say(element("button", "pq-answer"), answer.text);
-      button.type = "button";
-      button.addEventListener("click", () => {
-        model.set("chosen", model.get("chosen").map((old, i) => (i === q ? a : old)));
-        model.save_changes();
-      });
-      return button;
-    });
-    const legend = say(element("legend", "pq-question"), `${q + 1}. ${question.text}`);
-    root.append(element("fieldset", "pq-box", legend, ...buttons, why));
-    return { question, buttons, why };
-  });
+  const questions = model.get("questions");
+  const root = document.createElement("div");
+  root.className = "pq-root";
+  root.innerHTML = questions.map(PAGE).join("");
+  const boxes = [...root.children].map((box) => [...box.querySelectorAll("button")]);
 
   function draw() {
-    model.get("chosen").forEach((a, q) => {
-      const { question, buttons, why } = shown[q];
-      buttons.forEach((button, i) => {
-        const mark = i !== a ? "" : question.answers[i].right ? "right" : "wrong";
+    model.get("chosen").forEach((chosen, q) => {
+      boxes[q].forEach((button, a) => {
+        const { right, why } = questions[q].answers[a], mark = a !== chosen ? "" : right ? "right" : "wrong";
         if (button.dataset.mark === mark) return;
         button.dataset.mark = mark;
-        button.setAttribute("aria-pressed", String(i === a));
-        if (!mark) return;
-        why.replaceChildren();
-        say(why, `${mark === "right" ? "Right." : "Wrong."} ${question.answers[i].why}`);
+        button.setAttribute("aria-pressed", a === chosen);
+        if (mark) root.children[q].lastElementChild.innerHTML = why;
       });
     });
   }
 
+  boxes.forEach((buttons, q) => buttons.forEach((button, a) => button.addEventListener("click", () => {
+    model.set("chosen", model.get("chosen").with(q, a));
+    model.save_changes();
+  })));
   // The notebook has shortcuts on single keys: b inserts a cell, d d deletes one.
   root.addEventListener("keydown", (event) => event.key !== "Tab" && event.stopPropagation());
   model.on("change:chosen", draw);

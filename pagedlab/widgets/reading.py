@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import explain
+from pagedlab.lessons.colors import sequence_look
 
 
 class TableReading(NamedTuple):
@@ -47,31 +49,32 @@ class Reading:
         """Blocks with more than one reference."""
         return sum(count > 1 for count in self.counts)
 
-    @property
-    def copying(self) -> int:
-        """Blocks that the same sequences would hold if each had copies of its own."""
-        return sum(len(table.blocks) for table in self.tables.values())
-
     def owners(self, block_id: int) -> list[str]:
         """Names of the sequences whose tables list the block."""
         return [name for name, table in self.tables.items() if block_id in table.blocks]
 
-    def state(self) -> tuple[object, ...]:
-        """What must stay as it was when an operation fails."""
-        return self.counts, self.free, self.tables
+    def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
+        """What every grid shows; `colors` are the running numbers of the sequences. JSON types only."""
+        return {
+            "block_size": self.block_size,
+            "counts": self.counts,
+            "tables": [
+                {"name": name, "tokens": table.tokens, "blocks": table.blocks, **sequence_look(colors[name])}
+                for name, table in self.tables.items()
+            ],
+            "used": self.used,
+            "free": self.free,
+            "shared": self.shared,
+            "copying": sum(len(table.blocks) for table in self.tables.values()),  # if each had copies of its own
+            "problems": self.problems,
+        }
 
 
 def runs(block_ids: Iterable[int | None]) -> str:
     """Block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
-    parts: list[tuple[int, int]] = []
-    for block_id in block_ids:
-        if block_id is None:
-            continue
-        if parts and block_id == parts[-1][1] + 1:
-            parts[-1] = (parts[-1][0], block_id)
-        else:
-            parts.append((block_id, block_id))
-    return ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in parts)
+    ids = (block_id for block_id in block_ids if block_id is not None)
+    parts = [[b for _, b in run] for _, run in groupby(enumerate(ids), lambda place: place[1] - place[0])]
+    return ", ".join(f"{part[0]}-{part[-1]}" if part[2:] else ", ".join(map(str, part)) for part in parts)
 
 
 def blocks_text(block_ids: Iterable[int | None]) -> str:
@@ -82,85 +85,72 @@ def blocks_text(block_ids: Iterable[int | None]) -> str:
 
 def whole_number(value: object) -> int | None:
     """The value as an int, or None if it is not one. Booleans are not."""
-    if isinstance(value, bool):
-        return None
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
 
 
 def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int) -> Reading:
     """Ask the pool for every count and each table for its blocks and tokens."""
-    problems: list[str] = []
-    counts = [0] * num_blocks
-    unsaid = []
-    for block_id in range(num_blocks):
-        try:
-            count = whole_number(pool.refcount(block_id))
-            said = "" if count is not None and count >= 0 else f"refcount({block_id}) is not a count"
-        except Exception as error:
-            count, said = None, f"refcount({block_id}) raises {explain(error)}"
-        if said:
-            unsaid.append(said)
-        counts[block_id] = max(count or 0, 0)
-    if unsaid:
-        problems.append(unsaid[0] + (f", and {len(unsaid) - 1} more blocks do the like" if unsaid[1:] else ""))
+    unsaid: list[str] = []
+    said = [_ask(lambda b=b: pool.refcount(b), f"refcount({b})", "references", unsaid) for b in range(num_blocks)]
+    counts = [count or 0 for count in said]
+    more = f", and {len(unsaid) - 1} more blocks do the like" if unsaid[1:] else ""
+    problems = [first + more for first in unsaid[:1]]
     read_tables = {name: _read_table(name, table, num_blocks, block_size, problems) for name, table in tables.items()}
-    try:
-        said_free = pool.num_free
-        free = whole_number(said_free)
-        if free is None:
-            problems.append(f"num_free is {said_free!r}, not a number of blocks")
-    except Exception as error:
-        free = None
-        problems.append(f"num_free raises {explain(error)}")
+    free = _ask(lambda: pool.num_free, "num_free", "blocks", problems)
     reading = Reading(block_size, counts, counts.count(0) if free is None else free, read_tables, problems)
     if not unsaid:
         problems += _unbalanced(reading)
     return reading
 
 
+def _ask(ask: Callable[[], object], what: str, of: str, problems: list[str]) -> int | None:
+    """The number that `ask` returns. None, and a sentence more in `problems`, if it is none or something is raised."""
+    try:
+        said = ask()
+    except Exception as error:
+        problems.append(f"{what} raises {explain(error)}")
+        return None
+    number = whole_number(said)
+    if number is None or number < 0:
+        problems.append(f"{what} is {said!r}, not a number of {of}")
+        return None
+    return number
+
+
 def _read_table(name: str, table: Any, num_blocks: int, block_size: int, problems: list[str]) -> TableReading:
     try:
         listed = list(table.block_ids)
-        tokens = whole_number(table.num_tokens)
     except Exception as error:
-        problems.append(f"{name} cannot be read: {explain(error)}")
+        problems.append(f"{name}.block_ids cannot be read: {explain(error)}")
         return TableReading([], 0)
-    if tokens is None or tokens < 0:
-        problems.append(f"{name}.num_tokens is {table.num_tokens!r}, not a number of tokens")
-        tokens = 0
+    tokens = _ask(lambda: table.num_tokens, f"{name}.num_tokens", "tokens", problems) or 0
     ids = [whole_number(block_id) for block_id in listed]
     blocks = [block_id if block_id is not None and 0 <= block_id < num_blocks else None for block_id in ids]
-    for index, (block_id, said) in enumerate(zip(blocks, listed, strict=True)):
-        if block_id is None:
-            problems.append(f"{name}.block_ids[{index}] is {said!r}: block ids go from 0 to {num_blocks - 1}")
-            break
-    if len(blocks) != blocks_for(tokens, block_size):
-        problems.append(
-            f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {blocks_for(tokens, block_size)}"
-        )
-    twice = [block_id for block_id, times in Counter(blocks).items() if times > 1 and block_id is not None]
-    if twice:
+    if None in blocks:
+        index = blocks.index(None)
+        problems.append(f"{name}.block_ids[{index}] is {listed[index]!r}: block ids go from 0 to {num_blocks - 1}")
+    if len(blocks) != (fill := blocks_for(tokens, block_size)):
+        problems.append(f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {fill}")
+    if twice := [block_id for block_id, times in Counter(blocks).items() if times > 1 and block_id is not None]:
         problems.append(f"{name} lists {blocks_text(twice)} more than once")
     return TableReading(blocks, tokens)
 
 
 def _unbalanced(reading: Reading) -> list[str]:
     """Where counts, tables and free list disagree; the first block of each kind is named."""
-    mapped = Counter(block_id for table in reading.tables.values() for block_id in table.blocks if block_id is not None)
-    wrong = [block_id for block_id, count in enumerate(reading.counts) if count != mapped[block_id]]
+    counts, mapped = reading.counts, Counter(b for table in reading.tables.values() for b in table.blocks)
+    wrong = [block_id for block_id, count in enumerate(counts) if count != mapped[block_id]]
     problems = []
-    lost = [block_id for block_id in wrong if mapped[block_id] == 0]
-    stale = [block_id for block_id in wrong if reading.counts[block_id] == 0]
-    if lost:
+    if lost := [block_id for block_id in wrong if not mapped[block_id]]:
         problems.append(f"no table lists {blocks_text(lost)}, yet the count is not 0: lost until a reset")
-    if stale:
-        problems.append(f"block {stale[0]} counts as free, but {' and '.join(reading.owners(stale[0]))} still reads it")
-    for block_id in [b for b in wrong if b not in lost and b not in stale][:1]:
+    for stale in [block_id for block_id in wrong if not counts[block_id]][:1]:
+        problems.append(f"block {stale} counts as free, but {' and '.join(reading.owners(stale))} still reads it")
+    for block_id in [block_id for block_id in wrong if counts[block_id] and mapped[block_id]][:1]:
         tables = "1 table lists" if mapped[block_id] == 1 else f"{mapped[block_id]} tables list"
-        problems.append(f"block {block_id} counts {reading.counts[block_id]}, but {tables} it")
-    if not wrong and reading.free != reading.counts.count(0):
-        problems.append(f"num_free is {reading.free}, but {reading.counts.count(0)} blocks have no reference")
+        problems.append(f"block {block_id} counts {counts[block_id]}, but {tables} it")
+    if not wrong and reading.free != counts.count(0):
+        problems.append(f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference")
     return problems

@@ -1,161 +1,133 @@
-// Draws the timeline. Python sends `state` whole: a row a request, one letter a step. `step` is where everybody looks.
+// Draws the timeline above its block grid, on top of block_grid.js. Python sends `run` whole: a row a request, one
+// letter a step. `step` is where everybody looks.
 // Neighbouring cells of one kind are one element, so that 64 rows of 1,200 steps stay a few hundred elements.
 
-const PAGE = `
-  <p class="pl-prompt" data-ref="headline"></p>
-  <div class="pt-legend" data-ref="legend"></div>
-  <div class="pt-scroll" data-ref="scroll"><div class="pt-inner" data-ref="inner">
-    <div data-ref="rows" role="grid" aria-label="what each request did, step by step"></div>
-    <div class="pt-foot"><div class="pt-row pt-bars" aria-hidden="true"><span class="pt-name" data-ref="most"></span><svg data-ref="bars"></svg></div>
-    <div class="pt-row pt-axis" aria-hidden="true"><span class="pt-name">step</span><div class="pt-strip" data-ref="axis"></div></div></div>
-    <i class="pt-hover" data-ref="hover" hidden></i><i class="pt-now" data-ref="now"></i></div></div>
-  <label class="pt-step"><span class="pl-step" data-ref="stepText"></span>
-    <input type="range" class="pl-scrubber" data-ref="scrubber" min="1" aria-label="step"></label>
-  <p class="pl-detail" data-ref="detail"></p>
-  <div class="pl-spoken" data-ref="spoken" aria-live="polite"></div>`;
-
-const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 const clamp = (n, low, high) => Math.max(low, Math.min(high, n));
 const ENDS = { stop: "the model ended it", length: "it has all its tokens", abort: "it was aborted" };
+const END = html`<i class="pt-end"></i>`;
+const BARS = 44; // how high the bars are
 
-function render({ model, el: host }) {
-  let state, looks, width, runs; // runs: for each row [{first, last, node}], steps counted from 1
+function renderTimeline({ model, el: host }) {
+  let run, looks, width;
   let step = 0; // where the slider is
   let row = 0; // the row that the keyboard is in
   let hovered = null; // {row, step} under the pointer
+  let spoken = "";
 
-  const root = document.createElement("div");
+  const root = makeRoot("timeline");
   root.className = "pl-root pt-root";
-  root.setAttribute("role", "group");
-  root.setAttribute("aria-label", "timeline");
-  root.innerHTML = PAGE;
-  const $ = Object.fromEntries([...root.querySelectorAll("[data-ref]")].map((node) => [node.dataset.ref, node]));
+  const find = (css) => root.querySelector(css);
+  const within = (s) => clamp(s, Math.min(1, run.steps), run.steps);
 
-  // ---- a new state
-  const look = ({ color, pattern, pale }) => `class="pt-run pl-p${pattern}${pale ? " pt-pale" : ""}" style="--c: ${color};`;
-
+  // ---- the page
   function paint() {
-    state = model.get("state");
-    looks = Object.fromEntries(state.kinds.map((kind) => [kind.letter, kind]));
-    const hadFocus = $.rows.contains(root.getRootNode().activeElement);
-    const there = state.kinds.filter(({ letter }) => state.rows.some(({ kinds }) => kinds.includes(letter)));
-    $.headline.textContent = (state.steps ? state.headline : "Nothing has run yet.") + state.hidden;
-    $.legend.innerHTML = there.map((kind) => `<span><b ${look(kind)} --w: 24px"><span>${kind.letter}</span></b>${kind.name}</span>`)
-      .join("") + (state.rows.some(({ end }) => end) ? '<span><i class="pt-end"></i>finished</span>' : "");
-    runs = state.rows.map(({ first, kinds }) => [...kinds.matchAll(/(.)\1*/g)].map(({ 0: cells, index }) =>
-      ({ kind: looks[cells[0]], first: first + index, last: first + index + cells.length - 1 })));
-    $.rows.innerHTML = state.rows.map((one, r) => `<div class="pt-row" role="row" data-row="${r}"><span class="pt-name" role="rowheader">
-      <i class="pl-swatch pl-p${one.pattern}" style="--c: ${one.color}"></i>${escaped(one.name)}</span>
-      <div class="pt-strip" role="presentation">${runs[r].map(({ kind, first, last }) => `<button type="button" role="gridcell" tabindex="-1"
-        aria-colindex="${first}" aria-colspan="${last - first + 1}" data-first="${first}" data-last="${last}" ${look(kind)}"
-        aria-label="${escaped(one.name)}, ${kind.name}, ${first === last ? `step ${first}` : `steps ${first} to ${last}`}"
-        ><span>${kind.letter}</span></button>`).join("")}${one.end ? '<i class="pt-end"></i>' : ""}</div></div>`).join("");
-    state.rows.forEach((_, r) => {
-      [...$.rows.children[r].querySelectorAll(".pt-run")].forEach((node, i) => { runs[r][i].node = node; });
-    });
-    $.rows.setAttribute("aria-colcount", state.steps);
-    $.scrubber.max = Math.max(1, state.steps);
-    row = clamp(row, 0, Math.max(0, state.rows.length - 1));
-    fit();
-    move();
-    if (hadFocus) runAt(row, step)?.node.focus();
-    root.dataset.serial = state.serial;
-  }
-
-  function fit() { // as wide as there is room
-    const room = $.scroll.clientWidth - 84;
-    width = clamp(Math.floor((2 * room) / Math.max(1, state.steps)) / 2, 1, 26);
+    const { steps, rows, kinds, headline, hidden } = run;
+    step = within(model.get("step"));
+    width = clamp(Math.floor((2 * ((find(".pt-scroll")?.clientWidth ?? 0) - 84)) / Math.max(1, steps)) / 2, 1, 26);
+    const position = `Step ${step} of ${steps}`;
+    const there = kinds.filter(({ letter }) => rows.some((one) => one.kinds.includes(letter)));
+    const every = [1, 2, 5, 10, 20, 50, 100].find((n) => n * width >= 28) ?? 200;
+    const marks = Array.from({ length: Math.floor(steps / every) }, (_, i) => (i + 1) * every);
     root.style.setProperty("--w", `${width}px`);
     root.classList.toggle("pt-thin", width < 7);
-    for (const [r, one] of state.rows.entries()) {
-      const strip = $.rows.children[r].lastElementChild;
-      strip.style.paddingLeft = `${width * (one.first - 1)}px`;
-      for (const { first, last, node } of runs[r]) {
-        node.style.width = `${width * (last - first + 1)}px`;
-        node.firstChild.hidden = width * (last - first + 1) < 15;
-      }
-    }
-    const most = Math.max(1, ...state.batches.map((batch) => Object.values(batch).reduce((a, b) => a + b, 0)));
-    $.most.textContent = `tokens\nup to ${most}`;
-    const bar = (x, y, height, color) => `M${x} ${y}h${Math.max(1, width - (width > 4))}v${-height}H${x}Z`;
-    const paths = Object.fromEntries(state.kinds.map(({ letter }) => [letter, ""]));
-    state.batches.forEach((batch, i) => {
-      let y = 44;
-      for (const { letter } of state.kinds) {
-        if (!batch[letter]) continue;
-        paths[letter] += bar(i * width, y, (44 * batch[letter]) / most);
-        y -= (44 * batch[letter]) / most;
-      }
+    show(root, html`
+      <p class="pl-prompt">${steps ? headline : "Nothing has run yet."}${hidden}</p>
+      <div class="pt-legend">
+        ${there.map((kind) => html`<span><b ${look(kind, 1)}><span>${kind.letter}</span></b>${kind.name}</span>`)}
+        ${rows.some(({ end }) => end) ? html`<span>${END}finished</span>` : ""}</div>
+      <div class="pt-scroll"><div class="pt-inner">
+        <div class="pt-rows" role="grid" aria-label="what each request did, step by step" aria-colcount="${steps}"
+          data-own></div>
+        <div class="pt-foot" aria-hidden="true">
+          <div class="pt-row pt-bars" data-own></div>
+          <div class="pt-row pt-axis"><span class="pt-name">step</span>
+            <div class="pt-strip">${marks.map((n) => html`<span style="--s: ${n}">${n}</span>`)}</div></div></div>
+        <i class="pt-hover" style="--s: ${hovered?.step}" ${hovered ? "" : "hidden"}></i>
+        <i class="pt-now" style="--s: ${step}" ${step ? "" : "hidden"}></i></div></div>
+      <label class="pt-step"><span class="pl-step">${position}</span><input type="range" class="pl-scrubber"
+        min="1" max="${Math.max(1, steps)}" aria-label="step" aria-valuetext="${position}"></label>
+      <p class="pl-detail">${hovered ? describe(rows[hovered.row], hovered.step) : describeStep(step)}</p>
+      <div class="pl-spoken" aria-live="polite">${spoken}</div>`);
+    show(find(".pt-rows"), html`${rows.map(line)}`);
+    show(find(".pt-bars"), bars());
+    find(".pl-scrubber").value = step;
+    find('.pt-rows [tabindex="0"]')?.setAttribute("tabindex", -1);
+    runAt(row, step)?.setAttribute("tabindex", 0);
+    Object.assign(root.dataset, { serial: run.serial, step });
+  }
+
+  const look = ({ color, pattern, pale }, steps) => ({
+    html: `class="pt-run pl-hatch pl-p${pattern}${pale ? " pt-pale" : ""}" style="--c: ${color}; --n: ${steps}"`,
+  });
+
+  function line({ name, color, pattern, first, kinds, end }, r) {
+    const runs = [...kinds.matchAll(/(.)\1*/g)].map(({ 0: cells, index }) => {
+      const kind = looks[cells[0]], from = first + index, to = from + cells.length - 1;
+      const said = `${name}, ${kind.name}, ${from === to ? `step ${from}` : `steps ${from} to ${to}`}`;
+      return html`<button type="button" role="gridcell" tabindex="-1" aria-colindex="${from}"
+        aria-colspan="${cells.length}" aria-label="${said}" data-first="${from}" data-last="${to}"
+        ${look(kind, cells.length)}><span>${kind.letter}</span></button>`;
     });
-    $.bars.setAttribute("width", width * state.steps);
-    $.bars.innerHTML = state.kinds.map(({ letter, color }) => `<path d="${paths[letter]}" fill="${color}"/>`).join("");
-    const every = [1, 2, 5, 10, 20, 50, 100].find((n) => n * width >= 28) ?? 200;
-    $.axis.innerHTML = Array.from({ length: Math.floor(state.steps / every) }, (_, i) => (i + 1) * every)
-      .map((n) => `<span style="left: ${width * (n - 0.5)}px">${n}</span>`).join("");
-    place();
+    return html`<div class="pt-row" role="row" data-row="${r}">
+      <span class="pt-name" role="rowheader">
+        <i class="pl-swatch pl-hatch pl-p${pattern}" style="--c: ${color}"></i>${name}</span>
+      <div class="pt-strip" role="presentation" style="--s: ${first}">${runs}${end ? END : ""}</div></div>`;
   }
 
-  // ---- where one looks
-  const left = (s) => `${74 + width * (s - 1)}px`;
-  const runAt = (r, s) => runs[r]?.find(({ last }) => s <= last) ?? runs[r]?.at(-1);
-
-  function place() {
-    $.now.hidden = !step;
-    $.now.style.left = left(step);
-    $.hover.hidden = !hovered;
-    if (hovered) $.hover.style.left = left(hovered.step);
+  function bars() { // tokens of each step, stacked by kind
+    const most = Math.max(1, ...run.batches.map((batch) => Object.values(batch).reduce((a, b) => a + b)));
+    const tops = run.batches.map(() => BARS);
+    const paths = run.kinds.map(({ letter, color }) => {
+      const parts = run.batches.map((batch, i) => {
+        const height = (BARS * (batch[letter] ?? 0)) / most, bottom = tops[i];
+        tops[i] -= height;
+        return height ? `M${i} ${bottom}h.96v${-height}H${i}Z` : "";
+      });
+      return html`<path d="${parts.join("")}" fill="${color}"/>`;
+    });
+    return html`<span class="pt-name">tokens\nup to ${most}</span><svg preserveAspectRatio="none"
+      viewBox="0 0 ${run.steps} ${BARS}" style="--n: ${run.steps}">${paths}</svg>`;
   }
 
-  function move() { // the slider, the line, the one tab stop and the words follow `step`
-    step = clamp(model.get("step"), Math.min(1, state.steps), state.steps);
-    if (Number($.scrubber.value) !== step) $.scrubber.value = step;
-    const text = `Step ${step} of ${state.steps}`;
-    $.stepText.textContent = text;
-    $.scrubber.setAttribute("aria-valuetext", text);
-    $.rows.querySelector('[tabindex="0"]')?.setAttribute("tabindex", -1);
-    runAt(row, step)?.node.setAttribute("tabindex", 0);
-    place();
-    tell();
-    root.dataset.step = step;
-  }
-
-  function seek(s) {
-    s = clamp(s, Math.min(1, state.steps), state.steps);
-    if (s === model.get("step")) return;
-    model.set("step", s);
-    model.save_changes();
-  }
-
-  function tell() {
-    const said = hovered ? describe(hovered.row, hovered.step) : sum(step);
-    if ($.detail.textContent !== said) $.detail.textContent = said;
-  }
-
-  function sum(s) {
+  function describeStep(s) {
     if (!s) return "When the engine runs, its requests become rows here.";
-    const groups = {};
-    for (const one of state.rows) {
-      const kind = one.kinds[s - one.first];
-      if (kind) (groups[kind] ??= []).push(one.name);
-    }
-    const parts = state.kinds.filter(({ letter }) => groups[letter]).map(({ letter, name }) => {
-      const tokens = state.batches[s - 1][letter];
-      return `${name} ${groups[letter].join(", ")}${tokens ? ` (${plural(tokens, "token")})` : ""}`;
+    const parts = run.kinds.flatMap(({ letter, name }) => {
+      const names = run.rows.filter(({ kinds, first }) => kinds[s - first] === letter).map((one) => one.name);
+      const tokens = run.batches[s - 1][letter];
+      return names.length ? `${name} ${names.join(", ")}${tokens ? ` (${plural(tokens, "token")})` : ""}` : [];
     });
     return `Step ${s}: ${parts.join("; ")}. Point at a cell, or move there with the arrow keys, to read it.`;
   }
 
-  function describe(r, s) {
-    const one = state.rows[r], at = s - one.first, kind = looks[one.kinds[at]];
-    if (!kind) return `${one.name}, step ${s}: ${at < 0 ? "not here yet" : `over; ${ENDS[one.end] ?? "not drawn"}`}.`;
-    const [start, tokens, wrote, reads, writes] = one.cells[at] || [0, 0, 0, "", ""];
-    const where = tokens > 1 ? `tokens ${start}–${start + tokens - 1}` : tokens ? `token ${start}` : "";
-    const cached = kind.letter === "P" && start && !/[PR]/.test(one.kinds.slice(0, at)) ? `; the ${start} before were cached` : "";
-    const read = reads ? ` “${reads}”` : "";
-    const wrote_ = wrote ? `; writes ${wrote > 1 ? `${wrote} tokens, ` : ""}“${writes}”` : "";
-    const end = one.end && at === one.kinds.length - 1 ? `; ${ENDS[one.end]}` : "";
-    return `${one.name}, step ${s}, ${kind.name}${where ? `: ${where}` : ""}${read}${cached}${wrote_}${end}.`;
+  function describe({ name, first, kinds, cells, end }, s) {
+    const at = s - first, kind = looks[kinds[at]];
+    if (!kind) return `${name}, step ${s}: ${at < 0 ? "not here yet" : `over; ${ENDS[end] ?? "not drawn"}`}.`;
+    const [start, tokens, wrote, reads, writes] = cells[at] || [0, 0, 0, "", ""];
+    const where = tokens > 1 ? `: tokens ${start}–${start + tokens - 1}` : tokens ? `: token ${start}` : "";
+    const cached = kind.letter === "P" && start && !/[PR]/.test(kinds.slice(0, at));
+    return [
+      `${name}, step ${s}, ${kind.name}${where}${reads && ` “${reads}”`}`,
+      cached && `the ${start} before were cached`,
+      wrote && `writes ${wrote > 1 ? `${wrote} tokens, ` : ""}“${writes}”`,
+      at === kinds.length - 1 && ENDS[end],
+    ].filter(Boolean).join("; ") + ".";
+  }
+
+  // ---- where one looks
+  function runAt(r, s) {
+    const runs = [...(find(".pt-rows").children[r]?.querySelectorAll(".pt-run") ?? [])];
+    return runs.find((one) => s <= one.dataset.last) ?? runs.at(-1);
+  }
+
+  function seek(s) {
+    if (within(s) === model.get("step")) return;
+    model.set("step", within(s));
+    model.save_changes();
+  }
+
+  function point(to) {
+    hovered = to;
+    queueMicrotask(paint);
   }
 
   // ---- pointer
@@ -163,55 +135,63 @@ function render({ model, el: host }) {
     const line = event.target.closest("[data-row]");
     if (!line) return null;
     const s = Math.floor((event.clientX - line.lastElementChild.getBoundingClientRect().left) / width) + 1;
-    return s >= 1 && s <= state.steps ? { row: Number(line.dataset.row), step: s } : null;
+    return s >= 1 && s <= run.steps ? { row: Number(line.dataset.row), step: s } : null;
   }
-  const point = (to) => { hovered = to; place(); tell(); };
-  $.rows.addEventListener("pointermove", (event) => point(cellAt(event)));
-  $.rows.addEventListener("pointerleave", () => point(null));
-  $.inner.addEventListener("click", (event) => {
-    if (!event.detail) return; // Enter on a cell: it is where one looks already
-    const to = cellAt(event);
-    if (to) { row = to.row; seek(to.step); }
+  root.addEventListener("pointermove", (event) => point(cellAt(event)));
+  root.addEventListener("click", (event) => {
+    const to = event.detail ? cellAt(event) : null; // Enter on a cell: it is where one looks already
+    if (!to) return;
+    row = to.row;
+    seek(to.step);
   });
-  $.scrubber.addEventListener("input", () => seek(Number($.scrubber.value)));
+  root.addEventListener("input", ({ target }) => seek(Number(target.value)));
 
   // ---- keyboard: one tab stop; left and right move in time, up and down between requests
   root.addEventListener("keydown", (event) => {
-    if (event.key !== "Tab") event.stopPropagation(); // JupyterLab's "d d" would delete the cell
     if (!event.target.classList.contains("pt-run")) return;
-    const line = runs[row];
-    const to = {
-      ArrowLeft: () => seek(step - 1), ArrowRight: () => seek(step + 1), Home: () => seek(line[0].first),
-      End: () => seek(line.at(-1).last), ArrowUp: () => { row = Math.max(0, row - 1); },
-      ArrowDown: () => { row = Math.min(state.rows.length - 1, row + 1); },
-    }[event.key];
-    if (!to) return;
+    const { first, kinds } = run.rows[row];
+    const [down, to] = {
+      ArrowLeft: [0, step - 1], ArrowRight: [0, step + 1], Home: [0, first], End: [0, first + kinds.length - 1],
+      ArrowUp: [-1, step], ArrowDown: [1, step],
+    }[event.key] ?? [];
+    if (to === undefined) return;
     event.preventDefault();
-    to();
-    move();
-    runAt(row, step)?.node.focus({ preventScroll: true });
+    row = clamp(row + down, 0, run.rows.length - 1);
+    seek(to);
+    runAt(row, step)?.focus({ preventScroll: true });
     hovered = { row, step };
-    place();
-    tell();
-    $.spoken.textContent = $.detail.textContent;
-    $.now.scrollIntoView({ block: "nearest", inline: "nearest" });
+    spoken = describe(run.rows[row], step);
+    paint();
+    find(".pt-now").scrollIntoView({ block: "nearest", inline: "nearest" });
   });
-  $.rows.addEventListener("focusin", ({ target }) => {
+  root.addEventListener("focusin", ({ target }) => {
     const line = target.closest("[data-row]");
     if (!line || !target.matches(":focus-visible")) return;
     row = Number(line.dataset.row);
     point({ row, step });
   });
-  $.rows.addEventListener("focusout", () => point(null));
+  for (const kind of ["pointerleave", "focusout"]) root.addEventListener(kind, () => point(null));
+
+  function changed() {
+    run = model.get("run");
+    looks = Object.fromEntries(run.kinds.map((kind) => [kind.letter, kind]));
+    row = clamp(row, 0, Math.max(0, run.rows.length - 1));
+    paint();
+  }
 
   host.append(root);
-  paint();
-  const resized = new ResizeObserver(() => fit());
-  resized.observe($.scroll);
-  const stepped = () => { if (step !== model.get("step")) move(); };
-  model.on("change:state", paint);
-  model.on("change:step", stepped);
-  return () => { resized.disconnect(); model.off("change:state", paint); model.off("change:step", stepped); };
+  changed();
+  const resized = new ResizeObserver(paint);
+  resized.observe(find(".pt-scroll"));
+  model.on("change:run", changed);
+  model.on("change:step", paint);
+  const endGrid = model.get("state").counts ? renderGrid({ model, el: host }) : () => {};
+  return () => {
+    resized.disconnect();
+    model.off("change:run", changed);
+    model.off("change:step", paint);
+    endGrid();
+  };
 }
 
-export default { render };
+widget.render = renderTimeline;

@@ -5,6 +5,7 @@ Ranks take seconds to start, so most tests share one pair, and give it a new eng
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import assert_idle, engine, ids_of, prompts_of
@@ -198,7 +200,7 @@ def test_what_was_parked_for_nobody_is_forgotten(two: SharedModel) -> None:
     assert isinstance(llm.cache, SharedCache)
     llm.cache.forget_dropped()
     llm.cache.swap_in(parked, [5, 6])  # still there: nobody dropped it
-    ticket = parked.ticket
+    ticket = parked[1]
     del parked
     assert llm.cache._dropped == [ticket]
     llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
@@ -307,15 +309,15 @@ def test_a_plan_that_is_not_understood(tiny: Model) -> None:
     ("options", "said"),
     [
         ({"tensor_parallel": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
-        ({"tensor_parallel": 0}, "a number of ranks, 1 or more, got 0"),
-        ({"tensor_parallel": True}, "a number of ranks, 1 or more, got True"),
+        ({"tensor_parallel": 0}, "tensor_parallel must be a whole number of at least 1, got 0"),
+        ({"tensor_parallel": True}, "tensor_parallel must be a whole number of at least 1, got True"),
         ({"tensor_parallel": 2, "device": "cuda:1"}, "device is 'auto', 'cpu' or 'cuda', got 'cuda:1'"),
         ({"tensor_parallel": 2, "attention_backend": print}, "a function cannot be sent"),
-        ({"tensor_parallel": 2, "model": "no/such/model"}, "there is no folder"),
+        ({"tensor_parallel": 2, "model": "no/such/model"}, "there is no .*'no/such/model'"),
     ],
 )
 def test_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], said: str) -> None:
-    monkeypatch.setattr("pagedlab.distributed.ranks.subprocess.Popen", None)
+    monkeypatch.setattr("pagedlab.distributed.ranks.Popen", None)
     options = {"model": TINY_MODEL} | options
     with pytest.raises(ValueError, match=said):
         LLM(**options)
@@ -332,11 +334,13 @@ def test_a_loaded_model_cannot_be_split(tiny: Model) -> None:
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
 def test_a_lost_rank_ends_the_others(monkeypatch: pytest.MonkeyPatch, fault: signal.Signals) -> None:
     """Within seconds, with an error that says so, again at the next step, and with nothing left behind."""
-    monkeypatch.setattr("pagedlab.distributed.ranks.SECONDS", 1.0)  # of silence
+    monkeypatch.setattr("pagedlab.distributed.SECONDS", 1.0)  # of silence
     llm = LLM(TINY_MODEL, device="cpu", num_blocks=32, tensor_parallel=2, verbose=False)
     assert isinstance(llm.model, SharedModel)
     rank, folder = other_rank(llm.model), llm.model.ranks.children.folder
     request = llm.add([1, 2, 3], SamplingParams(max_tokens=100, ignore_eos=True))
+    llm.step()
+    time.sleep(1.5)  # between two steps nobody is silent, however long it takes
     llm.step()
     tokens = llm.sequences()[0].table.num_tokens
     rank.send_signal(fault)
@@ -373,12 +377,19 @@ def test_a_child_ends_with_rank_0() -> None:
 
 def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its last words, and long before anybody's patience is at an end."""
-    wrong = {"model": "no/such/model"}
-    monkeypatch.setattr(
-        "pagedlab.distributed.Children", lambda entry, size, words: Children(entry, size, words | wrong)
-    )
+
+    class Misled(Children):
+        """They read other words than rank 0 writes."""
+
+        def __init__(self, size: int) -> None:
+            super().__init__(size)
+            words = {"model": "no/such/model", "dtype": "float32", "device": "cpu", "attention": "torch"}
+            self.store.set("words", json.dumps(words))
+            self.store = dist.PrefixStore("unread", self.store)
+
+    monkeypatch.setattr("pagedlab.distributed.Children", Misled)
     before = set(psutil.Process().children())
-    with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code 1\): ValueError: there is no folder"):
+    with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code 1\): ValueError: there is no .*'no/such/model'"):
         LLM(TINY_MODEL, device="cpu", num_blocks=8, tensor_parallel=2, verbose=False)
     assert set(psutil.Process().children()) == before
 
@@ -387,9 +398,9 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
     """Rank 0 fails alone: the others wait in a sum that will never be complete, so none of them can go on."""
 
     class OneChild:
-        someone_died = stopped = False
+        stopped = False
 
-        def obituary(self, grace: float) -> None:
+        def obituary(self, grace: float = 0) -> None:
             return None
 
         def stop(self, patience: float) -> None:
@@ -399,7 +410,7 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
         raise ZeroDivisionError("planted")
 
     child = OneChild()
-    ranks = Ranks(0, 2, torch.device("cpu"), child)  # type: ignore[arg-type]
+    ranks = Ranks(0, 2, "cpu", child)  # type: ignore[arg-type]
     monkeypatch.setattr(ranks, "tell", lambda verb, numbers: None)
     assert ranks.call(Verb.RUN, work=lambda: 7) == 7
     with pytest.raises(ZeroDivisionError, match="planted"):
@@ -407,6 +418,35 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
     assert child.stopped
     with pytest.raises(RankLost, match=r"a step failed half-way \(ZeroDivisionError"):
         ranks.call(Verb.RUN, work=lambda: 7)
+
+
+def test_an_interrupt_in_a_step_stays_one_and_ends_the_ranks() -> None:
+    """They may be out of step. The next step says so, and the books are as before."""
+    llm = LLM(TINY_MODEL, device="cpu", num_blocks=32, tensor_parallel=2, verbose=False)
+    assert isinstance(llm.model, SharedModel)
+    rank, folder = other_rank(llm.model), llm.model.ranks.children.folder
+    assert os.getsid(rank.pid) != os.getsid(0), "Ctrl-C in a terminal goes to everybody in its session"
+    request = llm.add([1, 2, 3], SamplingParams(max_tokens=100, ignore_eos=True))
+    llm.step()
+    tokens = llm.sequences()[0].table.num_tokens
+    layer = llm.model.module.base_model.layers[1]
+    layer.register_forward_hook(lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        llm.step()
+    assert not rank.is_running()
+    assert not folder.exists()
+    for ask in (llm.step, lambda: llm.generate([[1, 2]])):
+        with pytest.raises(RankLost, match=r"a step failed half-way \(KeyboardInterrupt\(\)\).* make a new LLM"):
+            ask()
+    assert llm.sequences()[0].table.num_tokens == tokens
+    llm.abort(request)
+    assert llm.pool.num_free == llm.pool.num_blocks
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_nothing_of_this_process_is_changed(two: SharedModel) -> None:
+    """Which interface gloo listens on is said while its groups are made, and not to whoever makes one later."""
+    assert not os.environ.get("GLOO_SOCKET_IFNAME")
 
 
 def test_the_command_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from test_attention import make
 from test_attention_kernels import assert_close
 
 from pagedlab.kernels.attention import triton_attention
-from pagedlab.kernels.cache import KV, copy_blocks, write_kv
+from pagedlab.kernels.cache import copy_blocks, write_kv
 from pagedlab.kernels.plan import choose_plan
 from pagedlab.lessons import ladder
 
@@ -45,13 +45,13 @@ def main() -> None:
     for rung in (ladder.one_page, ladder.several_pages, ladder.packed_heads):
         assert_close(case, rung(*args).cpu())
         print(rung.__name__)
-    cache = KV(*torch.randn(2, 2, 6, 8, 3, 80, device="cuda"))
+    keys, values = torch.randn(2, 2, 6, 8, 3, 80, device="cuda")
     k, v = torch.randn(2, 5, 3, 80, device="cuda")
-    write_kv(k, v, cache.keys[1], cache.values[1], torch.tensor([3, -1, 47, 0, 9], device="cuda"))
-    assert torch.equal(cache.keys[1].flatten(0, 1)[[3, 47, 0, 9]], k[[0, 2, 3, 4]])
-    expected = cache.values[:, [0, 5]].clone()
-    copy_blocks(cache, cache, [0, 5], [1, 2])
-    assert torch.equal(cache.values[:, [1, 2]], expected)
+    write_kv(k, v, keys[1], values[1], torch.tensor([3, -1, 47, 0, 9], device="cuda"))
+    assert torch.equal(keys[1].flatten(0, 1)[[3, 47, 0, 9]], k[[0, 2, 3, 4]])
+    expected = values[:, [0, 5]].clone()
+    copy_blocks(keys, values, [0, 5], [1, 2])
+    assert torch.equal(values[:, [1, 2]], expected)
     print("write, copy")
 
 

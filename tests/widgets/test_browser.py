@@ -557,7 +557,7 @@ def test_the_timeline_says_what_each_cell_is_and_moves_the_blocks(lab: browser.L
         page.keyboard.press("ArrowRight")
         step_is(3)
         assert cells(page) == before, "no key reached the notebook"
-        assert browser.run_python(page, "print(timeline.view.step)").strip() == "3"
+        assert browser.run_python(page, "print(timeline.step)").strip() == "3"
         browser.run_python(page, "timeline.seek(5)")
         step_is(5)
         for theme in ("dark", "light"):

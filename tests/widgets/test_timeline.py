@@ -15,6 +15,7 @@ from PIL import Image
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
 from pagedlab.lessons.timeline import KINDS, Recording
 from pagedlab.scheduler import Request, Scheduler
+from pagedlab.widgets import live_grid as live_module
 from pagedlab.widgets import timeline as module
 from pagedlab.widgets.timeline import LOOKS, Timeline
 
@@ -183,7 +184,7 @@ def watched(num_blocks: int = 16, requests: int = 3, new: int = 20, **options: A
 
 def test_the_page_gets_the_recording() -> None:
     engine, timeline = watched()
-    state = timeline.view.state
+    state = timeline.run
     assert json.loads(json.dumps(state)) == state
     assert state["steps"] == timeline.recording.steps
     assert [row["kinds"] for row in state["rows"]] == [row.kinds for row in timeline.recording.rows]
@@ -196,38 +197,37 @@ def test_the_page_gets_the_recording() -> None:
 
 def test_the_slider_moves_the_blocks() -> None:
     _, timeline = watched()
-    assert timeline.grid is not None
-    frames = timeline.grid._frames
+    frames = timeline._frames
     assert [frame["engine_steps"] for frame in frames] == list(range(timeline.recording.steps + 1))
-    assert timeline.grid.state["used"] == max(frame["used"] for frame in frames), "it ends at the fullest step"
+    assert timeline.state["used"] == max(frame["used"] for frame in frames), "it ends at the fullest step"
     for step in (1, timeline.recording.steps, 3):
-        timeline.view.step = step  # what the page does
-        assert timeline.grid.state["engine_steps"] == step
-    assert {table["name"] for table in timeline.grid.state["tables"]} == {"r0", "r1", "r2"}
-    colors = {table["name"]: (table["color"], table["pattern"]) for table in timeline.grid.state["tables"]}
-    assert colors == {row["name"]: (row["color"], row["pattern"]) for row in timeline.view.state["rows"]}
+        timeline.step = step  # what the page does
+        assert timeline.state["engine_steps"] == step
+    assert {table["name"] for table in timeline.state["tables"]} == {"r0", "r1", "r2"}
+    colors = {table["name"]: (table["color"], table["pattern"]) for table in timeline.state["tables"]}
+    assert colors == {row["name"]: (row["color"], row["pattern"]) for row in timeline.run["rows"]}
     timeline.seek(10**6)
-    assert timeline.view.step == timeline.recording.steps
+    assert timeline.step == timeline.recording.steps
     timeline.close()
 
 
 def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INTERVAL", 0.0)
-    monkeypatch.setattr(module, "BYTES_PER_SECOND", 10**12)
+    monkeypatch.setattr(live_module, "INTERVAL", 0.0)
+    monkeypatch.setattr(live_module, "BYTES_PER_SECOND", 10**12)
     engine = ToyEngine()
     timeline = Timeline(engine)
-    assert timeline.view.state["steps"] == 0
+    assert timeline.run["steps"] == 0
     assert "0 steps" in repr(timeline)
     engine.add(4, 5)
     for step in (1, 2, 3):
         engine.step()
-        assert (timeline.view.state["steps"], timeline.view.step) == (step, step)
-    monkeypatch.setattr(module, "INTERVAL", 1000.0)
+        assert (timeline.run["steps"], timeline.step) == (step, step)
+    monkeypatch.setattr(live_module, "INTERVAL", 1000.0)
     engine.step()  # shown, since the last interval is over; from now on nothing is for a long time
     engine.step()
-    assert timeline.view.state["steps"] == 4
+    assert timeline.run["steps"] == 4
     timeline.end()
-    assert timeline.view.state["steps"] == 5
+    assert timeline.run["steps"] == 5
 
 
 def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,18 +242,17 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch
             engine.step()
         engine.add(8, 20)
         engine.run()
-    state = timeline.view.state
+    state = timeline.run
     hidden = timeline.recording.steps - 10
     assert (state["steps"], len(state["batches"])) == (10, 10)
     assert [row["kinds"] for row in state["rows"]] == ["PDDDDDDDDD", "PDD"]
     assert state["rows"][0]["end"] is None
     assert f"Not drawn: {hidden} steps and 1 requests" in timeline.picture().text()
-    assert timeline.grid is not None
-    assert len(timeline.grid._frames) == 11
+    assert len(timeline._frames) == 11
     assert timeline.recording.rows[0].end == "length"
     monkeypatch.setattr(module, "MAX_ROWS", 1)
     timeline.refresh()
-    assert [row["name"] for row in timeline.view.state["rows"]] == ["r0"]
+    assert [row["name"] for row in timeline.run["rows"]] == ["r0"]
 
 
 def test_the_stored_picture_shows_every_kind_in_colour_and_letters() -> None:

@@ -1,0 +1,121 @@
+"""Files that are cut short or have bits flipped: refused in one line, or loaded with the same logits.
+
+`PAGEDLAB_OPERATIONS=1000` breaks a thousand; without it as many as `make test` has time for. What cannot be seen is
+left out: a bit of a weight that stays a number makes another model of the same shape, unless the file came with a
+checksum. So of the numbers only those are broken that become NaN or infinite, and of the header every bit. In the same
+way `rope_parameters` and `rms_norm_eps` in config.json are numbers that another model may have, or leave out, and they
+stay. All else is fair: configs, index, tokenizer, template, and the length of every file.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LONG_RUN, OPERATIONS
+from test_model import random_checkpoint
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.model import Model, load_model
+
+KINDS = {
+    "qwen2": {},
+    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+    "llama": {"attention_bias": True},
+    "in several files": {},
+}
+PROMPT = [7, 8, 9, 200, 30, 31, 3]
+FREE = re.compile(rb'"rope_parameters": \{.*?\}|"rms_norm_eps": [^,]*', re.DOTALL)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small checkpoint with random weights."""
+    folder = tmp_path_factory.mktemp("broken") / "sound"
+    several = request.param not in ("qwen2", "qwen3", "llama")
+    random_checkpoint(folder, "qwen2" if several else request.param, **KINDS[request.param])
+    if several:
+        with load_model(folder, device="cpu", verbose=False).stock_attention() as module:
+            (folder / "model.safetensors").unlink()
+            module.save_pretrained(folder, max_shard_size="1MB")
+        assert len(list(folder.glob("*.safetensors"))) > 1
+    return folder
+
+
+def broken(path: Path, rng: random.Random) -> str:
+    """Break this file, and say how."""
+    data = bytearray(path.read_bytes())
+    weights = path.suffix == ".safetensors"
+    how = rng.choice(("cut", "longer", "bits", "bits", "bits", "numbers" if weights else "bits"))
+    header = 8 + int.from_bytes(data[:8], "little") if weights else len(data)
+    if how == "cut":
+        del data[rng.choice((0, rng.randrange(len(data)), rng.randrange(header), len(data) - 1)) :]
+    elif how == "longer":
+        data += rng.randbytes(rng.randint(1, 9))
+    elif how == "bits":
+        free = (
+            {i for found in FREE.finditer(data) for i in range(*found.span())} if path.name == "config.json" else set()
+        )
+        for _ in range(rng.choice((1, 1, 2, 9))):
+            at = rng.choice([i for i in range(header) if i not in free])
+            data[at] ^= 1 << rng.randrange(8)
+            how += f" {at}"
+    else:
+        at = header + 4 * rng.randrange((len(data) - header) // 4)
+        data[at : at + 4] = rng.choice(
+            (b"\x00\x00\x80\x7f", b"\x00\x00\x80\xff", b"\x00\x00\xc0\x7f", b"\x01\x00\x80\xff")
+        )
+    path.write_bytes(data)
+    return f"{path.name}: {how}, {len(data)} bytes"
+
+
+def says(model: Model) -> tuple[torch.Tensor, list[int]]:
+    """The logits of the stock module [1, T, V], and what the engine goes on with."""
+    with model.stock_attention() as module, torch.inference_mode():
+        logits = module(torch.tensor([PROMPT])).logits
+    llm = LLM(model, block_size=8, num_blocks=8)
+    return logits, llm.generate(PROMPT, SamplingParams(max_tokens=4, ignore_eos=True))[0].outputs[0].token_ids
+
+
+def in_one_line(error: ValueError, how: str, named: str = "") -> None:
+    said = str(error)
+    assert said, how
+    assert "\n" not in said, how
+    assert named in said, f"{how}: {named} is not named in {said!r}"
+
+
+@LONG_RUN
+def test_broken_files(sound: Path, tmp_path: Path, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
+    logits, tokens = says(load_model(sound, device="cpu", verbose=False))
+    rng, folder, seen = random.Random(seed), tmp_path / "broken", Counter[str]()
+    capfd.readouterr()
+    for _ in range((OPERATIONS or 40) // len(KINDS)):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(sound, folder)
+        how = broken(rng.choice(sorted(folder.iterdir())), rng)
+        print(how)
+        try:
+            model = load_model(folder, device="cpu", verbose=False)
+        except ValueError as error:
+            seen["refused"] += 1
+            in_one_line(error, how, folder.name)
+            continue
+        seen["loaded"] += 1
+        again, more = says(model)
+        assert torch.equal(again, logits), how
+        assert more == tokens, how
+        for prompt in ("a text of words", [{"role": "user", "content": "hello"}]):
+            try:
+                model.decode(model.checked_ids(prompt))
+            except ValueError as error:
+                seen["a prompt refused"] += 1
+                in_one_line(error, how)
+    out, err = capfd.readouterr()
+    assert err == "", "a report of another library"
+    assert len(out.splitlines()) == seen["refused"] + seen["loaded"]
+    print(dict(seen))
