@@ -16,19 +16,8 @@ if TYPE_CHECKING:
     from pagedlab.sampling import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = [
-    "LLM",
-    "BlockCopy",
-    "BlockEvent",
-    "BlockPool",
-    "BlockTable",
-    "Completion",
-    "InvariantError",
-    "KVCache",
-    "OutOfBlocks",
-    "SamplingParams",
-    "blocks_for",
-]
+__all__ = ["BlockCopy", "BlockEvent", "BlockPool", "BlockTable", "InvariantError", "OutOfBlocks", "blocks_for"]
+__all__ += ["LLM", "Completion", "KVCache", "SamplingParams"]
 
 _LAZY = {"LLM": "engine", "Completion": "engine", "KVCache": "kv_cache", "SamplingParams": "sampling"}
 

@@ -42,7 +42,6 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         slots += sequence.table.slots(start, stop)
         tables[b, : len(sequence.table.block_ids)] = sequence.table.block_ids
         last_rows += range(len(token_ids) - chunk.num_rows, len(token_ids))
-    query_starts = list(accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0))
 
     def integers(values: list[int], dtype: type[np.signedinteger] = np.int64) -> Tensor:
         return torch.from_numpy(np.array(values, dtype)).to(device, non_blocking=True)  # NumPy reads lists faster
@@ -53,6 +52,6 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         slots=integers(slots),
         block_tables=torch.from_numpy(tables).to(device, non_blocking=True),
         seq_lens=integers([chunk.stop for chunk in chunks], np.int32),
-        query_starts=integers(query_starts, np.int32),
+        query_starts=integers([0, *accumulate(chunk.stop - chunk.start for chunk in chunks)], np.int32),
         last_rows=integers(last_rows),
     )

@@ -51,10 +51,9 @@ class BlockEvent(NamedTuple):
 class Pool(Protocol):
     """The verbs a `BlockTable` needs. Any class that has them drives the widgets and the engine."""
 
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def block_size(self) -> int: ...
+    num_blocks: int
+    block_size: int
+
     @property
     def num_free(self) -> int: ...
     def allocate(self) -> int: ...
@@ -87,10 +86,8 @@ class BlockPool:
         self._callbacks: list[Callable[[BlockEvent], None]] = []
 
     def __repr__(self) -> str:
-        return (
-            f"BlockPool({self.num_blocks} blocks of {self.block_size}: "
-            f"{self.num_used} used, {self.num_free} free, {self.num_cached} of them cached)"
-        )
+        counts = f"{self.num_used} used, {self.num_free} free, {self.num_cached} of them cached"
+        return f"BlockPool({self.num_blocks} blocks of {self.block_size}: {counts})"
 
     @property
     def num_free(self) -> int:
@@ -210,8 +207,7 @@ class BlockPool:
                 raise InvariantError(f"blocks {sorted(blocks)} {problem}")
         if tables is not None:
             mapped = Counter(b for table in tables for b in table.block_ids)
-            wrong = [(b, count, mapped[b]) for b, count in enumerate(counts) if count != mapped[b]]
-            if wrong:
+            if wrong := [(b, count, mapped[b]) for b, count in enumerate(counts) if count != mapped[b]]:
                 raise InvariantError(", ".join(f"block {b} counts {c} but {n} tables map it" for b, c, n in wrong))
 
     def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
@@ -237,8 +233,6 @@ class BlockPool:
 
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
-        if type(block_id) is int and 0 <= block_id < self.num_blocks:
-            return block_id
         return whole("block_id", block_id, 0, self.num_blocks - 1)
 
 

@@ -42,12 +42,11 @@ def next_tokens(
     beam_rows: dict[Request, list[int]] = defaultdict(list)
     end = 0
     for chunk in speaking:
-        rows, request = range(end, end + chunk.num_rows), chunk.request
-        end = rows.stop
-        if params[request.request_id].beam_width:
-            beam_rows[request] += rows
+        rows, end = range(end, end + chunk.num_rows), end + chunk.num_rows
+        if params[chunk.request.request_id].beam_width:
+            beam_rows[chunk.request] += rows
         else:
-            wanted += [(request, chunk.sequence, nth, rows) for nth in range(1 + request.texts_to_fork)]
+            wanted += [(chunk.request, chunk.sequence, nth, rows) for nth in range(1 + chunk.request.texts_to_fork)]
     searches = [(request, torch.log_softmax(logits[rows].float(), dim=1)) for request, rows in beam_rows.items()]
     if not wanted:
         return [], searches

@@ -14,6 +14,7 @@ class Detokenizer:
         self._tokenizer = tokenizer.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop
+        self._most = max(map(len, stop), default=1) - 1  # characters at the end that may begin a stop string
         self._shown = 0  # characters of the text that were handed out
         self.text = ""
         self.stopped = False
@@ -25,10 +26,9 @@ class Detokenizer:
         except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
             self._stream = DecodeStream(skip_special_tokens=True)
             piece = self._stream.step(self._tokenizer, token_id) or ""
-        begin = max(0, len(self.text) - max(map(len, self._stop), default=1) + 1)
+        begin = max(0, len(self.text) - self._most)
         self.text += piece
-        hits = [at for at in (self.text.find(s, begin) for s in self._stop) if at >= 0]
-        if hits:
+        if hits := [at for at in (self.text.find(s, begin) for s in self._stop) if at >= 0]:
             self.text = self.text[: min(hits)]
             self.stopped = True
 
@@ -39,12 +39,9 @@ class Detokenizer:
 
     def take(self, finished: bool) -> str:
         """The text not handed out yet. Until the end, a tail that may begin a stop string is held back."""
-        held = 0 if finished else max((_overlap(self.text, s) for s in self._stop), default=0)
-        end = len(self.text) - held
+        end = len(self.text)
+        if not finished:
+            tails = range(max(0, end - self._most), end)
+            end = next((at for at in tails if any(s.startswith(self.text[at:]) for s in self._stop)), end)
         piece, self._shown = self.text[self._shown : end], max(self._shown, end)
         return piece
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that `stop` begins with, short of all of it."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab.arguments import one_of, whole, with_verbs
+from pagedlab.arguments import one_of, valid_text, whole, with_verbs
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
@@ -32,12 +32,9 @@ from pagedlab.sampling import SamplingParams, one_each
 from pagedlab.scheduler import How, Request, Schedule, Scheduler, Sequence
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from pagedlab.accelerate.windows import Windows
     from pagedlab.speculative import Drafter, Speculation
 
-CPU_TOKENS, GPU_TOKENS = 4096, 16384  # of a forward pass
 POOL_VERBS = ("allocate", "share", "release", "refcount")
 Prompt = str | list[int] | list[dict[str, str]]
 
@@ -124,14 +121,13 @@ class LLM:
         new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
         self.prefix_cache = new_cache(self.pool) if prefix_caching and hasattr(self.pool, "attach") else None
         if max_batch_tokens is None:
-            max_batch_tokens = GPU_TOKENS if self.model.device.type == "cuda" else CPU_TOKENS
+            max_batch_tokens = 16_384 if self.model.device.type == "cuda" else 4_096
         limits = max_batch_tokens, max_sequences
         self.scheduler = scheduler(self.pool, *limits, self.prefix_cache, preemption=preemption, swapper=self.cache)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self._new_table = block_table
         self._ids = itertools.count()
         self._jobs: dict[int, Job] = {}
-        self._cached_before = 0
         self._owned: set[int] = set()  # requests of a `generate` or `stream`, which hands them out itself
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
@@ -188,7 +184,7 @@ class LLM:
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, stream: bool = False, salt: str | None = None
     ) -> int:
         """Queue a prompt and return its request id. `ValueError`, with nothing queued, if it cannot be served."""
-        params = one_each(sampling, 1)[0]
+        params, salt = one_each(sampling, 1)[0], valid_text("salt", salt)
         if self.speculation:
             self.speculation.refuse(params)
         with Held() as hold:
@@ -206,7 +202,7 @@ class LLM:
             self._jobs[request_id] = job
             if len(self._jobs) == 1:
                 self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
-                self._cached_before = self.scheduler.cached_tokens
+                self.scheduler.cached_tokens = 0
             hold.undo = partial(self.abort, request_id)
             return request_id
 
@@ -273,7 +269,7 @@ class LLM:
             return []
         self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
         jobs = {chunk.request: self._jobs[chunk.request.request_id] for chunk in plan.chunks}
-        completions = [job.completion for job in jobs.values()]
+        completions, now = [job.completion for job in jobs.values()], time.perf_counter()
         try:
             if self.speculation:
                 for draw in draws:
@@ -282,22 +278,17 @@ class LLM:
                 self._remember(plan)
             # All forks first: a text that ends with its first token frees the blocks its siblings start from.
             texts = [jobs[draw.request].fork(draw.sequence) if draw.nth else draw.sequence for draw in draws]
-            new = sum(jobs[d.request].extend(text, d.tokens, d.logprobs) for d, text in zip(draws, texts, strict=True))
-            for request, logprobs in searches:
-                jobs[request].search(logprobs)
+            pairs = zip(draws, texts, strict=True)
+            new = sum(jobs[draw.request].extend(text, draw.tokens, draw.logprobs, now) for draw, text in pairs)
+            new += sum(jobs[request].search(logprobs, now) for request, logprobs in searches)
         except BaseException:
             self.drop(completions)
             raise
-        now = time.perf_counter()
-        for request in dict.fromkeys([*(draw.request for draw in draws), *(request for request, _ in searches)]):
-            jobs[request].note_times(now)
         for completion in completions:
             if completion.finished:
                 self.scheduler.remove(self._jobs.pop(completion.request_id).request)
-        new += sum(len(request.sequences) for request, _ in searches)
-        cached = self.scheduler.cached_tokens - self._cached_before
-        drafts = self.speculation.checked if self.speculation else []
-        self.stats.record(plan, new, cached, self._used(), now - began, drafts)
+        drafts, seconds = self.speculation.checked if self.speculation else [], time.perf_counter() - began
+        self.stats.record(plan, new, self.scheduler.cached_tokens, self._used(), seconds, drafts)
         for callback in tuple(self._callbacks):
             try:
                 callback()
@@ -321,7 +312,7 @@ class LLM:
         """End the other ranks, if there are any. Again is harmless."""
         self.model.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LLM:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -351,8 +342,6 @@ class LLM:
     def decode(self, token_ids: list[int]) -> str:
         """The text of these tokens, without special ones."""
         return self.model.decode(token_ids)
-
-    # ------------------------------------------------------------------ small things
 
     def _remember(self, plan: Schedule) -> None:
         """Register the blocks that this step filled: their KV is computed, or will be before whoever finds it reads."""

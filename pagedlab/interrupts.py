@@ -54,21 +54,17 @@ class Held:
     `Held`, in other threads, and where SIGINT has no handler of Python's.
     """
 
-    __slots__ = ("_holds", "_outermost", "undo")
-
     def __enter__(self) -> Held:
         self.undo: Callable[[], object] | None = None
         handler = get_handler(signal.SIGINT)
         self._outermost = handler is not _note
-        nested = _Main.holding and not self._outermost
-        self._holds = not nested and get_ident() == MAIN and callable(handler)
+        self._holds = (self._outermost or not _Main.holding) and get_ident() == MAIN and callable(handler)
         if self._holds:
             try:
                 if self._outermost:
                     _Main.came, _Main.handler = False, handler
                 _Main.holding = True
-                if self._outermost:
-                    set_handler(signal.SIGINT, _note)
+                set_handler(signal.SIGINT, _note)
             except BaseException:  # one came just before
                 _Main.holding = False
                 raise

@@ -208,7 +208,7 @@ def download(name: str = DEFAULT_MODEL) -> None:
                     hub.http_get(url, out, resume_size=out.tell(), expected_size=size, headers=hub.build_hf_headers())
                 part.replace(path)
             (home / "refs" / "main").write_text(info.sha)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # httpx, huggingface_hub and filelock have kinds of their own
         words = {"RepositoryNotFoundError": "the hub has no such model", "TransportError": "the hub does not answer"}
         words |= {"KeyboardInterrupt": "stopped", "Timeout": "another process is fetching it"}
         why = next((words[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in words), _in_short(error))
@@ -235,7 +235,7 @@ def load_model(
     source, reason = choose_model(name)
     target, kind = _where_to_run(device, dtype)
     tokenizer = _read("Tokenizer", source)
-    how = {"dtype": kind, "attn_implementation": "pagedlab", "use_safetensors": ".gguf" not in source or None}
+    how = {"dtype": kind, "attn_implementation": "pagedlab", "use_safetensors": Path(source).suffix != ".gguf" or None}
     module, report = _read("ModelForCausalLM", source, **how, ignore_mismatched_sizes=True, output_loading_info=True)
     short = Path(source).name if os.path.exists(os.path.expanduser(source)) else source
     model = Model(module, tokenizer, short, reason)
@@ -279,7 +279,7 @@ def _locate(source: str) -> dict[str, Any]:
     path, hint = Path(os.path.expanduser(source)), "name a folder saved by save_pretrained"
     if path.suffix == ".gguf" and path.is_file():
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    if not os.path.isdir(path):
+    if not os.path.isdir(path) or path.suffix == ".gguf":
         if path.suffix == ".gguf" or source.count("/") > 1 or source.startswith((".", "/", "~")):
             raise ValueError(f"there is no {source!r}: name a folder, a .gguf file or a hub id like {DEFAULT_MODEL}")
         hint = f"python -m pagedlab --download {source} fetches it"
@@ -313,7 +313,7 @@ def _misfit(model: Model, report: dict[str, Any]) -> str | None:
         if not (weight.sum().isfinite() or weight.isfinite().all()):
             return f"has NaN or infinite weights, the first in {name}: fetch them again"
     if (top := max([len(model.tokenizer) - 1, *model.eos_token_ids])) >= config.vocab_size:
-        return f"names token {top} and embeds {config.vocab_size}: its tokenizer or eos_token_id is another model's"
+        return f"has a token id {top} and {config.vocab_size} embeddings: its tokenizer or eos_token_id does not fit"
     return None
 
 

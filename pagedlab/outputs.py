@@ -106,13 +106,16 @@ class Job:
         self.show(text)
         return text
 
-    def extend(self, text: Sequence, tokens: list[int], logprobs: list[float]) -> int:
+    def extend(self, text: Sequence, tokens: list[int], logprobs: list[float], now: float) -> int:
         """Add the new tokens to their text, up to the first that ends it, and return how many those are."""
+        times = self.completion.times
         detokenizer = self.completion.outputs[self.request.sequences.index(text)].detokenizer
         text.drop_draft()  # what was accepted of it is among the new tokens
         for taken, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True), 1):
             text.token_ids.append(token)
             text.cumulative_logprob += logprob
+            if text.num_outputs > len(times):
+                times.append(now)
             if detokenizer and token not in self.ends:
                 detokenizer.push(token)
             if token in self.ends or (detokenizer and detokenizer.stopped):
@@ -126,18 +129,16 @@ class Job:
                 return taken
         return len(tokens)
 
-    def search(self, logprobs: torch.Tensor) -> None:
-        """Move a beam search on by one token. Its outputs are then the beams that go on, or the best that ended."""
+    def search(self, logprobs: torch.Tensor, now: float) -> int:
+        """Move a beam search on by one token: its outputs are then the beams that go on, or the best that ended.
+        Return how many those are."""
         assert self.beams is not None
         advance_beams(self.request, self.beams, logprobs)
+        self.completion.times.append(now)
         self.completion.outputs.clear()
         for text in self.request.sequences:
             self.show(text)
-
-    def note_times(self, now: float) -> None:
-        """A step is over: when its tokens came."""
-        longest = max(text.num_outputs for text in self.request.sequences)
-        self.completion.times += [now] * max(1, longest - len(self.completion.times))
+        return len(self.request.sequences)
 
 
 class Stream(Iterator[str]):

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import xxhash
 
-from pagedlab.arguments import valid_text, whole, with_verbs
+from pagedlab.arguments import one_of, valid_text, whole, with_verbs
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.eviction import Rank, Ranked, fifo, lfu, slru
 from pagedlab.interrupts import atomic
@@ -60,7 +60,6 @@ class PrefixStats:
     asked_blocks: int = 0
     hit_tokens: int = 0
     hit_blocks: int = 0
-    registered_blocks: int = 0
     merged_blocks: int = 0  # computed twice: the second copy was given back
     evicted_blocks: int = 0
     forgotten_blocks: int = 0  # written again, stranded or cleared
@@ -73,11 +72,7 @@ class PrefixStats:
 
 def _choose(name: str, value: Any, choices: dict[str, Any]) -> Any:
     """The function that `value` is or names."""
-    if callable(value):
-        return value
-    if isinstance(value, str) and value in choices:
-        return choices[value]
-    raise ValueError(f"{name} is one of {', '.join(map(repr, choices))} or a function, got {value!r}")
+    return value if callable(value) else choices[one_of(f"{name}, where it is no function,", value, choices)]
 
 
 class _Blocks:
@@ -223,15 +218,12 @@ class PrefixCache:
     ) -> list[tuple[int, Entry]]:
         """Register full blocks that are not yet: with its index in the table, each, or the one known by its name."""
         salt = self.salt if salt is None else valid_text("salt", salt)
-        size, ids = self.pool.block_size, table.block_ids
+        given, size, ids = len(token_ids), self.pool.block_size, table.block_ids
         if table.pool is not self.pool:
             raise ValueError("the table is over another pool than the cache")
-        if len(token_ids) > table.num_tokens:
-            raise ValueError(
-                f"{len(token_ids)} tokens were given and the table holds {table.num_tokens}: give at most those"
-            )
-        stop = len(token_ids) // size
-        start = stop
+        if given > table.num_tokens:
+            raise ValueError(f"{given} tokens were given and the table holds {table.num_tokens}: give at most those")
+        start = stop = given // size
         while start and ids[start - 1] not in self._by_block:  # a registered block's parents are registered too
             start -= 1
         parent = self._by_block[ids[start - 1]] if start else None
@@ -286,7 +278,6 @@ class PrefixCache:
         self._by_name.setdefault(name, []).append(entry)
         if parent is not None:
             parent.children.add(entry)
-        self.stats.registered_blocks += 1
         return entry
 
     def _lost(self, block_id: int, evicted: bool) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from pagedlab.arguments import valid_text
 from pagedlab.blocks import BlockTable, blocks_for
 
 
@@ -73,9 +72,6 @@ class Request:
     max_tokens: int
     salt: str | None = None  # only requests with the same salt share cached blocks
     parked: Parked | None = None  # while it is swapped out
-
-    def __post_init__(self) -> None:
-        valid_text("salt", self.salt)
 
     def blocks_at_most(self, block_size: int) -> int:
         """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.

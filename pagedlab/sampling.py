@@ -6,10 +6,10 @@ or on what was drawn before. So a request gives the same text alone, in a crowd,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +19,22 @@ from pagedlab.kernels import compiles_for
 
 # Of splitmix64, as int64.
 STEP, *FACTORS = (unsigned - (1 << 64) for unsigned in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+# Rows that draw from fewer tokens, int64 [S], and their top_k and top_p, float64 [S, 1].
+Limits = tuple[Tensor, Tensor, Tensor]
+
+
+def _checked(default: Any, check: Callable[..., Any], *limits: Any, **more: Any) -> Any:
+    """A field with its default; check(name, value, *limits, **more) says what it must be."""
+    return field(default=default, metadata={"check": lambda name, value: check(name, value, *limits, **more)})
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """One text or several, none of them empty."""
+    texts = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"{name} must be strings with at least one character, got {shown(texts)}")
+    return texts
 
 
 @dataclass(frozen=True)
@@ -33,17 +49,17 @@ class SamplingParams:
     max_tokens whatever the model says. seed: makes draws repeatable; None takes one from the engine's own.
     """
 
-    max_tokens: int = 64
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    n: int = 1
-    beam_width: int = 0
-    stop: tuple[str, ...] | str = ()
-    ignore_eos: bool = False
-    seed: int | None = None
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
+    max_tokens: int = _checked(64, whole, 1)
+    temperature: float = _checked(0.0, real, 0)
+    top_k: int = _checked(0, whole)
+    top_p: float = _checked(1.0, real, 0, 1, above=True)
+    n: int = _checked(1, whole, 1)
+    beam_width: int = _checked(0, whole)
+    stop: tuple[str, ...] | str = _checked((), _texts)
+    ignore_eos: bool = _checked(False, one_of, (False, True))
+    seed: int | None = _checked(None, lambda name, value: None if value is None else whole(name, value))
+    length_penalty: float = _checked(1.0, real, -10, 10)
+    early_stopping: bool | Literal["never"] = _checked(False, one_of, (False, True, "never"))
 
     @property
     def num_texts(self) -> int:
@@ -51,32 +67,12 @@ class SamplingParams:
         return self.beam_width or self.n
 
     def __post_init__(self) -> None:
-        one_stop = isinstance(self.stop, str) or not isinstance(self.stop, Iterable)
-        stop = (self.stop,) if one_stop else tuple(self.stop)
-        for name, value in (  # NumPy's numbers become Python's, which do not overflow
-            ("max_tokens", whole("max_tokens", self.max_tokens, 1)),
-            ("temperature", real("temperature", self.temperature, 0)),
-            ("top_k", whole("top_k (0 for all)", self.top_k)),
-            ("top_p", real("top_p", self.top_p, 0, 1, above=True)),
-            ("n", whole("n", self.n, 1)),
-            ("beam_width", whole("beam_width", self.beam_width)),
-            ("stop", stop),
-            ("ignore_eos", one_of("ignore_eos", self.ignore_eos, (False, True))),
-            ("seed", None if self.seed is None else whole("seed", self.seed)),
-            ("length_penalty", real("length_penalty", self.length_penalty, -10, 10)),
-            ("early_stopping", one_of("early_stopping", self.early_stopping, (False, True, "never"))),
-        ):
-            object.__setattr__(self, name, value)
-        if not all(isinstance(s, str) and s for s in stop):
-            raise ValueError(f"stop must be strings with at least one character, got {shown(stop)}")
+        for each in fields(self):  # NumPy's numbers become Python's, which do not overflow
+            object.__setattr__(self, each.name, each.metadata["check"](each.name, getattr(self, each.name)))
         if self.temperature == 0 and self.n > 1:
-            raise ValueError(
-                f"n={self.n} texts at temperature 0 would all be the same: set a temperature above 0, or n=1"
-            )
-        if self.beam_width and (self.n != 1 or self.temperature != 0 or stop):
-            raise ValueError(
-                "beam search looks for the likeliest texts: it takes n=1, temperature=0 and no stop strings"
-            )
+            raise ValueError(f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 or n=1")
+        if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop):
+            raise ValueError("beam search looks for the likeliest texts: it takes n=1, temperature=0, no stop strings")
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
@@ -120,14 +116,6 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, posi
     return choose(logits, temperature, seeds, positions, limits)
 
 
-class Limits(NamedTuple):
-    """Rows that draw from fewer tokens: int64 [S], and their top_k and top_p, float64 [S, 1]."""
-
-    rows: Tensor
-    top_k: Tensor
-    top_p: Tensor
-
-
 def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor, Limits | None]:
     """Temperatures, float64 [R], and what limits some rows, if anything does."""
     size, numbers = logits.shape[1], partial(torch.tensor, dtype=torch.float64, device=logits.device)
@@ -136,7 +124,7 @@ def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor,
     if not some:
         return temperature, None
     top_k, top_p = numbers([(min(params[i].top_k or size, size), params[i].top_p) for i in some]).T[..., None]
-    return temperature, Limits(torch.tensor(some, device=logits.device), top_k, top_p)
+    return temperature, (torch.tensor(some, device=logits.device), top_k, top_p)
 
 
 def choose(

@@ -101,7 +101,7 @@ class Scheduler:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
         self.pool, self.prefix_cache, self.swapper = pool, prefix_cache, swapper
         self.host_blocks = pool.num_blocks if host_blocks is None else host_blocks
-        self.cached_tokens = 0  # found so far, of all prompts admitted
+        self.cached_tokens = 0  # found so far, of prompts admitted
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.swapped: list[Request] = []
@@ -328,8 +328,6 @@ class Scheduler:
                 text.table = first.table.fork()
                 text.table.truncate(shared)
 
-    # ------------------------------------------------------------------ counting
-
     def _texts(self) -> list[Sequence]:
         return [text for request in self.running for text in request.unfinished]
 
@@ -352,20 +350,18 @@ class Scheduler:
         return self.may_admit(request)
 
     def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
+        """Whether blocks are free for that many more tokens of each text, copies on write included."""
+        size, free = self.pool.block_size, self.pool.num_free
         # A text starts two blocks at most beside those it fills: only where free ones are few is an exact count needed.
-        at_most = sum(n // self.pool.block_size + 2 for _, n in wanted)
-        return at_most <= self.pool.num_free or self._blocks_to_take(wanted) <= self.pool.num_free
-
-    def _blocks_to_take(self, wanted: list[tuple[Sequence, int]]) -> int:
-        """Blocks that these texts take for that many more tokens each, copies on write included."""
-        size, new, writers = self.pool.block_size, 0, Counter[int]()
-        for sequence, n in wanted:
-            table = sequence.table
-            new += blocks_for(table.num_tokens + n, size) - len(table.block_ids)
-            if table.num_tokens % size:
-                writers[table.block_ids[-1]] += 1
+        if sum(n // size + 2 for _, n in wanted) <= free:
+            return True
+        need, writers = 0, Counter[int]()
+        for text, n in wanted:
+            need += blocks_for(text.table.num_tokens + n, size) - len(text.table.block_ids)
+            if text.table.num_tokens % size:
+                writers[text.table.block_ids[-1]] += 1
         # Of those that share a block, the last to write finds itself alone and needs no copy.
-        return new + sum(n - (self.pool.refcount(block_id) == n) for block_id, n in writers.items())
+        return need + sum(n - (self.pool.refcount(block_id) == n) for block_id, n in writers.items()) <= free
 
     def _still_due(self, copies: list[BlockCopy]) -> list[BlockCopy]:
         """Without the copies into blocks that were freed since: they may be somebody else's by now."""

@@ -1,7 +1,5 @@
 """Where the data lies that pagedlab reads: its tiny model and its traces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _INSTALLED = Path(__file__).resolve().with_name("data")  # setup.py puts it there in a wheel

@@ -34,7 +34,7 @@ from pagedlab.prefix import PrefixCache
 HOME = Path(pagedlab.__file__).parent
 BOOKS = {str(HOME / f"{name}.py") for name in (
     "blocks", "prefix", "eviction", "request", "scheduler", "engine", "outputs", "choice", "beam", "batch",
-    "interrupts", "kv_cache", "speculative/__init__", "speculative/draft_model", "speculative/drafts",
+    "interrupts", "kv_cache", "speculative/__init__", "speculative/drafts",
 )}  # fmt: skip
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 EACH = (OPERATIONS or 400) // 8  # interrupts a scenario

@@ -54,6 +54,7 @@ class Hub:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a caller that hangs up
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
@@ -429,10 +430,10 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         (with_eos([4095, "end"]), f"{NO_EOS}'end'"),
         (with_eos({"a": 1}), f"{NO_EOS}{{"),
         (with_eos(-1), f"{NO_EOS}-1"),
-        (with_eos(4096), "names token 4096 and embeds 4096: its tokenizer or eos_token_id is another model's"),
+        (with_eos(4096), "has a token id 4096 and 4096 embeddings: its tokenizer or eos_token_id does not fit"),
         (
             lambda folder: change_tokenizer(folder, lambda said: said["model"]["vocab"].update(beyond=4096)),
-            "names token 4096 and embeds 4096",
+            "has a token id 4096 and 4096 embeddings",
         ),
     ],
 )
@@ -479,6 +480,17 @@ def test_a_config_alone(tmp_path: Path) -> None:
     edit(folder, model_type="frobnicator")
     with pytest.raises(ValueError, match=r"cannot load the config of '.*spoilt', .*frobnicator"):
         read_config(str(folder))
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.gguf"])
+def test_pickles_are_never_opened(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where a file of another kind makes the folder look right."""
+    shutil.copytree(TINY_MODEL, tmp_path / name)
+    torch.save(load_file(tmp_path / name / "model.safetensors"), tmp_path / name / "pytorch_model.bin")
+    (tmp_path / name / "model.safetensors").rename(tmp_path / name / "other.safetensors")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
+    with pytest.raises(ValueError, match=r"cannot load the model|there is no .*folder\.gguf"):
+        load_model(tmp_path / name, device="cpu", verbose=False)
 
 
 def test_other_kinds_of_attention(tmp_path: Path) -> None:

@@ -422,16 +422,17 @@ class ClaimsKvOfAFailedStep(Scheduler):
 
 
 class ForgetsTheCopyInItsCount(Scheduler):
-    def _blocks_to_take(self, wanted: list[tuple[Sequence, int]]) -> int:
+    def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
         size = self.pool.block_size
-        return sum(-(-(s.table.num_tokens + n) // size) - len(s.table.block_ids) for s, n in wanted)
+        need = sum(-(-(s.table.num_tokens + n) // size) - len(s.table.block_ids) for s, n in wanted)
+        return need <= self.pool.num_free
 
 
 class TakesABlockOnlyBehindAFullOne(Scheduler):
     """The boundary off by one: asks for a block when the last is full before the token, not when it is after."""
 
-    def _blocks_to_take(self, wanted: list[tuple[Sequence, int]]) -> int:
-        return super()._blocks_to_take([(s, n - 1) for s, n in wanted])
+    def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
+        return super()._fits([(s, n - 1) for s, n in wanted])
 
 
 class ForksBeyondWhatIsShared(Scheduler):
@@ -574,7 +575,12 @@ def what_was_in_the_making_is_given_up(scheduler: type[Scheduler]) -> None:
     """The step in which they come back fails, wherever: no text keeps a block that was found and never computed."""
     for failure in ("model", *range(12)):
         engine, requests = two_of_a_kind_come_back(scheduler)
-        engine.step(*(None, True) if failure == "model" else (failure,))
+        found = engine.scheduler.cached_tokens
+        if failure == "model":
+            engine.step(model_fails=True)
+            assert engine.scheduler.cached_tokens == found, "what is given up was not found"
+        else:
+            engine.step(failure)
         engine.finish()
         for request in requests:
             engine.verify(request)

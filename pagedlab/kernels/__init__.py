@@ -2,7 +2,7 @@
 
 runtime      Triton, as compiler or interpreter
 attention    paged attention: decode, ragged, merge; plan, how a call is cut
-cache        new KV into its slots, whole blocks from one place to another
+cache        new KV into its slots, whole blocks into other blocks
 sampling     the next token of each row, and the next step's inputs
 layers       norm, rotary embedding and gate of a decoder layer
 """

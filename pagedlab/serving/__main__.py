@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import ipaddress
 import os
 import sys
 from contextlib import suppress
 
+from pagedlab.arguments import whole
+from pagedlab.engine import LLM
 from pagedlab.model import DEFAULT_MODEL, download
 from pagedlab.serving.app import LOOPBACK, create_app
 from pagedlab.serving.background import server_of
@@ -15,16 +18,13 @@ from pagedlab.serving.background import server_of
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
-    try:
+    with suppress(ValueError):
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return False
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m pagedlab.serving", description="Serve a model over OpenAI's HTTP API."
-    )
+    parser = argparse.ArgumentParser("python -m pagedlab.serving", description="Serve a model over OpenAI's HTTP API.")
     parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
     parser.add_argument("--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help="from the hub, then serve it")
     parser.add_argument("--host", default="127.0.0.1", help="any but a loopback address needs API keys")
@@ -37,10 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     keys = options.api_key + [key.strip() for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key.strip()]
     local = is_loopback(options.host)
     try:
+        whole("--port", options.port, 0, 65535)
         if not local and not keys:
             raise ValueError(f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1")
-        from pagedlab.engine import LLM
-
         if options.download:
             download(options.download)
         llm = LLM(options.model or options.download, block_size=options.block_size, num_blocks=options.num_blocks)
@@ -51,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     where = f"http://{options.host}:{options.port}"
     print(f"{llm.pool.num_blocks} blocks of {llm.pool.block_size}. API: {where}/v1  blocks, live: {where}/")
+    gc.freeze()  # what is loaded stays: to go through it in every full collection stops all streams for 0.2 s
     with suppress(KeyboardInterrupt):
         server_of(app, host=options.host, port=options.port).run()
     return 0

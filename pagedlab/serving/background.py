@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from threading import Thread
+from typing import Any, cast
 
+import h11
 import uvicorn
 from fastapi import FastAPI
-
-GRACE = 5  # seconds that connections have to close when the server is told to stop
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class _Server(uvicorn.Server):
-    """Aborts what runs when it is told to stop. Uvicorn alone would wait for streams to end, then cut them off."""
+    """Hangs up on requests that stay half sent. Told to stop, it aborts what runs, and waits for nobody."""
+
+    def __init__(self, config: uvicorn.Config, request_seconds: float) -> None:
+        super().__init__(config)
+        self._request_seconds = request_seconds
+        self._half_sent: dict[Any, float] = {}  # (connection, its request before) -> since when
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second."""
+        now, connections = time.monotonic(), cast(Iterable[H11Protocol], self.server_state.connections)
+        half_sent = [(one, one.cycle) for one in connections if one.conn.their_state in (h11.IDLE, h11.SEND_BODY)]
+        self._half_sent = {key: self._half_sent.get(key, now) for key in half_sent}
+        for (connection, _), since in self._half_sent.items():
+            if now - since > self._request_seconds:
+                connection.transport.abort()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         app: Any = self.config.app
         await asyncio.to_thread(app.state.serving.engine.stop)
+        for connection in self.server_state.connections:
+            asyncio.get_running_loop().call_later(0.5, connection.transport.abort)  # time to read how it ended
         await super().shutdown(sockets)
 
 
-def server_of(app: FastAPI, **options: Any) -> uvicorn.Server:
-    """A server for the app, with uvicorn's options. Told to stop, it aborts what runs."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE, **options)
-    return _Server(config)
+def server_of(app: FastAPI, request_seconds: float = 20, **options: Any) -> uvicorn.Server:
+    """A server for the app, with uvicorn's options. request_seconds: how long a request may take to arrive."""
+    config = uvicorn.Config(app, http=H11Protocol, log_level="warning", access_log=False, **options)
+    return _Server(config, request_seconds)
 
 
-class BackgroundServer:
-    """Runs an app in a thread of this process, on 127.0.0.1 only. `url` is where; port 0 takes a free one.
+class BackgroundServer(AbstractContextManager["BackgroundServer"]):
+    """Runs an app in a thread, on 127.0.0.1 only, at `url`. Port 0 takes a free one; options as for `server_of`.
 
     with BackgroundServer(create_app(llm)) as server:
         OpenAI(base_url=f"{server.url}/v1", api_key="none")
     """
 
-    def __init__(self, app: FastAPI, port: int = 0) -> None:
+    def __init__(self, app: FastAPI, port: int = 0, **options: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = server_of(app)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="pagedlab-server")
-        self._thread.daemon = True
+        self._server = server_of(app, **options)
+        self._thread = Thread(target=self._server.run, args=([self._socket],), name="pagedlab-server", daemon=True)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.01)
@@ -55,10 +72,5 @@ class BackgroundServer:
         self._thread.join()
         self._socket.close()
 
-    def __enter__(self) -> BackgroundServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -5,7 +5,7 @@
 
 An `LLM` is not made for two threads at once, so nothing touches it from outside: adding, aborting and looking are
 functions put into the inbox, run between two steps. Nobody waits for anybody else's answer: what arrives while
-a step runs is part of the next one.
+a step runs is part of the next one. What takes long and needs no engine, a text's tokens, is made before, elsewhere.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import asyncio
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
+from pagedlab.arguments import whole
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.engine import LLM, Prompt
+from pagedlab.model import Model
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling import SamplingParams
+from pagedlab.serving.openai_api import ApiError
+from pagedlab.serving.prompts import Encoder
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -32,16 +36,11 @@ Loop = Callable[[Inbox, Callable[[], bool], Work], None]
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
-class QueueFull(Exception):
-    """As many requests wait for their first step as are allowed to."""
-
-
-class BadPrompt(ValueError):
-    """A prompt that the model cannot continue."""
-
-
-class EngineError(Exception):
+class EngineError(ApiError):
     """The engine failed or was stopped while a request was in it. The request is aborted."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, type="server_error", code="engine_error")
 
 
 def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
@@ -63,60 +62,43 @@ class Piece(NamedTuple):
     finish_reason: str | None
 
 
-class Text:
-    """One text as it is written, handed out in pieces that need not be taken back."""
+def pieces_of(output: Output, model: Model) -> Detokenizer:
+    """What hands a text out in pieces that need not be taken back. The engine has it for a request's first text."""
+    if output.detokenizer is None:
+        output.detokenizer = Detokenizer(model.tokenizer)
+        for token_id in output.token_ids:
+            output.detokenizer.push(token_id)
+        if output.finish_reason:
+            output.detokenizer.finish(model.decode(output.token_ids))
+    return output.detokenizer
 
-    def __init__(self, output: Output, tokenizer: Any) -> None:
-        self._output = output
-        # The engine keeps a detokenizer for the first text, and for all where there are stop strings.
-        self._own = None if output.detokenizer else Detokenizer(tokenizer)
-        self._detokenizer = output.detokenizer or self._own
-        self._pushed = 0
-        self.ended = False
 
-    def take(self) -> tuple[str, str | None]:
-        """What is new since the last call, and why the text has ended if it has."""
-        reason, detokenizer = self._output.finish_reason, self._detokenizer
-        assert detokenizer is not None
-        if self._own:
-            new = self._output.token_ids[self._pushed :]
-            self._pushed += len(new)
-            for token_id in new:
-                self._own.push(token_id)
-            if reason:
-                self._own.finish(self._output.text)
-        self.ended = reason is not None
-        return detokenizer.take(self.ended), reason
+Item = list[Piece] | Exception | None  # what a ticket gets; None: that was all
 
 
 class Ticket:
     """What a request was given: iterate over it for its pieces, and `close` it whatever happens.
 
     There may be several prompts. Text j of prompt i is choice i * n + j. `completions` can be read once the
-    iteration is over. Without `stream` no pieces come, only the end.
+    iteration is over. Without `stream` no pieces come, only the end. tenant: whose it is.
     """
 
-    def __init__(self, owner: EngineThread, params: SamplingParams, stream: bool) -> None:
-        self.params = params
-        self.stream = stream
+    def __init__(self, owner: EngineThread, params: SamplingParams, stream: bool, tenant: str | None = None) -> None:
+        self.params, self.stream, self.tenant = params, stream, tenant
         self.completions: list[Completion] = []
         self.began = perf_counter()
         self.loop = asyncio.get_running_loop()
+        self.inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._owner = owner
-        self._pieces: asyncio.Queue[list[Piece] | Exception | None] = asyncio.Queue()
         # What follows belongs to the engine's thread.
         self.ids: dict[int, int] = {}  # of the requests that are not finished -> first choice
-        self.texts: dict[int, Text] = {}
+        self.ended: set[int] = set()  # choices that have had their last piece
 
     async def __aiter__(self) -> AsyncIterator[list[Piece]]:
-        while (item := await self._pieces.get()) is not None:
+        while (item := await self.inbox.get()) is not None:
             if isinstance(item, Exception):
                 raise item
             yield item
-
-    def put(self, item: list[Piece] | Exception | None) -> None:
-        """Called in the coroutine's event loop."""
-        self._pieces.put_nowait(item)
 
     def close(self) -> None:
         """Abort what is not finished; its blocks are free after the present step. May be called twice."""
@@ -126,23 +108,20 @@ class Ticket:
 class EngineThread:
     """Runs `llm` in one thread, between `start` and `stop`.
 
-    max_waiting: requests that may wait for their first step; `QueueFull` for more. observe: called in the thread
-    with "begun" after a request's first step and with "ended" after its last. loop: what the thread does.
+    max_waiting: requests that may wait for their first step; more are refused. observe: called in the thread with
+    "begun" after a request's first step and with "ended" after its last. loop: what the thread does.
     """
 
     def __init__(
         self,
         llm: LLM,
         max_waiting: int = 128,
-        observe: Callable[[str, Ticket, Completion], None] | None = None,
+        observe: Callable[[str, Ticket, Completion], None] = lambda *_: None,
         loop: Loop = run_loop,
     ) -> None:
-        if max_waiting < 1:
-            raise ValueError(f"max_waiting must be at least 1, got {max_waiting}")
-        self.max_waiting = max_waiting
-        self._llm = llm
-        self._observe = observe or (lambda event, ticket, completion: None)
-        self._loop = loop
+        self.max_waiting = whole("max_waiting", max_waiting, 1)
+        self._llm, self._observe, self._loop = llm, observe, loop
+        self._encoder = Encoder(llm.model)
         self._inbox: Inbox = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by request id, of the requests that are not finished
         self._waiting: set[int] = set()
@@ -151,34 +130,26 @@ class EngineThread:
 
     # ------------------------------------------------------------------ called by coroutines
 
-    async def submit(
-        self,
-        prompts: Sequence[Prompt],
-        params: SamplingParams,
-        *,
-        stream: bool = False,
-        salt: str | None = None,
-    ) -> Ticket:
-        """Queue all prompts or none. `QueueFull`, or `ValueError` (`BadPrompt`) that says what is wrong."""
-        ticket = Ticket(self, params, stream)
+    async def submit(self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, clamp: bool) -> None:
+        """Queue all prompts or none; `ApiError` says what is wrong. clamp: cut a max_tokens that does not fit."""
+        self._find_room(len(prompts))
+        ids = await self._encoder.encode(prompts, 1 if clamp else ticket.params.max_tokens)
         try:
-            await self.call(lambda llm: self._add(ticket, prompts, salt))
+            await self.call(lambda llm: self._add(ticket, ids, salt))
         except BaseException:
             ticket.close()  # the caller may have gone just when it was added
             raise
-        return ticket
 
     async def call(self, function: Callable[[LLM], T]) -> T:
         """Run `function(llm)` between two steps and return what it returns."""
         done: Future[T] = Future()
 
         def work() -> None:
-            if not done.set_running_or_notify_cancel():
-                return
-            try:
-                done.set_result(function(self._llm))
-            except Exception as error:
-                done.set_exception(error)
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(function(self._llm))
+                except Exception as error:
+                    done.set_exception(error)
 
         if not self.post(work):
             raise EngineError("the server is shutting down")
@@ -231,31 +202,29 @@ class EngineThread:
                 self._fail(EngineError(f"the engine's loop failed: {type(error).__name__}: {error}"))
         self._fail(EngineError("the server is shutting down"))
 
-    def _add(self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None) -> None:
-        if len(prompts) > self.max_waiting:
-            raise ValueError(
-                f"{len(prompts)} prompts in one request, and the queue holds {self.max_waiting}: send fewer"
-            )
-        if len(self._waiting) + len(prompts) > self.max_waiting:
-            raise QueueFull(
-                f"the queue is full, {len(self._waiting)} of {self.max_waiting} places are taken: try again soon"
-            )
-        llm = self._llm
-        checked = []
-        for i, prompt in enumerate(prompts):
-            try:
-                checked.append(llm.model.checked_ids(prompt))
-            except Exception as error:  # a chat template may raise anything, and it is about this prompt alone
-                raise BadPrompt(f"prompt {i}: {error}" if len(prompts) > 1 else str(error)) from None
+    def names(self, tenant: str | None) -> set[str]:
+        """Of the tenant's texts that run now."""
+        own = {request_id for request_id, ticket in self._tickets.items() if ticket.tenant == tenant}
+        return {text.name for r in self._llm.scheduler.running if r.request_id in own for text in r.sequences}
+
+    def _find_room(self, count: int) -> None:
+        if count > self.max_waiting:
+            raise ApiError(400, f"{count} prompts in one request, and the queue holds {self.max_waiting}: send fewer")
+        if len(self._waiting) + count > self.max_waiting:
+            said = f"the queue is full, {len(self._waiting)} of {self.max_waiting} places are taken: try again soon"
+            raise ApiError(429, said, {"Retry-After": "1"}, type="rate_limit_error", code="queue_full")
+
+    def _add(self, ticket: Ticket, prompts: list[list[int]], salt: str | None) -> None:
+        self._find_room(len(prompts))  # others may have come while the tokens were made
         try:
-            for i, ids in enumerate(checked):
-                request_id = llm.add(ids, ticket.params, stream=ticket.stream, salt=salt)
+            for i, ids in enumerate(prompts):
+                request_id = self._llm.add(ids, ticket.params, stream=ticket.stream, salt=salt)
                 ticket.ids[request_id] = i * ticket.params.n
                 self._tickets[request_id] = ticket
                 self._waiting.add(request_id)
-        except ValueError:
+        except ValueError as error:
             self.drop(ticket)
-            raise
+            raise ApiError(400, str(error)) from None
 
     def drop(self, ticket: Ticket) -> None:
         """Abort what is left of a ticket."""
@@ -276,7 +245,7 @@ class EngineThread:
         except Exception as error:
             self._fail(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
             return
-        items: list[tuple[Ticket, list[Piece] | None]] = []
+        items: list[tuple[Ticket, Item]] = []
         for completion in touched:
             ticket = self._tickets.get(completion.request_id)
             if ticket is None:
@@ -298,33 +267,34 @@ class EngineThread:
     def _read(self, ticket: Ticket, completion: Completion) -> list[Piece]:
         first, pieces = ticket.ids[completion.request_id], []
         for index, output in enumerate(completion.outputs, first):
-            if index not in ticket.texts:
-                ticket.texts[index] = Text(output, self._llm.model.tokenizer)
-            if not ticket.texts[index].ended:
-                piece, reason = ticket.texts[index].take()
-                if piece or reason:
-                    pieces.append(Piece(index, piece, reason))
+            if index not in ticket.ended:
+                reason = output.finish_reason
+                text = pieces_of(output, self._llm.model).take(reason is not None)
+                if reason:
+                    ticket.ended.add(index)
+                if text or reason:
+                    pieces.append(Piece(index, text, reason))
         return pieces
 
     def _fail(self, error: EngineError) -> None:
-        tickets = list(dict.fromkeys(self._tickets.values()))
+        tickets = set(self._tickets.values())
         for ticket in tickets:
             self.drop(ticket)
         self._send([(ticket, error) for ticket in tickets])
 
-    def _send(self, items: Sequence[tuple[Ticket, list[Piece] | Exception | None]]) -> None:
+    def _send(self, items: Iterable[tuple[Ticket, Item]]) -> None:
         """One wake-up for each event loop, however many clients it serves."""
-        loops: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Any]]] = defaultdict(list)
+        loops: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)
         for ticket, item in items:
             loops[ticket.loop].append((ticket, item))
         for loop, batch in loops.items():
             try:
-                loop.call_soon_threadsafe(_put_all, batch)
+                loop.call_soon_threadsafe(_deliver, batch)
             except RuntimeError:  # the loop is closed, and nobody is left to read
                 for ticket, _ in batch:
                     self.drop(ticket)
 
 
-def _put_all(batch: list[tuple[Ticket, Any]]) -> None:
+def _deliver(batch: list[tuple[Ticket, Item]]) -> None:
     for ticket, item in batch:
-        ticket.put(item)
+        ticket.inbox.put_nowait(item)

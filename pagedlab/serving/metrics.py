@@ -11,16 +11,12 @@ from pagedlab.engine import LLM
 from pagedlab.outputs import Completion
 from pagedlab.serving.engine_thread import EngineThread, Ticket
 
-Read = Callable[[EngineThread, LLM], int]
-GAUGES: dict[str, tuple[str, Read]] = {
+GAUGES: dict[str, tuple[str, Callable[[EngineThread, LLM], int]]] = {
     "requests_waiting": ("requests that no step has touched yet", lambda engine, llm: engine.waiting),
     "requests_running": ("requests that have begun and not ended", lambda engine, llm: engine.running),
     "blocks": ("blocks in the pool", lambda engine, llm: llm.pool.num_blocks),
     "blocks_used": ("blocks with a reference", lambda engine, llm: llm.pool.num_blocks - llm.pool.num_free),
-    "blocks_cached": (
-        "blocks without a reference whose contents can be found again",
-        lambda engine, llm: getattr(llm.pool, "num_cached", 0),
-    ),
+    "blocks_cached": ("blocks kept without a reference", lambda engine, llm: getattr(llm.pool, "num_cached", 0)),
 }
 
 

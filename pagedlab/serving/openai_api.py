@@ -3,64 +3,74 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
 
 from pagedlab.sampling import SamplingParams
 
-# Parameters that are not built. With the value given, which asks for nothing, they are accepted.
+# Parameters of OpenAI's and vLLM's that are not built. With these values, which ask for nothing, they are accepted.
+OFF = ("continue_final_message", "echo", "include_stop_str_in_output", "logprobs", "store", "use_beam_search")
+ON = ("add_generation_prompt", "parallel_tool_calls", "skip_special_tokens", "spaces_between_special_tokens")
+ZERO = ("frequency_penalty", "min_p", "min_tokens", "presence_penalty", "top_logprobs")
 NEUTRAL: dict[str, Any] = {
-    "best_of": 1,
-    "echo": False,
-    "frequency_penalty": 0,
-    "logit_bias": {},
-    "logprobs": False,
-    "modalities": ["text"],
-    "parallel_tool_calls": True,
-    "presence_penalty": 0,
-    "response_format": {"type": "text"},
-    "service_tier": "auto",
-    "store": False,
-    "suffix": "",
-    "tools": [],
-    "tool_choice": "none",
-    "top_logprobs": 0,
+    **dict.fromkeys(OFF, False),
+    **dict.fromkeys(ON, True),
+    **dict.fromkeys(ZERO, 0),
+    **dict.fromkeys(("best_of", "length_penalty", "repetition_penalty"), 1),
+    **{"chat_template_kwargs": {}, "logit_bias": {}, "stop_token_ids": [], "suffix": "", "tools": [], "top_k": -1},
+    **{"modalities": ["text"], "response_format": {"type": "text"}, "service_tier": "auto", "tool_choice": "none"},
 }
-IGNORED = ("metadata", "user", "safety_identifier", "prompt_cache_key")  # labels for the provider's own books
+IGNORED = {"metadata", "user", "safety_identifier", "prompt_cache_key"}  # labels for the provider's own books
+PASSED_ON = ("temperature", "top_k", "top_p", "n", "ignore_eos", "seed")  # to SamplingParams, as they are
 
+T = TypeVar("T")
+# Whoever sends a long list hears of the first thing wrong with it: to collect 100,000 complaints takes seconds.
+Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
+Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 def _is_neutral(name: str, value: Any) -> bool:
     """Whether the parameter asks for nothing. Of a completion, logprobs=0 asks for something, though 0 == False."""
-    same_kind = isinstance(value, bool) == isinstance(NEUTRAL.get(name), bool)
-    return name in NEUTRAL and same_kind and value == NEUTRAL[name]
+    return isinstance(value, bool) == isinstance(NEUTRAL[name], bool) and value == NEUTRAL[name]
 
 
-class StreamOptions(BaseModel):
-    """include_usage: a last chunk without choices that counts the tokens."""
+class Body(BaseModel):
+    """An object that has no other names than these, but for those that ask for nothing."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        nothing = {name for name in NEUTRAL.keys() & data.keys() if _is_neutral(name, data[name])} | IGNORED
+        asked = {name: value for name, value in data.items() if value is not None and name not in nothing}
+        beyond = [name for name in asked if name not in cls.model_fields][1:]  # the first is enough to hear of
+        return {name: asked[name] for name in asked.keys() - beyond}
+
+
+class StreamOptions(Body):
+    """include_usage: a last chunk without choices that counts the tokens."""
 
     include_usage: bool = False
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(Body):
     """What both kinds of request share. temperature is 1 unless given, as with OpenAI; seed makes draws repeatable.
 
     Three parameters are ours: top_k and ignore_eos as in `SamplingParams`; cache_salt, because of which blocks are
     shared only with your own requests under the same salt.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    model: str
+    model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     n: Annotated[StrictInt, Field(ge=1, le=128)] = 1
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
@@ -68,45 +78,24 @@ class GenerationRequest(BaseModel):
     ignore_eos: bool = False
     cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {
-            name: value
-            for name, value in data.items()
-            if value is not None and name not in IGNORED and not _is_neutral(name, value)
-        }
-
     @model_validator(mode="after")
     def _options_fit(self) -> GenerationRequest:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is for streams: set stream=true, or leave it out")
+        self.sampling(1)  # raises what makes no sense together
         return self
 
     def sampling(self, default_max_tokens: int) -> SamplingParams:
-        """The engine's parameters; `ValueError` for what makes no sense together."""
-        return SamplingParams(
-            max_tokens=self.max_tokens or default_max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            n=self.n,
-            stop=self.stop if isinstance(self.stop, str) else tuple(self.stop or ()),
-            ignore_eos=self.ignore_eos,
-            seed=self.seed,
-        )
+        """The engine's parameters."""
+        stop = self.stop if isinstance(self.stop, str) else tuple(self.stop or ())
+        passed = {name: getattr(self, name) for name in PASSED_ON}
+        return SamplingParams(max_tokens=self.max_tokens or default_max_tokens, stop=stop, **passed)
 
 
 class CompletionRequest(GenerationRequest):
     """prompt: a text, a list of token ids, or a list of several of either kind."""
 
-    prompt: (
-        str
-        | Annotated[list[StrictInt], Field(min_length=1)]
-        | Annotated[list[str | list[StrictInt]], Field(min_length=1)]
-    )
+    prompt: str | Ids | Some[str | Ids]
 
     def prompts(self) -> list[Any]:
         """One or several prompts for `LLM.add`."""
@@ -122,17 +111,23 @@ class TextPart(BaseModel):
 
 
 class Message(BaseModel):
-    """A turn of a chat."""
+    """A turn of a chat. Who has called a tool may have said nothing; calls themselves are not understood."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
-    name: str | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Some[TextPart] | None
+    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    def written(self) -> dict[str, str]:
+        """The message as chat templates know it. They have no `developer`, which is OpenAI's newer name."""
+        parts = self.content or ""
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class ChatRequest(GenerationRequest):
     """messages: the chat so far. max_completion_tokens is the newer name of max_tokens."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Some[Message]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
@@ -144,19 +139,14 @@ class ChatRequest(GenerationRequest):
 
     def prompts(self) -> list[Any]:
         """The chat as the one prompt that it is."""
-
-        def text(content: str | list[TextPart]) -> str:
-            return content if isinstance(content, str) else "".join(part.text for part in content)
-
-        roles = {"developer": "system"}  # OpenAI's newer name; no chat template knows it
-        return [[{"role": roles.get(m.role, m.role), "content": text(m.content)} for m in self.messages]]
+        return [[message.written() for message in self.messages]]
 
 
 class ErrorDetail(BaseModel):
     """What went wrong, for people (message) and for programs (type, param, code)."""
 
     message: str
-    type: str
+    type: str = "invalid_request_error"
     param: str | None = None
     code: str | None = None
 
@@ -168,21 +158,12 @@ class ErrorBody(BaseModel):
 
 
 class ApiError(Exception):
-    """An error to be answered in OpenAI's shape."""
+    """An error to be answered in OpenAI's shape. detail: type, param and code."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        type: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None, **detail: Any) -> None:
         super().__init__(message)
         self.status, self.headers = status, headers
-        self.body = ErrorBody(error=ErrorDetail(message=message, type=type, param=param, code=code))
+        self.body = ErrorBody(error=ErrorDetail(message=message, **detail))
 
 
 def explain_invalid(errors: Any) -> tuple[str, str | None]:

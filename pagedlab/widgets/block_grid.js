@@ -235,8 +235,8 @@ room; if another sequence reads that block too, the block is copied first`)}
     });
     return html`<div class="${classes({ table: true, selected: name === selected })}" role="row" style="--c: ${color}"
       data-sequence="${name}" aria-selected="${name === selected}">
-      <button class="pl-name" type="button" role="rowheader" tabindex="-1">
-        <i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${name}</b><small>${plural(tokens, "token")}</small></button>
+      <button class="pl-name" type="button" role="rowheader" tabindex="-1"><b>${name}</b>
+        <i class="pl-swatch pl-hatch pl-p${pattern}"></i><small>${plural(tokens, "token")}</small></button>
       <div class="pl-strip" role="presentation">${cells}</div></div>`;
   }
 

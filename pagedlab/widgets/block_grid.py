@@ -30,14 +30,14 @@ LOG_WINDOW = 60  # entries of the log that travel with a state
 class BlockGrid(anywidget.AnyWidget):
     """What the interactive and the live grid have in common: the page's code, `state`, and a picture."""
 
-    _esm = _HERE / "block_grid.js"
-    _css = _HERE / "block_grid.css"
+    _esm: Any = _HERE / "block_grid.js"
+    _css: Any = _HERE / "block_grid.css"
     setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models, whether it is live
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(self, **setup: Any) -> None:
-        models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
-        super().__init__(setup={"models": models, **setup})
+        setup["models"] = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
+        super().__init__(setup=setup)
 
     def picture(self) -> Picture:
         """The present state as a PNG and as text, for places where no widget runs."""
@@ -47,7 +47,9 @@ class BlockGrid(anywidget.AnyWidget):
         return f"{type(self).__name__}: {self.picture().headline()}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return self.picture().beside(super()._repr_mimebundle_(**kwargs))
+        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        still, size = self.picture()._repr_mimebundle_()
+        return {**live, **still}, {**metadata, **size}
 
 
 class BlockPoolWidget(BlockGrid):

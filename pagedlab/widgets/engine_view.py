@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,7 @@ from pagedlab.widgets.session import MAX_BLOCKS
 MAX_COLORS = 10_000  # names of sequences whose colours are remembered
 
 
-class EngineView:
+class EngineView(ExitStack):
     """Watches `llm` from now until `close()`; `frame()` is its state now. All in the thread that runs the engine.
 
     llm    has `pool`, `on_step(callback) -> unsubscribe`, `decode(token_ids) -> str`, and `sequences()`, each of
@@ -22,6 +23,7 @@ class EngineView:
     """
 
     def __init__(self, llm: Any, words: bool = True, on_step: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
         self.steps = 0
         self.colors: dict[str, int] = defaultdict(count().__next__)  # running number of each sequence, by name
         self._llm, self._show_words, self._after_step = llm, words, on_step
@@ -32,13 +34,9 @@ class EngineView:
         self._texts: dict[tuple[str, int], tuple[int, str]] = {}  # by sequence and logical block: tokens, words
         self._kept: set[int] = set()  # blocks whose contents a cache keeps after their last reference
         self._words: dict[int, str] = {}  # what each block held when it was last looked at
-        subscribe = getattr(llm.pool, "subscribe", None)
-        self._ends = [llm.on_step(self._on_step)] + ([subscribe(self._on_event)] if subscribe else [])
-
-    def close(self) -> None:
-        """Stop watching."""
-        while self._ends:
-            self._ends.pop()()
+        self.callback(llm.on_step(self._on_step))
+        if subscribe := getattr(llm.pool, "subscribe", None):
+            self.callback(subscribe(self._on_event))
 
     def frame(self) -> dict[str, Any]:
         """The state now; JSON types only. Of a large pool the first 1,024 blocks, but counters of all."""

@@ -11,7 +11,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pagedlab.widgets.operations import Operation, operations
 from pagedlab.widgets.session import Session
@@ -44,60 +46,45 @@ class Challenge:
     block_size: int = 16
 
 
-CHALLENGES: dict[str, Challenge] = {}
+def _missing(goal: str, session: Session) -> list[str]:
+    used, copied, last = session.reading.used, session.copied, session.last
+    failed = last.operation if last and last.error else None
+    one = failed and (failed.verb, failed.n) == ("append", 1)
+    tables = session.reading.tables
+    room = failed and one and tables[failed.sequence].tokens % session.block_size
+    prompt_at_last = last and set(last.freed) == set(session.log[0].taken)
+
+    def long(many: int, tokens: int) -> tuple[object, str]:
+        there = sum(table.tokens >= tokens for table in tables.values())
+        return there >= many, f"{there} of {many} sequences have {tokens} tokens"
+
+    conditions: dict[str, list[tuple[object, str]]] = {
+        "one_copy": [
+            (copied, "no block was copied yet"),
+            (copied < 2, f"{copied} blocks were copied: go back, or reset"),
+        ],
+        "four_in_eight": [long(4, 74), (used <= 8, f"{used} blocks are in use, 8 are allowed")],
+        "fork_without_copy": [
+            long(2, 40),
+            (session.reading.shared, "no block is shared"),
+            (not copied, f"{copied} copied: go back, or reset"),
+        ],
+        "prompt_last": [
+            (not used, f"{used} blocks are in use"),
+            (used or prompt_at_last, "all are free, but the last free gave back more than the prompt: go back"),
+        ],
+        "full_for_one": [
+            (failed, "no append has failed yet"),
+            (one or not failed, "it must be an append of one token that fails"),
+            (room or not one, f"the last block of {failed and failed.sequence} is full, so it needed a new one anyway"),
+        ],
+    }
+    return [said for met, said in conditions[goal] if not met]
 
 
-def _challenge(missing: Callable[[Session], list[str]]) -> Callable[[Session], list[str]]:
-    """Make the goal that is named as the function."""
-    said = _SAID["challenges"][missing.__name__]
-    steps = {key: operations(said[key]) for key in ("start", "solution") if key in said}
-    CHALLENGES[missing.__name__] = Challenge(missing=missing, **{**said, **steps})
-    return missing
+def _challenge(name: str, said: dict[str, Any]) -> Challenge:
+    steps: dict[str, Any] = {key: operations(said[key]) for key in ("start", "solution") if key in said}
+    return Challenge(missing=partial(_missing, name), **(said | steps))
 
 
-def _unmet(*conditions: tuple[object, str]) -> list[str]:
-    return [said for met, said in conditions if not met]
-
-
-def _long(session: Session, many: int, tokens: int) -> tuple[object, str]:
-    there = sum(table.tokens >= tokens for table in session.reading.tables.values())
-    return there >= many, f"{there} of {many} sequences have {tokens} tokens"
-
-
-@_challenge
-def one_copy(session: Session) -> list[str]:
-    copied = session.copied
-    return _unmet((copied, "no block was copied yet"), (copied < 2, f"{copied} blocks were copied: go back, or reset"))
-
-
-@_challenge
-def four_in_eight(session: Session) -> list[str]:
-    used = session.reading.used
-    return _unmet(_long(session, 4, 74), (used <= 8, f"{used} blocks are in use, 8 are allowed"))
-
-
-@_challenge
-def fork_without_copy(session: Session) -> list[str]:
-    shared, copied = session.reading.shared, session.copied
-    no_copy = not copied, f"{copied} copied: go back, or reset"
-    return _unmet(_long(session, 2, 40), (shared, "no block is shared"), no_copy)
-
-
-@_challenge
-def prompt_last(session: Session) -> list[str]:
-    used, gone = session.reading.used, session.last.freed if session.last else ()
-    at_last = used or set(gone) == set(session.log[0].taken)
-    too_much = "all are free, but the last free gave back more than the prompt: go back"
-    return _unmet((not used, f"{used} blocks are in use"), (at_last, too_much))
-
-
-@_challenge
-def full_for_one(session: Session) -> list[str]:
-    last = session.last
-    if last is None or last.error is None:
-        return ["no append has failed yet"]
-    if last.operation.verb != "append" or last.operation.n != 1:
-        return ["it must be an append of one token that fails"]
-    table = session.reading.tables[last.operation.sequence]
-    room = table.tokens % session.block_size
-    return [] if room else [f"the last block of {last.operation.sequence} is full, so it needed a new one anyway"]
+CHALLENGES = {name: _challenge(name, said) for name, said in _SAID["challenges"].items()}

@@ -8,31 +8,23 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 class Explorer(widgets.VBox):
-    """Sliders above the figure that `draw` returns. Each is a keyword of `draw`, given as (options, first value).
+    """Sliders above the figure that `draw` returns; each is a keyword of it, given as (options, first value).
 
     `sliders` holds them by name, for a test or a curious reader to move.
     """
 
-    def __init__(self, draw: Callable[..., Figure], **choices: tuple[Sequence[Any], Any]) -> None:
+    def __init__(self, draw: Callable[..., Any], **choices: tuple[Sequence[Any], Any]) -> None:
         self._draw = draw
+        # One drawing when the handle is let go, not one for each value on the way.
+        look = {"continuous_update": False, "style": {"description_width": "11em"}, "layout": {"width": "34em"}}
         self.sliders = {
-            name: widgets.SelectionSlider(
-                options=list(options),
-                value=value,
-                description=name.replace("_", " "),
-                continuous_update=False,  # one drawing when the handle is let go, not one for each value on the way
-                style={"description_width": "11em"},
-                layout=widgets.Layout(width="34em"),
-            )
+            name: widgets.SelectionSlider(value, options=options, description=name.replace("_", " "), **look)
             for name, (options, value) in choices.items()
         }
         self.picture = widgets.Image(format="png")

@@ -12,7 +12,6 @@ from IPython.display import display
 from pagedlab.widgets.block_grid import BlockGrid
 from pagedlab.widgets.engine_view import EngineView
 from pagedlab.widgets.picture import Picture
-from pagedlab.widgets.reading import whole_number
 
 INTERVAL = 0.1  # seconds between two states
 BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
@@ -87,9 +86,9 @@ class LiveGrid(BlockGrid):
         return Picture(self._frames[self.busiest()])
 
     def _receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
-        step = whole_number(message.get("step")) if isinstance(message, dict) else None
-        if step is not None:
-            self.seek(step)
+        match message:
+            case {"step": int(step)}:
+                self.seek(step)
 
     def _wait_after(self, sent: dict[str, Any]) -> None:
         self._due = time.monotonic() + max(INTERVAL, len(json.dumps(sent)) / BYTES_PER_SECOND)

@@ -33,7 +33,7 @@ class Operation(NamedTuple):
 def operations(text: str) -> tuple[Operation, ...]:
     """Operations as one writes them down: "new s0 20, fork s0 s1, append s1 1, truncate s1 4, free s0"."""
     return tuple(
-        Operation(verb, name, child=rest[0]) if verb == "fork" else Operation(verb, name, *(int(n) for n in rest))
+        Operation(verb, name, child=rest[0]) if verb == "fork" else Operation(verb, name, n=int(rest[0]) if rest else 0)
         for verb, name, *rest in map(str.split, text.split(","))
     )
 

@@ -1,4 +1,4 @@
-"""The closing quiz of a notebook: every answer is a button and says why it is right or wrong."""
+"""The closing quiz of a notebook: every answer unfolds to say why it is right or wrong."""
 
 from __future__ import annotations
 
@@ -10,57 +10,48 @@ from typing import Any
 import anywidget
 import traitlets
 
-from pagedlab.lessons.quiz import Answer, quiz_of
+from pagedlab.lessons.quiz import Question, quiz_of
 
 HERE = Path(__file__).parent
 
 
 class Quiz(anywidget.AnyWidget):
-    """Shows a notebook's questions, e.g. `Quiz("02")`. What is stored in the notebook folds each reason away.
+    """Shows a notebook's questions, e.g. `Quiz("02")`. What is stored in the notebook unfolds without a script.
 
-    chosen  the number of the answer picked for each question, None before that
+    chosen  the number of the answer that is unfolded for each question, None where none is
     """
 
     _esm = HERE / "quiz.js"
     _css = HERE / "quiz.css"
-    questions: Any = traitlets.List().tag(sync=True)  # as HTML
+    page: Any = traitlets.Unicode().tag(sync=True)
     chosen: Any = traitlets.List().tag(sync=True)
 
     def __init__(self, notebook: str) -> None:
-        self._asked = quiz_of(notebook)
-        super().__init__(
-            questions=[
-                {"text": f"{i}. {_inline(question.text)}", "answers": [_shown(answer) for answer in question.answers]}
-                for i, question in enumerate(self._asked, 1)
-            ],
-            chosen=[None] * len(self._asked),
-        )
+        self._questions = quiz_of(notebook)
+        page = "\n".join(_box(i, question) for i, question in enumerate(self._questions, 1))
+        super().__init__(page=page, chosen=[None] * len(self._questions))
 
     def __repr__(self) -> str:
         lines = []
-        for i, question in enumerate(self._asked, 1):
+        for i, question in enumerate(self._questions, 1):
             lines.append(f"{i}. {question.text}")
             lines += [f"   {letter}) {answer.text}" for letter, answer in zip("abcd", question.answers, strict=False)]
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        """Each answer unfolds its reason, without a kernel and without a script."""
-        parts = []
-        for question in self.questions:
-            parts.append(f"<p><b>{question['text']}</b></p>")
-            for answer in question["answers"]:
-                summary = f"<summary>{answer['text']}</summary><p>{answer['why']}</p>"
-                parts.append(f'<details style="margin-left:1em">{summary}</details>')
-        return "\n".join(parts)
-
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**live, "text/plain": repr(self), "text/html": self._repr_html_()}, metadata
+        return {**live, "text/plain": repr(self), "text/html": self.page}, metadata
 
 
-def _shown(answer: Answer) -> dict[str, Any]:
-    why = f"{'Right' if answer.right else 'Wrong'}. {answer.why}"
-    return {"text": _inline(answer.text), "why": _inline(why), "right": answer.right}
+def _box(number: int, question: Question) -> str:
+    """A question as HTML. Where nothing styles it, the answers are set in and their reasons folded away."""
+    parts = [f"<p><b>{number}. {_inline(question.text)}</b></p>"]
+    for answer in question.answers:
+        kind = "right" if answer.right else "wrong"
+        summary = f'<summary class="pq-answer">{_inline(answer.text)}</summary>'
+        why = f'<p class="pq-why">{kind.title()}. {_inline(answer.why)}</p>'
+        parts.append(f'<details class="pq-{kind}" style="margin-left:1em">{summary}{why}</details>')
+    return f'<div class="pq-box" aria-live="polite">{"".join(parts)}</div>'
 
 
 def _inline(text: str) -> str:

@@ -39,15 +39,9 @@ class Reading:
     tables: dict[str, TableReading]
     problems: list[str]
 
-    @property
-    def used(self) -> int:
-        """Blocks with a reference."""
-        return sum(count > 0 for count in self.counts)
-
-    @property
-    def shared(self) -> int:
-        """Blocks with more than one reference."""
-        return sum(count > 1 for count in self.counts)
+    def __post_init__(self) -> None:
+        self.used = sum(count > 0 for count in self.counts)  # blocks with a reference
+        self.shared = sum(count > 1 for count in self.counts)  # blocks with more than one
 
     def owners(self, block_id: int) -> list[str]:
         """Names of the sequences whose tables list the block."""
@@ -94,22 +88,22 @@ def whole_number(value: object) -> int | None:
 def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int) -> Reading:
     """Ask the pool for every count and each table for its blocks and tokens."""
     unsaid: list[str] = []
-    said = [_ask(lambda b=b: pool.refcount(b), f"refcount({b})", "references", unsaid) for b in range(num_blocks)]
-    counts = [count or 0 for count in said]
+    blocks = range(num_blocks)
+    counts = [_ask(f"refcount({b})", "references", unsaid, lambda b: pool.refcount(b), b) or 0 for b in blocks]
     more = f", and {len(unsaid) - 1} more blocks do the like" if unsaid[1:] else ""
     problems = [first + more for first in unsaid[:1]]
     read_tables = {name: _read_table(name, table, num_blocks, block_size, problems) for name, table in tables.items()}
-    free = _ask(lambda: pool.num_free, "num_free", "blocks", problems)
+    free = _ask("num_free", "blocks", problems, lambda: pool.num_free)
     reading = Reading(block_size, counts, counts.count(0) if free is None else free, read_tables, problems)
     if not unsaid:
         problems += _unbalanced(reading)
     return reading
 
 
-def _ask(ask: Callable[[], object], what: str, of: str, problems: list[str]) -> int | None:
+def _ask(what: str, of: str, problems: list[str], ask: Callable[..., object], *given: int) -> int | None:
     """The number that `ask` returns. None, and a sentence more in `problems`, if it is none or something is raised."""
     try:
-        said = ask()
+        said = ask(*given)
     except Exception as error:
         problems.append(f"{what} raises {explain(error)}")
         return None
@@ -126,7 +120,7 @@ def _read_table(name: str, table: Any, num_blocks: int, block_size: int, problem
     except Exception as error:
         problems.append(f"{name}.block_ids cannot be read: {explain(error)}")
         return TableReading([], 0)
-    tokens = _ask(lambda: table.num_tokens, f"{name}.num_tokens", "tokens", problems) or 0
+    tokens = _ask(f"{name}.num_tokens", "tokens", problems, lambda: table.num_tokens) or 0
     ids = [whole_number(block_id) for block_id in listed]
     blocks = [block_id if block_id is not None and 0 <= block_id < num_blocks else None for block_id in ids]
     if None in blocks:

@@ -90,13 +90,13 @@ class Session:
         if step < self.cursor:
             self._start_over()
             self.cursor = 0
-        *before, last = [entry.operation for entry in self.log[self.cursor : step]] or [None]
-        for operation in before:
+        todo = [entry.operation for entry in self.log[self.cursor : step]]
+        for operation in todo[:-1]:
             with suppress(*_ANYTHING):
                 self._apply(operation)
         self.reading = self._read()
-        if last:
-            self.log[step - 1] = self._run(last)
+        if todo:
+            self.log[step - 1] = self._run(todo[-1])
         self.cursor = step
 
     def reset(self) -> None:

@@ -50,7 +50,8 @@ class Timeline(LiveGrid):
     Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the end of the block.
     """
 
-    _esm, _css = _source(".js"), _source(".css")
+    _esm: Any = _source(".js")
+    _css: Any = _source(".css")
     run = traitlets.Dict().tag(sync=True)  # see `_run`
     step = traitlets.Int(0).tag(sync=True)
 

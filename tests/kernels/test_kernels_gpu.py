@@ -2,7 +2,7 @@
 
     python -m pytest tests/kernels
 
-test_triton.py runs compiled where there is a GPU, in bf16 too.
+test_attention_kernels.py runs compiled where there is a GPU, in bf16 too.
 """
 
 from __future__ import annotations

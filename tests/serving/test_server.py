@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import random
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,13 +26,18 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.serving.__main__ import is_loopback, main
 from pagedlab.serving.app import create_app, salt_for
 from pagedlab.serving.background import BackgroundServer
-from pagedlab.serving.engine_thread import EngineThread, Text, run_loop
+from pagedlab.serving.engine_thread import EngineThread, Ticket, pieces_of, run_loop
+from pagedlab.serving.gate import LARGE, PER_SECOND, Gate
+from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest
+from pagedlab.serving.prompts import NFC_SHRINKS, Encoder, longest_token
 
 MODEL = "tiny-qwen2"
 CHAT: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
@@ -156,18 +168,15 @@ def test_pieces_of_a_forked_text_are_the_text(tiny: Model, data: st.DataObject) 
     bytes_of_characters = tiny.encode("\u00e9\u4e16\U0001f642")
     token = st.one_of(st.integers(0, tiny.vocab_size - 1), st.sampled_from(bytes_of_characters))
     ids = data.draw(st.lists(token, min_size=1, max_size=12))
-    output = SimpleNamespace(detokenizer=None, token_ids=[], text=tiny.decode(ids), finish_reason=None)
-    text, pieces = Text(output, tiny.tokenizer), []  # type: ignore[arg-type]
-    for i in range(len(ids)):
-        output.token_ids = ids[: i + 1]
+    output: Any = SimpleNamespace(detokenizer=None, token_ids=ids[: data.draw(st.integers(0, len(ids)))])
+    output.finish_reason = None if len(output.token_ids) < len(ids) else "length"
+    pieces = [pieces_of(output, tiny).take(output.finish_reason is not None)]  # some of it is there already
+    for token in ids[len(output.token_ids) :]:
+        output.detokenizer.push(token)  # from then on the engine pushes what is new
         if data.draw(st.booleans()):
-            pieces.append(text.take()[0])
-            assert not text.ended
-    output.finish_reason = "length"
-    last, reason = text.take()
-    assert reason == "length"
-    assert text.ended
-    assert "".join([*pieces, last]) == output.text
+            pieces.append(pieces_of(output, tiny).take(False))
+    output.detokenizer.finish(tiny.decode(ids))
+    assert "".join([*pieces, pieces_of(output, tiny).take(True)]) == tiny.decode(ids)
 
 
 def test_chat_stream(client: openai.OpenAI, alone: LLM) -> None:
@@ -217,7 +226,7 @@ BAD: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"prompt": [7, 99999]}, 400, "prompt", "token id 99999 is not in the vocabulary"),
     ({"prompt": ["fine", ""]}, 400, "prompt", "prompt 1: the prompt is empty"),
     ({"prompt": {"text": "x"}}, 400, "prompt", "prompt: "),
-    ({"prompt": "\ud800"}, 400, "prompt", "a prompt is a text"),
+    ({"prompt": "\ud800"}, 400, "prompt", "must be valid Unicode"),
     ({"temperature": -1}, 400, "temperature", "greater than or equal to 0"),
     ({"temperature": float("nan")}, 400, "temperature", "temperature: "),
     ({"top_p": "much"}, 400, "top_p", "valid number"),
@@ -231,6 +240,13 @@ BAD: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"logprobs": 0}, 400, "logprobs", "logprobs is not supported"),
     ({"stream_options": {"include_usage": True}}, 400, None, "^stream_options is for streams"),
     ({"beam_width": 4}, 400, "beam_width", "not supported"),
+    ({"repetition_penalty": 1.1}, 400, "repetition_penalty", "repetition_penalty is not supported"),
+    ({"min_p": 0.1}, 400, "min_p", "min_p is not supported"),
+    ({"stop_token_ids": [7]}, 400, "stop_token_ids", "stop_token_ids is not supported"),
+    ({"skip_special_tokens": False}, 400, "skip_special_tokens", "skip_special_tokens is not supported"),
+    ({"chat_template_kwargs": {"a": 1}}, 400, "chat_template_kwargs", "chat_template_kwargs is not supported"),
+    ({"prompt": [0.5] * 1000}, 400, "prompt", "valid"),
+    ({"prompt": ["a"] * 3000}, 400, "prompt", "at most 2048 items"),
 ]
 
 
@@ -249,9 +265,89 @@ def test_bad_parameters(
         raise AssertionError(error["message"])
 
 
-def test_neutral_values_of_what_is_not_built_are_accepted(client: openai.OpenAI) -> None:
-    neutral: dict[str, Any] = {"echo": False, "presence_penalty": 0, "logit_bias": {}, "suffix": None, "user": "me"}
-    assert client.completions.create(model=MODEL, prompt=STORY, max_tokens=1, **neutral).choices
+# What `vllm bench serve` and lm-evaluation-harness, local-completions and local-chat-completions, send.
+OTHERS: dict[str, dict[str, Any]] = {
+    "vllm bench": {"prompt": STORY, "repetition_penalty": 1.0, "max_tokens": 4, "logprobs": None, "stream": True}
+    | {"stream_options": {"include_usage": True}, "temperature": 0.0, "ignore_eos": True},
+    "vllm bench, ids": {"prompt": [7, 8, 9], "repetition_penalty": 1.0, "max_tokens": 4, "stream": False, "top_k": -1},
+    "vllm bench, chat": {"messages": [{"role": "user", "content": [{"type": "text", "text": STORY}]}]}
+    | {"max_completion_tokens": 4, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.0},
+    "lm-eval": {"prompt": [[7, 8], [9]], "max_tokens": 4, "temperature": 0, "seed": 1234}
+    | {"stop": ["\nclass", "\ndef", "\n#", "\nif", "\nprint", "<|endoftext|>"]},
+    "lm-eval, chat": {"messages": [{"role": "user", "content": STORY, "type": "text"}], "max_tokens": 4}
+    | {"temperature": 0, "stop": ["\n\n", "<|endoftext|>"], "seed": 1234},
+    "neutral": {"prompt": STORY, "echo": False, "presence_penalty": 0, "logit_bias": {}, "suffix": None, "user": "me"}
+    | {"min_p": 0, "min_tokens": 0, "skip_special_tokens": True, "stop_token_ids": [], "chat_template_kwargs": None}
+    | {"spaces_between_special_tokens": True, "repetition_penalty": 1, "chat_template_kwargs": {}, "best_of": 1},
+}
+
+
+@pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("named", [True, False])
+def test_what_other_clients_send_is_accepted(server: BackgroundServer, body: dict[str, Any], named: bool) -> None:
+    path = "chat/completions" if "messages" in body else "completions"
+    answer = httpx.post(f"{server.url}/v1/{path}", json=body | ({"model": MODEL} if named else {}))
+    assert answer.status_code == 200, answer.text
+    first = json.loads(answer.text.removeprefix("data: ").split("\n\n")[0])
+    assert first["model"] == MODEL
+    if body.get("stream"):
+        assert json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))["usage"]["completion_tokens"] == 4
+
+
+def test_a_chat_with_a_tool_and_an_assistant_that_says_nothing(client: openai.OpenAI, alone: LLM) -> None:
+    messages: list[Any] = [*CHAT, {"role": "assistant", "content": None, "tool_calls": []}]
+    messages += [{"role": "tool", "content": "Rayleigh", "tool_call_id": "1"}]
+    written = [{"role": m["role"], "content": m["content"] or ""} for m in messages]
+    (expected,) = alone.generate([written], SamplingParams(max_tokens=8))
+    answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=8)
+    assert answer.choices[0].message.content == expected.outputs[0].text
+    messages[1]["tool_calls"] = [{"type": "function", "id": "1", "function": {"name": "f", "arguments": "{}"}}]
+    with pytest.raises(openai.BadRequestError, match=r"messages\.1\.tool_calls"):
+        client.chat.completions.create(model=MODEL, messages=messages)
+
+
+def test_what_does_not_fit_into_the_context(client: openai.OpenAI, tiny: Model) -> None:
+    size, room = len(tiny.encode(STORY)), tiny.max_length - len(tiny.encode(STORY))
+    asked: dict[str, Any] = {"model": MODEL, "prompt": STORY, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    with pytest.raises(
+        openai.BadRequestError, match=f"{size} tokens, {room + 1} more .* takes {tiny.max_length}, new"
+    ) as caught:
+        client.completions.create(**asked, max_tokens=room + 1)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    whole = client.completions.create(**asked, max_tokens=room)
+    assert whole.usage
+    assert whole.usage.total_tokens == tiny.max_length
+    nearly: dict[str, Any] = asked | {"prompt": [7] * (tiny.max_length - 3)}
+    rest = client.completions.create(**nearly)  # and what fits is taken where nothing is said
+    assert rest.usage
+    assert rest.usage.completion_tokens == 3
+    for prompt in ([7] * tiny.max_length, "word " * 3000, "word " * 100_000):
+        with pytest.raises(openai.BadRequestError, match="tiny-qwen2 takes") as caught:
+            client.completions.create(model=MODEL, prompt=prompt)
+        assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model=MODEL, messages=CHAT, max_completion_tokens=5000)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": [0.5] * 5000},
+        {"prompt": [[0.5] * 5000] * 3},
+        {"prompt": ["a", 0.5] * 2500},
+        {"prompt": "a", **{f"x{i}": 1 for i in range(5000)}},
+        {"prompt": "a", "stream": True, "stream_options": {f"x{i}": 1 for i in range(5000)}},
+        {"messages": [{}] * 5000},
+        {"messages": [{"role": "user", "content": [{}] * 5000}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}] * 5000}]},
+    ],
+)
+def test_a_body_is_left_at_its_first_fault(body: dict[str, Any]) -> None:
+    """To list 100,000 faults takes the interpreter seconds, in which nobody's stream moves."""
+    with pytest.raises(ValidationError) as caught:
+        (ChatRequest if "messages" in body else CompletionRequest).model_validate(body)
+    assert caught.value.error_count() < 8
 
 
 def test_errors_arrive_as_the_clients_own(client: openai.OpenAI) -> None:
@@ -293,6 +389,166 @@ def test_another_hosts_name_is_refused(server: BackgroundServer) -> None:
     assert httpx.get(f"{server.url}/health", headers={"Host": "localhost:1"}).status_code == 200
 
 
+# Tokens, made outside the engine's thread -----------------------------------------------------------------------
+
+
+def watch_tokenizer(tiny: Model, monkeypatch: pytest.MonkeyPatch, before: Any) -> None:
+    """Have `before(text)` called ahead of whatever any copy of the tokenizer does with a text or chat."""
+    kind = type(tiny.tokenizer)
+    for name in ("__call__", "apply_chat_template"):
+        plain = getattr(kind, name)
+
+        def watched(self: Any, text: Any, *rest: Any, plain: Any = plain, **options: Any) -> Any:
+            before(text)
+            return plain(self, text, *rest, **options)
+
+        monkeypatch.setattr(kind, name, watched)
+
+
+def test_the_engines_thread_never_tokenises(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    watch_tokenizer(tiny, monkeypatch, lambda text: threads.append(threading.current_thread().name))
+    with serving(LLM(tiny, num_blocks=64)) as server:
+        client = client_of(server)
+        for prompt in (STORY, [STORY, STORY], "word " * 3000, "word " * 200_000):
+            for stream in (False, True):
+                with suppress(openai.BadRequestError):
+                    list(client.completions.create(model=MODEL, prompt=prompt, max_tokens=2, stop="x", stream=stream))
+        client.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=2)
+    assert len(threads) == 1 * 2 + 2 * 2 + 1 * 2 + 0 * 2 + 2, "and what is far too long nobody tokenises"
+    assert {name.rpartition("_")[0] for name in threads} == {"pagedlab-tokens"}
+
+
+def test_a_prompt_that_takes_long_holds_up_no_stream_and_may_be_given_up(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, begun, go_on = LLM(tiny, num_blocks=256), threading.Event(), threading.Event()
+    added: list[list[int]] = []
+
+    def wait(text: Any) -> None:
+        if text.startswith("slow"):
+            begun.set()
+            assert go_on.wait(60)
+
+    watch_tokenizer(tiny, monkeypatch, wait)
+    add = llm.add
+    monkeypatch.setattr(llm, "add", lambda ids, *rest, **options: added.append(ids) or add(ids, *rest, **options))
+    with serving(llm) as server:
+        client = client_of(server)
+        stream = iter(client.completions.create(**LONG, stream=True))
+        next(stream)
+        for first in ("slow", "and one behind it"):
+            with pytest.raises(openai.APITimeoutError):
+                client.with_options(timeout=0.3).completions.create(model=MODEL, prompt=first, max_tokens=1)
+            assert begun.is_set()
+            assert len([next(stream) for _ in range(20)]) == 20
+        go_on.set()
+        assert client.completions.create(model=MODEL, prompt="The sky", max_tokens=1).choices
+        stream.close()  # type: ignore[attr-defined]
+        wait_for(server, requests_running=0, requests_waiting=0)
+    assert added == [tiny.encode(STORY), tiny.encode("The sky")]
+
+
+def test_the_tokenizer_is_nobody_elses(tiny: Model, seed: int) -> None:
+    """One that threads share raises "Already borrowed" when one changes its settings, or forgets half a prompt."""
+    chance, encoder = random.Random(seed), Encoder(tiny)
+    words = ["the", "cat", "and", "a", "dog", "went", "to", "the", "mill"]
+    prompts = [" ".join(chance.choices(words, k=chance.choice([10, 100, 9000]))) for _ in range(60)]
+    expected = [tiny.encode(prompt)[: tiny.max_length] for prompt in prompts]
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(encoder.encode([prompt]) for prompt in prompts), return_exceptions=True)
+
+    stop = threading.Event()
+
+    def meddle() -> None:
+        while not stop.is_set():
+            tiny.tokenizer(prompts[0], truncation=True, max_length=3)
+            tiny.tokenizer(prompts[0])
+
+    meddler = threading.Thread(target=meddle)
+    meddler.start()
+    results = asyncio.run(all_of_them())
+    stop.set()
+    meddler.join()
+    for result, ids in zip(results, expected, strict=True):
+        assert isinstance(result, ApiError) if len(ids) == tiny.max_length else result == [ids], result
+
+
+@given(st.text() | st.text("\u0301a\u03b1\u0313\u0300\u0345 \n"))
+@settings(max_examples=200)
+def test_no_token_stands_for_more_characters_than_said(tiny: Model, text: str) -> None:
+    longest, ids = longest_token(tiny.tokenizer), tiny.encode(text)
+    assert len(unicodedata.normalize("NFC", text)) <= longest * len(ids)
+    assert len(text) <= NFC_SHRINKS * longest * len(ids)
+
+
+def test_no_prompt_that_fits_is_too_long_by_its_characters(tiny: Model) -> None:
+    assert max(len(unicodedata.normalize("NFD", chr(code))) for code in range(sys.maxunicode + 1)) == NFC_SHRINKS
+    (longest,) = [token for token in map(tiny.tokenizer.decode, range(tiny.vocab_size)) if len(token) == 15]
+    fits = longest * (tiny.max_length - 1)
+    assert [len(ids) for ids in asyncio.run(Encoder(tiny).encode([fits]))] == [tiny.max_length - 1]
+    for many, said in ((fits + longest, "the prompt has 2048 tokens"), (fits + 2 * longest, "has 30,735 characters")):
+        with pytest.raises(ApiError, match=said):
+            asyncio.run(Encoder(tiny).encode([many]))
+
+
+def strips(backend: Any) -> None:
+    backend.add_special_tokens([AddedToken("<x>", lstrip=True)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        strips,
+        lambda backend: setattr(backend, "normalizer", normalizers.Strip()),
+        lambda backend: setattr(backend, "pre_tokenizer", pre_tokenizers.Whitespace()),
+        lambda backend: setattr(
+            backend,
+            "pre_tokenizer",
+            pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel()]),
+        ),
+        lambda backend: setattr(backend, "model", models.WordLevel({"a": 0}, unk_token="a")),  # noqa: S106
+        lambda backend: setattr(backend, "model", models.BPE({"a": 0}, [])),
+    ],
+)
+def test_no_limit_in_characters_where_text_may_vanish(tiny: Model, change: Any) -> None:
+    tokenizer = copy.deepcopy(tiny.tokenizer)
+    assert longest_token(tokenizer) == 15
+    change(tokenizer.backend_tokenizer)
+    assert longest_token(tokenizer) == inf
+
+
+def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten of them at once are read one after the other, with pauses; a small one does not wait."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(round(seconds * PER_SECOND))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    async def come(gate: Gate, size: int) -> None:
+        parts = iter([{"type": "http.request", "body": bytes(size // 2), "more_body": more} for more in (True, False)])
+
+        async def receive() -> Any:
+            return next(parts)
+
+        await gate({"type": "http", "headers": []}, receive, receive)
+
+    async def all_come() -> None:
+        gate = Gate(app, None, 1 << 22, None)  # type: ignore[arg-type]
+        monkeypatch.setattr("pagedlab.serving.gate.time.monotonic", lambda: 5.0)
+        monkeypatch.setattr("pagedlab.serving.gate.asyncio.sleep", sleep)
+        for size in (2 * LARGE, LARGE, 4 * LARGE, LARGE, 2 * LARGE):
+            await come(gate, size)
+
+    asyncio.run(all_come())
+    assert pauses == [0, 2 * LARGE, 6 * LARGE]
+
+
 # Keys, tenants, salts -----------------------------------------------------------------------------------------
 
 
@@ -307,6 +563,30 @@ def test_keys(tiny: Model) -> None:
             assert httpx.get(server.url + path).status_code == 401
             assert httpx.get(server.url + path, headers={"Authorization": "Bearer anna-1"}).status_code == 200
         assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_key_sees_blocks_of_its_own(tiny: Model) -> None:
+    """Of everybody else's, that they are used, and nothing more."""
+    with serving(LLM(tiny, num_blocks=512), api_keys={"a1": "lab", "a2": "lab", "b": "shop"}) as server:
+        asked: dict[str, Any] = LONG | {"prompt": list(range(100, 140)), "stream": True}
+        running = [client_of(server, key).completions.create(**asked, n=n, seed=1) for key, n in (("a1", 1), ("b", 2))]
+        for stream in running:
+            for _ in range(10):
+                next(iter(stream))
+        names = {}
+        for key, texts, shared in (("a1", 1, 0), ("a2", 1, 0), ("b", 2, 2)):
+            frame = httpx.get(f"{server.url}/blocks", headers={"Authorization": f"Bearer {key}"}).json()
+            names[key] = {table["name"] for table in frame["tables"]}
+            own = {block for table in frame["tables"] for block in table["blocks"]}
+            assert len(frame["tables"]) == frame["peak"]["sequences"] == texts
+            assert frame["shared"] == sum(count > 1 for count in frame["counts"]) == shared
+            assert {count for block, count in enumerate(frame["counts"]) if block not in own} == {0, 1}
+            assert frame["copying"] == sum(len(table["blocks"]) for table in frame["tables"])
+            assert (frame["copied"], frame["copies"], frame["texts"]) == (0, [], {})
+        assert names["a1"] == names["a2"]
+        assert not names["a1"] & names["b"]
+        for stream in running:
+            stream.close()
 
 
 def found(llm: LLM, server: BackgroundServer, key: str, **extra: Any) -> int:
@@ -449,7 +729,8 @@ def test_stopping_aborts_what_runs_and_hands_the_engine_back(tiny: Model) -> Non
     engine.start()
 
     async def stopped_midway() -> list[str]:
-        ticket = await engine.submit([STORY], SamplingParams(max_tokens=1500, ignore_eos=True), stream=True)
+        ticket = Ticket(engine, SamplingParams(max_tokens=1500, ignore_eos=True), stream=True)
+        await engine.submit(ticket, [STORY], None, clamp=True)
         heard = []
         try:
             async for pieces in ticket:
@@ -475,6 +756,70 @@ def test_stopping_the_server_ends_streams_with_an_error(tiny: Model) -> None:
         with pytest.raises(openai.APIError, match="shutting down"):
             list(stream)
     assert_idle(llm)
+
+
+HALF_A_HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: "
+HALF_A_BODY = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{"
+
+
+def connect(server: BackgroundServer, *sent: bytes) -> list[socket.socket]:
+    """A connection for each of these, which it sends."""
+    host, port = server.url.removeprefix("http://").split(":")
+    connections = [socket.create_connection((host, int(port)), timeout=60) for _ in sent]
+    for connection, data in zip(connections, sent, strict=True):
+        connection.sendall(data)
+    return connections
+
+
+def test_half_sent_requests_are_hung_up_on(tiny: Model) -> None:
+    after_another = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /hea"
+    with BackgroundServer(create_app(LLM(tiny, num_blocks=256)), request_seconds=1) as server:
+        stream = client_of(server).completions.create(**LONG, stream=True)  # takes longer than that, and may
+        half_sent = connect(server, *[HALF_A_HEAD] * 200, *[HALF_A_BODY] * 200, b"", after_another)
+        for connection in half_sent[::9]:
+            connection.sendall(b"x")  # a byte now and then is not enough
+        assert client_of(server).completions.create(model=MODEL, prompt=STORY, max_tokens=2).choices
+        for connection in half_sent[:-1]:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b"", "closed without an answer"
+            connection.close()
+        answer = b""
+        with suppress(ConnectionResetError):
+            while part := half_sent[-1].recv(1 << 16):
+                answer += part
+        assert answer.count(b"HTTP/1.1 200") == 1
+        assert len(list(stream)) > 1000
+
+
+def test_sigterm_with_connections_that_never_end() -> None:
+    """Half-sent requests, and a stream that nobody reads: the server ends at once, and quietly."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "pagedlab.serving", "--model", str(TINY_MODEL), "--port", url.rsplit(":", 1)[1]]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while server.poll() is None:
+            with suppress(httpx.ConnectError):
+                assert httpx.get(f"{url}/health").status_code == 200
+                break
+            time.sleep(0.1)
+        assert server.poll() is None, server.communicate()
+        here: Any = SimpleNamespace(url=url)
+        body = json.dumps({"prompt": STORY, "max_tokens": 1900, "n": 64, "stream": True, "ignore_eos": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        unread = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        open_ones = connect(here, *[HALF_A_HEAD] * 20, *[HALF_A_BODY] * 20, b"", unread)
+        while b"requests_running 1.0" not in httpx.get(f"{url}/metrics").content:
+            time.sleep(0.05)
+        server.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        _, errors = server.communicate(timeout=60)
+        assert errors == ""
+        assert time.monotonic() - began < 4, "uvicorn's own patience, or the stream's end, would take longer"
+        for connection in open_ones:
+            connection.close()
+    finally:
+        server.kill()
 
 
 def test_an_engine_has_one_owner(tiny: Model) -> None:
@@ -639,6 +984,8 @@ def test_the_outside_needs_keys(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.delenv("PAGEDLAB_API_KEYS", raising=False)
     assert main(["--host", "0.0.0.0"]) == 2
     assert "give API keys" in capsys.readouterr().err
+    assert main(["--port", "99999"]) == 2
+    assert "--port must be a whole number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_the_command_answers_to_the_address_it_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -647,6 +994,7 @@ def test_the_command_answers_to_the_address_it_listens_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         "pagedlab.serving.__main__.server_of", lambda app, **_: SimpleNamespace(run=lambda: apps.append(app))
     )
+    monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setenv("PAGEDLAB_API_KEYS", "a, b")
     assert main(["--model", str(TINY_MODEL), "--num-blocks", "8", "--host", "127.8.9.10"]) == 0
     with TestClient(apps[0], base_url="http://127.8.9.10:8000") as client:

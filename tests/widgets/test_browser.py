@@ -617,7 +617,7 @@ def answer_quiz(page: Any, name: str) -> None:
         page.locator(".pq-box").first.locator(".pq-answer").nth(place).focus()
         for key in ("b", "d", "d", "Enter"):
             page.keyboard.press(key)
-        page.locator(".pq-why").first.get_by_text((said + question.answers[place].why).replace("`", "")).wait_for()
+        page.locator(".pq-box").first.get_by_text((said + question.answers[place].why).replace("`", "")).wait_for()
     assert cells(page) == before
 
 
