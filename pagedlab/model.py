@@ -136,7 +136,9 @@ class Model:
     def checked_ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt that this model can continue; `ValueError` says what is wrong with any other."""
         try:
-            ids = [operator.index(i) for i in self.encode(prompt)]
+            if isinstance(prompt, (set, frozenset, bytes, bytearray)):
+                raise TypeError("no order, or no token ids")
+            ids = [operator.index(None if i is True or i is False else i) for i in self.encode(prompt)]  # type: ignore[arg-type]
         except TypeError:
             kinds = "a text, a list of whole numbers (token ids), or a list of chat messages (role and content)"
             raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None

@@ -22,6 +22,7 @@ import pagedlab.engine
 from pagedlab import LLM, BlockPool, BlockTable, Completion, OutOfBlocks, SamplingParams, blocks_for
 from pagedlab.attention import get_backend
 from pagedlab.lessons.broken import NeverCopies
+from pagedlab.speculative import PromptLookup
 
 if TYPE_CHECKING:
     from conftest import Generate
@@ -463,6 +464,18 @@ def test_times_of_the_tokens(tiny: Model) -> None:
     assert len(completion.times) == 4
     assert completion.added < completion.times[0]
     assert completion.times == sorted(completion.times)
+
+
+def test_texts_that_are_not_abreast_have_a_time_for_each_token_of_the_longest(tiny: Model) -> None:
+    """Drafts of one text are accepted and those of another not: whoever is behind must not add times by catching up."""
+    llm = engine(tiny, 200, speculative=PromptLookup(k=4))
+    lengths = []
+    llm.on_step(lambda: lengths.append({len(text.output_ids) for text in llm.sequences()}))
+    for seed in range(4):
+        params = SamplingParams(max_tokens=30, n=3, temperature=0.3, seed=seed, ignore_eos=True)
+        (completion,) = llm.generate([5, 6, 7, 8] * 6, params)
+        assert len(completion.times) == 30
+    assert max(map(len, lengths)) > 1, "they were abreast all the time"
 
 
 def test_add_during_a_stream(tiny: Model, hugging_face: Generate) -> None:

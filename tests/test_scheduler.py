@@ -740,6 +740,18 @@ def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
         assert text.output_ids == expected_text([3] * 6, nth, 6)
 
 
+def test_no_copy_is_due_into_a_block_that_somebody_took_since() -> None:
+    """A step fails, its request is aborted, and somebody outside the engine gets the block that a copy was due for."""
+    engine = ToyEngine(12, 4, 100, 10)
+    aborted, _ = engine.add([1] * 6, 2, 9), engine.add([2] * 4, 1, 9)
+    engine.step()
+    engine.step(model_fails=True)
+    assert engine.scheduler._owed
+    engine.remove(aborted)
+    engine.others.append(4 * (engine.pool.num_free - 2))
+    assert engine.scheduler.schedule().copies == []
+
+
 def test_swap_needs_a_swapper() -> None:
     with pytest.raises(ValueError, match="preemption='swap' needs a swapper, which moves the blocks' contents"):
         Scheduler(BlockPool(4), 4, 4, preemption="swap")

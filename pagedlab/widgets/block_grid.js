@@ -33,8 +33,7 @@ function adopt(node, wanted) {
   const children = [...wanted.childNodes];
   children.forEach((child, i) => {
     const there = node.childNodes[i];
-    if (!there) return node.append(child);
-    if (there.nodeName !== child.nodeName) return there.replaceWith(child);
+    if (there?.nodeName !== child.nodeName) return there ? there.replaceWith(child) : node.append(child);
     if (there.nodeValue !== child.nodeValue) there.nodeValue = child.nodeValue;
     for (const { name, value } of child.attributes ?? []) {
       if (name !== "tabindex" && there.getAttribute(name) !== value) there.setAttribute(name, value);
@@ -96,10 +95,9 @@ function renderGrid({ model, el: host }) {
 
   const root = makeRoot("block pool"), keepTabStops = roving(root);
   const find = (css) => root.querySelector(css);
-  const wide = state.counts.length <= 8 ? 8 : state.counts.length <= 128 ? 16 : 32; // as in picture.py
-  const size = state.block_size;
-  const rows = Array.from({ length: Math.ceil(state.counts.length / wide) }, (_, r) =>
-    [...state.counts.keys()].slice(r * wide, (r + 1) * wide)); // the ids of the blocks
+  const { block_size: size, columns: wide } = state;
+  const ids = [...state.counts.keys()];
+  const rows = ids.filter((id) => id % wide === 0).map((id) => ids.slice(id, id + wide));
   const heldIn = (table, index) => Math.max(0, Math.min(size, table.tokens - index * size));
   const amount = () => Math.max(1, Math.trunc(Number(find(".pl-amount")?.value ?? size + (size >> 2))) || 1);
 
@@ -190,7 +188,8 @@ room; if another sequence reads that block too, the block is copied first`)}
             <select class="pl-select" data-ref="model" aria-label="model">
               ${models.map(({ name }) => html`<option ${name === "LLaMA-2-7B" ? "selected" : ""}>${name}</option>`)}
             </select></p>
-          <p class="pl-peak">${live ? sayPeak(peak) : ""}</p>
+          <p class="pl-peak">${peak ? `At most: ${plural(peak.used, "block")} used,
+            ${plural(peak.sequences, "sequence")}.` : ""}</p>
           <div class="pl-history">
             <label><span class="pl-step">${position}</span><input type="range" class="pl-scrubber" aria-label="step"
               min="${floor}" max="${Math.max(floor + 1, steps)}" aria-valuetext="${position}"></label>
@@ -251,12 +250,12 @@ room; if another sequence reads that block too, the block is copied first`)}
   }
 
   function goal({ goal, missing, hint, why, solved: [at, of] }) {
-    const next = at === of ? "once more" : `step ${at + 1} of ${of}`;
-    const solution = at ? `Solution: ${next}` : "Show the solution, step by step";
+    const next = at === of ? "Solution: once more" : `Solution: step ${at + 1} of ${of}`;
     return html`<p><i class="pl-flag"></i><b>${goal}</b></p>
       <span>${missing.length ? `Not yet: ${missing.join("; ")}.` : `Done. ${why}`}</span>
       <div class="pl-help"><details><summary>Hint</summary><p>${hint}</p></details>
-        <button class="pl-button" type="button" data-op="solve">${solution}</button></div>`;
+        <button class="pl-button" type="button" data-op="solve">
+          ${at ? next : "Show the solution, step by step"}</button></div>`;
   }
 
   function arrow([from, to]) {
@@ -293,8 +292,6 @@ room; if another sequence reads that block too, the block is copied first`)}
     const then = "its blocks are free again. Drag the slider to look back.";
     return `The engine is idle; ${steps > 1 ? then : "when it writes, blocks fill."}${cut}`;
   }
-
-  const sayPeak = ({ used, sequences }) => `At most: ${plural(used, "block")} used, ${plural(sequences, "sequence")}.`;
 
   function describe(id) {
     if (id === null) return "Point at a block, or move there with the arrow keys, to see what it holds.";

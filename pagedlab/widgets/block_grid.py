@@ -88,11 +88,6 @@ class BlockPoolWidget(BlockGrid):
         self.on_msg(self._receive)
         self.preset(preset) if preset else self._show()
 
-    @property
-    def pool(self) -> Any:
-        """The pool that is driven."""
-        return self.session.pool
-
     def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
         """Do what a click does and return the name of the sequence that it made or changed.
 
@@ -107,8 +102,7 @@ class BlockPoolWidget(BlockGrid):
         """
         if verb == "write":
             verb, n = "append", 1
-        default = 1 if verb == "append" else 0
-        done = self.session.do(verb, sequence, default if n is None else n).operation
+        done = self.session.do(verb, sequence, int(verb == "append") if n is None else n).operation
         self._solved = 0
         self._show(done.child or done.sequence)
         return done.child or done.sequence
@@ -173,6 +167,7 @@ class BlockPoolWidget(BlockGrid):
     def _show(self, focus: str | None = None, note: str | None = None) -> None:
         session, last, origins = self.session, self.session.last, self.session.origins()
         first = max(0, min(session.cursor - LOG_WINDOW // 2, len(session.log) - LOG_WINDOW))
+        self.pool = session.pool  # the one that is driven
         self._serial += 1
         self.state = {
             **session.reading.snapshot(session.colors),

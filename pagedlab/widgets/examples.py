@@ -1,7 +1,7 @@
 """Examples that the widget plays, and goals to reach on it. What they say stands in examples.json.
 
-Operations are written down as in operations.py. Those of an example fit any pool: "2.25b" are as many tokens as fill
-2.25 blocks, rounded up; three quarters of the pool's blocks are three times {quarter}, and {rest} is what they leave.
+The operations of an example fit any pool: "2.25b" are as many tokens as fill 2.25 blocks, rounded up; {quarter} are a
+quarter of the pool's blocks, and {rest} is what three of them leave.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pagedlab.widgets.operations import Operation, operations
-from pagedlab.widgets.session import Session
+from pagedlab.widgets.session import Operation, Session, operations
 
 _SAID = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 PRESETS = {name: ", ".join(preset["operations"]) for name, preset in _SAID["presets"].items()}

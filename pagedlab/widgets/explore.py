@@ -24,7 +24,7 @@ class Explorer(widgets.VBox):
         # One drawing when the handle is let go, not one for each value on the way.
         look = {"continuous_update": False, "style": {"description_width": "11em"}, "layout": {"width": "34em"}}
         self.sliders = {
-            name: widgets.SelectionSlider(value, options=options, description=name.replace("_", " "), **look)
+            name: widgets.SelectionSlider(options=options, value=value, description=name.replace("_", " "), **look)
             for name, (options, value) in choices.items()
         }
         self.picture = widgets.Image(format="png")

@@ -28,9 +28,10 @@ class Guess(widgets.HBox):
 
     def __init__(self, question: str, unit: str = "") -> None:
         self.question, self.unit = question, unit
-        self._text = widgets.Text(placeholder="your guess", layout=widgets.Layout(width="10em"))
+        self._html = f"<b>Guess:</b> {html.escape(question)}"
+        self._text = widgets.Text(placeholder="your guess", layout={"width": "10em"})
         self._text.add_class("pagedlab-guess")
-        super().__init__([widgets.HTML(self._html()), self._text, widgets.Label(unit)])
+        super().__init__([widgets.HTML(self._html), self._text, widgets.Label(unit)])
 
     @property
     def value(self) -> float | None:
@@ -41,14 +42,11 @@ class Guess(widgets.HBox):
         """Guess and truth side by side, shown as the last line of a cell. Run the cell again after a new guess."""
         return Revealed(self.question, self.value, float(truth), self.unit)
 
-    def _html(self) -> str:
-        return f"<b>Guess:</b> {html.escape(self.question)}"
-
     def __repr__(self) -> str:
         return f"Guess: {self.question} (an input box when the notebook runs; {self.unit or 'a number'})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        stored = {"text/plain": repr(self), "text/html": f"<p>{self._html()}</p>"}
+        stored = {"text/plain": repr(self), "text/html": f"<p>{self._html}</p>"}
         return {**super()._repr_mimebundle_(**kwargs), **stored}
 
 

@@ -38,7 +38,7 @@ class Picture:
     def text(self) -> str:
         """Reference counts as a grid of numbers, free rows left out, and the block tables."""
         counts, tables = self.state["counts"], self.state["tables"]
-        wide = columns(len(counts))
+        wide = self.state["columns"]
         lines = [self.headline()]
         for first in range(0, len(counts), wide):
             if any(row := counts[first : first + wide]):
@@ -55,13 +55,10 @@ class Picture:
         size = {"width": image.width // SCALE, "height": image.height // SCALE}
         return {"image/png": b64encode(file.getvalue()).decode(), "text/plain": self.text()}, {"image/png": size}
 
-    def __repr__(self) -> str:
-        return self.text()
-
     def image(self) -> Image.Image:
         """The drawing, with `SCALE` pixels to one of the page."""
         counts, size, tables = self.state["counts"], self.state["block_size"], self.state["tables"]
-        wide = columns(len(counts))
+        wide = self.state["columns"]
         cell, text = (24, 8) if wide > 16 else (42, 10)
         top, pitch = MARGIN + 26, cell + 4
         below = top + -(-len(counts) // wide) * pitch + 10
@@ -209,11 +206,6 @@ class Canvas:
             self.box(x + cell * i - 0.5, y, 0.5, height, CARD)
         if width >= 8 and height >= 14:
             self.write(x + min(width, max(cell, 14)) / 2, y + height / 2, kind["letter"], 9.5, INK, "mm", CARD)
-
-
-def columns(num_blocks: int) -> int:
-    """Blocks in a row: 8, 16, or 32 for a large pool. block_grid.js draws the same."""
-    return 8 if num_blocks <= 8 else 16 if num_blocks <= 128 else 32
 
 
 font = cache(ImageFont.load_default)

@@ -6,13 +6,15 @@ The widget shows the state of objects that may be a reader's first draft: a coun
 
 from __future__ import annotations
 
-import operator
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from pagedlab.arguments import whole
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import explain
 from pagedlab.lessons.colors import sequence_look
@@ -49,9 +51,11 @@ class Reading:
 
     def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
         """What every grid shows; `colors` are the running numbers of the sequences. JSON types only."""
+        many = len(self.counts)
         return {
             "block_size": self.block_size,
             "counts": self.counts,
+            "columns": 8 if many <= 8 else 16 if many <= 128 else 32,  # blocks in a row
             "tables": [
                 {"name": name, "tokens": table.tokens, "blocks": table.blocks, **sequence_look(colors[name])}
                 for name, table in self.tables.items()
@@ -77,12 +81,11 @@ def blocks_text(block_ids: Iterable[int | None]) -> str:
     return f"{'block' if len(ids) == 1 else 'blocks'} {runs(ids)}"
 
 
-def whole_number(value: object) -> int | None:
-    """The value as an int, or None if it is not one. Booleans are not."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+def whole_number(value: object, most: float = math.inf) -> int | None:
+    """The value as an int, or None if it is not one from 0 to `most`."""
+    with suppress(ValueError):
+        return whole("it", value, most=most)
+    return None
 
 
 def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int) -> Reading:
@@ -108,9 +111,8 @@ def _ask(what: str, of: str, problems: list[str], ask: Callable[..., object], *g
         problems.append(f"{what} raises {explain(error)}")
         return None
     number = whole_number(said)
-    if number is None or number < 0:
+    if number is None:
         problems.append(f"{what} is {said!r}, not a number of {of}")
-        return None
     return number
 
 
@@ -121,8 +123,7 @@ def _read_table(name: str, table: Any, num_blocks: int, block_size: int, problem
         problems.append(f"{name}.block_ids cannot be read: {explain(error)}")
         return TableReading([], 0)
     tokens = _ask(f"{name}.num_tokens", "tokens", problems, lambda: table.num_tokens) or 0
-    ids = [whole_number(block_id) for block_id in listed]
-    blocks = [block_id if block_id is not None and 0 <= block_id < num_blocks else None for block_id in ids]
+    blocks = [whole_number(block_id, num_blocks - 1) for block_id in listed]
     if None in blocks:
         index = blocks.index(None)
         problems.append(f"{name}.block_ids[{index}] is {listed[index]!r}: block ids go from 0 to {num_blocks - 1}")

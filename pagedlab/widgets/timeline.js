@@ -56,9 +56,8 @@ function renderTimeline({ model, el: host }) {
     Object.assign(root.dataset, { serial: run.serial, step });
   }
 
-  const look = ({ color, pattern, pale }, steps) => ({
-    html: `class="pt-run pl-hatch pl-p${pattern}${pale ? " pt-pale" : ""}" style="--c: ${color}; --n: ${steps}"`,
-  });
+  const look = ({ color, pattern, pale }, steps) =>
+    html`class="pt-run pl-hatch pl-p${pattern} ${pale ? "pt-pale" : ""}" style="--c: ${color}; --n: ${steps}"`;
 
   function line({ name, color, pattern, first, kinds, end }, r) {
     const runs = [...kinds.matchAll(/(.)\1*/g)].map(({ 0: cells, index }) => {

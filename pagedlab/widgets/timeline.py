@@ -16,9 +16,10 @@ import traitlets
 
 from pagedlab.lessons.colors import HATCHES, NEUTRAL, sequence_look
 from pagedlab.lessons.timeline import KINDS, Recording
-from pagedlab.widgets.live_grid import LiveGrid
+from pagedlab.widgets.engine_view import LiveGrid
 from pagedlab.widgets.picture import TimelinePicture
 
+_HERE = Path(__file__).parent
 MAX_STEPS, MAX_ROWS = 1200, 64  # what is drawn; the recording goes on
 
 # Colour and pattern of each kind, named as in colors.HATCHES. What computes nothing is pale.
@@ -30,11 +31,6 @@ LOOKS = {
     "S": ("#CC79A7", "||", True),
     "-": ("#E69F00", "--", True),
 }
-
-
-def _source(suffix: str) -> str:
-    files = [Path(__file__).with_name(name + suffix) for name in ("block_grid", "timeline")]
-    return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 class Timeline(LiveGrid):
@@ -50,8 +46,8 @@ class Timeline(LiveGrid):
     Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the end of the block.
     """
 
-    _esm: Any = _source(".js")
-    _css: Any = _source(".css")
+    _esm = "".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("block_grid", "timeline"))
+    _css = "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("block_grid", "timeline"))
     run = traitlets.Dict().tag(sync=True)  # see `_run`
     step = traitlets.Int(0).tag(sync=True)
 

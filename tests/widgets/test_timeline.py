@@ -15,7 +15,7 @@ from PIL import Image
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
 from pagedlab.lessons.timeline import KINDS, Recording
 from pagedlab.scheduler import Request, Scheduler
-from pagedlab.widgets import live_grid as live_module
+from pagedlab.widgets import engine_view as live_module
 from pagedlab.widgets import timeline as module
 from pagedlab.widgets.timeline import LOOKS, Timeline
 

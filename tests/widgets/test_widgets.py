@@ -19,7 +19,7 @@ from pagedlab import BlockPool, BlockTable
 from pagedlab.lessons import broken
 from pagedlab.lessons.colors import sequence_color
 from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget, LiveGrid
-from pagedlab.widgets import live_grid as live_module
+from pagedlab.widgets import engine_view as live_module
 from pagedlab.widgets.reading import runs
 
 
