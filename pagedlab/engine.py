@@ -246,6 +246,7 @@ class LLM:
             return plan, [], [], True
         try:
             self.cache.copy_blocks(plan.copies)
+            plan.copies = []
             if self.windows and self.windows.start(plan, params):
                 going = self.windows.next()
                 assert going is not None

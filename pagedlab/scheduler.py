@@ -107,7 +107,7 @@ class Scheduler:
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest, or the one in the making
         self._budget = 0  # tokens that the plan may still take
-        self._owed: list[BlockCopy] = []  # copies of a step that failed: the tables have their new blocks already
+        self._owed: list[BlockCopy] = []  # copies that a failed step left: the tables have their new blocks already
 
     # ------------------------------------------------------------------ what a policy decides
 
@@ -198,8 +198,8 @@ class Scheduler:
     def undo(self, plan: Schedule) -> None:
         """Take back the slots of a step that failed: no table may claim KV that was never computed.
 
-        Who came or went stays so. Copies stay due: doing one twice is harmless, since nothing is written in
-        between but what is computed again.
+        Who came or went stays so. Copies that are still in the plan stay due; whoever has done them takes them out,
+        since the blocks that they were made from may have been written since.
         """
         for chunk in plan.chunks:
             chunk.sequence.table.truncate(chunk.start)
