@@ -282,10 +282,14 @@ async def blocks(serving: Shared, tenant: Tenant) -> JSONResponse:
     return JSONResponse(await serving.engine.call(lambda llm: serving.frame(view, tenant)))
 
 
-async def page(request: Request) -> FileResponse:
+async def page(request: Request) -> Response:
     """A file of the live page. It holds no data; those come from /blocks, with a key where keys are asked for."""
     policy = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data:"}
-    return FileResponse(WIDGETS / PAGE[request.url.path], headers=policy)
+    if (name := PAGE[request.url.path]).endswith(".js"):
+        from pagedlab.widgets.page import script
+
+        return Response(script(name[:-3]), media_type="text/javascript", headers=policy)
+    return FileResponse(WIDGETS / name, headers=policy)
 
 
 # The app ------------------------------------------------------------------------------------------------------

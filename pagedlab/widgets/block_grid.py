@@ -10,7 +10,6 @@ differs. block_grid.js and block_grid.css draw; nothing about blocks is decided 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -20,18 +19,18 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
 from pagedlab.lessons.memory import MODELS
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
+from pagedlab.widgets.page import script, style
 from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.session import Session
 
-_HERE = Path(__file__).parent
 LOG_WINDOW = 60  # entries of the log that travel with a state
 
 
 class BlockGrid(anywidget.AnyWidget):
     """What the interactive and the live grid have in common: the page's code, `state`, and a picture."""
 
-    _esm: Any = _HERE / "block_grid.js"
-    _css: Any = _HERE / "block_grid.css"
+    _esm: Any = script("block_grid")
+    _css: Any = style("block_grid")
     setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models, whether it is live
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 

@@ -1,7 +1,7 @@
 // The closing quiz: an answer unfolds and says why it is right or wrong, and the others fold. No kernel is needed.
 
 function render({ model, el }) {
-  const root = document.createElement("div");
+  const root = makeRoot("quiz");
   root.className = "pq-root";
   root.innerHTML = model.get("page");
   const boxes = [...root.children].map((box) => [...box.querySelectorAll("details")]);
@@ -15,8 +15,6 @@ function render({ model, el }) {
     answer.open = a === model.get("chosen")[q];
   }));
 
-  // The notebook has shortcuts on single keys: b inserts a cell, d d deletes one.
-  root.addEventListener("keydown", (event) => event.key !== "Tab" && event.stopPropagation());
   model.on("change:chosen", draw);
   el.append(root);
   draw();

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
 from pagedlab.lessons.quiz import Question, quiz_of
-
-HERE = Path(__file__).parent
+from pagedlab.widgets.page import script, style
 
 
 class Quiz(anywidget.AnyWidget):
@@ -21,8 +19,8 @@ class Quiz(anywidget.AnyWidget):
     chosen  the number of the answer that is unfolded for each question, None where none is
     """
 
-    _esm = HERE / "quiz.js"
-    _css = HERE / "quiz.css"
+    _esm = script("quiz")
+    _css = style("quiz")
     page: Any = traitlets.Unicode().tag(sync=True)
     chosen: Any = traitlets.List().tag(sync=True)
 

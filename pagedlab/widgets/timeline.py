@@ -9,7 +9,6 @@ timeline.js draws the rows, on top of block_grid.js. Moving `step` seeks in the 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import traitlets
@@ -17,9 +16,9 @@ import traitlets
 from pagedlab.lessons.colors import HATCHES, NEUTRAL, sequence_look
 from pagedlab.lessons.timeline import KINDS, Recording
 from pagedlab.widgets.engine_view import LiveGrid
+from pagedlab.widgets.page import script, style
 from pagedlab.widgets.picture import TimelinePicture
 
-_HERE = Path(__file__).parent
 MAX_STEPS, MAX_ROWS = 1200, 64  # what is drawn; the recording goes on
 
 # Colour and pattern of each kind, named as in colors.HATCHES. What computes nothing is pale.
@@ -46,8 +45,8 @@ class Timeline(LiveGrid):
     Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the end of the block.
     """
 
-    _esm = "".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("block_grid", "timeline"))
-    _css = "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("block_grid", "timeline"))
+    _esm = script("block_grid", "timeline")
+    _css = style("block_grid", "timeline")
     run = traitlets.Dict().tag(sync=True)  # see `_run`
     step = traitlets.Int(0).tag(sync=True)
 
