@@ -1,4 +1,4 @@
-"""Everything is in pyproject.toml but one thing: a wheel carries what pagedlab reads from data/, as pagedlab/data/."""
+"""All is in pyproject.toml but this: what pagedlab and its notebooks read goes into the wheel as pagedlab/data/."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 CARRIED = {
-    "traces": ["*.csv", "README.md"],
-    "tiny-qwen2": ["*config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors", "README.md"],
+    "benchmarks": ["attention.py", "attention_methods.py", "machine.py", "serving.py"],  # 07 and 10 run them
+    "data/results": ["*.json", "README.md"],
+    "data/traces": ["*.csv", "README.md"],
+    "data/tiny-qwen2": ["*config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors", "README.md"],
 }
 
 
 class BuildWithData(build_py):
-    """A checkout, and so an editable install, reads data/ itself."""
+    """A checkout, and so an editable install, reads data/ and benchmarks/ themselves."""
 
     def run(self) -> None:
         super().run()
         for folder, patterns in CARRIED.items() if not self.editable_mode else ():
-            target = Path(self.build_lib, "pagedlab", "data", folder)
+            target = Path(self.build_lib, "pagedlab", "data", Path(folder).name)
             target.mkdir(parents=True, exist_ok=True)
             for pattern in patterns:
-                files = list((ROOT / "data" / folder).glob(pattern))
+                files = list((ROOT / folder).glob(pattern))
                 if not files:
-                    raise FileNotFoundError(f"no data/{folder}/{pattern} to pack: this is not a whole checkout")
+                    raise FileNotFoundError(f"no {folder}/{pattern} to pack: this is not a whole checkout")
                 for file in files:
                     shutil.copy2(file, target)
 

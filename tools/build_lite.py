@@ -44,7 +44,7 @@ DEPENDS = {
     "ipywidgets": ["comm", "jupyterlab-widgets", "ipython", "traitlets"],
     "pagedlab": ["anywidget", "matplotlib", "numpy", "pillow", "xxhash"],
 }
-TOO_LARGE = "pagedlab/data/tiny-qwen2/"  # no use without PyTorch
+TOO_LARGE = ("pagedlab/data/tiny-qwen2/", "pagedlab/data/benchmarks/")  # no use without PyTorch
 SETTINGS = {
     "appName": "pagedlab",
     "exposeAppInBrowser": True,  # for the tests
@@ -199,7 +199,6 @@ def build(output: Path, cache: Path) -> None:
         contents = lite / "files"
         names = [f"{name}.ipynb" for name in NOTEBOOKS]
         linked = convert(ROOT / "notebooks", names, contents / "notebooks")
-        shutil.copytree(ROOT / "data" / "results", contents / "data" / "results")  # notebook 05 reads some of them
         for path in (file.removeprefix("../") for file in sorted(linked)):
             (contents / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / path, contents / path)
