@@ -1,0 +1,92 @@
+"""Execute notebooks and say how long they take: a table of seconds in all, the longest cell, the longest silence.
+
+python tools/time_notebooks.py [--out FOLDER] [--over 3] notebooks/08_qwen.ipynb ...
+
+Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names; --out keeps what was
+executed, also of a notebook that failed. A silence is time in which a cell prints, draws and moves nothing. --over N
+lists every cell of more than N seconds. Only nbclient and ipykernel are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+
+class Timed(NotebookClient):
+    """Remembers of each cell its seconds, and the longest time between two messages of it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.seconds: dict[int, float] = {}
+        self.silence: dict[int, float] = {}
+
+    def process_message(self, msg: dict[str, Any], cell: nbformat.NotebookNode, cell_index: int) -> Any:
+        self.heard(cell_index)
+        return super().process_message(msg, cell, cell_index)
+
+    def heard(self, index: int) -> None:
+        now = time.perf_counter()
+        self.silence[index] = max(self.silence.get(index, 0.0), now - self.last)
+        self.last = now
+
+    async def async_execute_cell(self, cell: nbformat.NotebookNode, cell_index: int, **options: Any) -> Any:
+        self.last = start = time.perf_counter()
+        try:
+            return await super().async_execute_cell(cell, cell_index, **options)
+        finally:
+            self.heard(cell_index)
+            self.seconds[cell_index] = time.perf_counter() - start
+
+
+def measure(path: Path, out: Path | None) -> tuple[Timed, str]:
+    """Execute one notebook in an empty folder; the error, if one ended it."""
+    notebook, error = nbformat.read(path, as_version=4), ""
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = ["--log-level=ERROR"]
+        client = Timed(notebook, timeout=1800, resources={"metadata": {"path": folder}}, extra_arguments=quiet)
+        try:
+            client.execute()
+        except CellExecutionError as failed:
+            error = f"{failed.ename}: {failed.evalue}"
+    if out:
+        out.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, out / path.name)
+    return client, error
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for the executed notebooks")
+    parser.add_argument("--over", type=float, default=20.0, help="list cells that take longer, in seconds (20)")
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    model = os.environ.get("PAGEDLAB_MODEL", "")
+    if model and Path(model).expanduser().exists():
+        model = os.environ["PAGEDLAB_MODEL"] = str(Path(model).expanduser().resolve())
+    print(f"PAGEDLAB_MODEL={model}, load {os.getloadavg()[0]:.1f} at the start")
+    print(f"{'notebook':28}{'seconds':>9}{'longest cell':>22}{'longest silence':>22}", flush=True)
+    bad = 0
+    for path in arguments.notebooks:
+        client, error = measure(path, arguments.out)
+        longest, quiet = (max(times.items(), key=lambda item: item[1]) for times in (client.seconds, client.silence))
+        worst = "".join(f"{t:10.1f} s in cell {i:3}" for i, t in (longest, quiet))
+        print(f"{path.stem:28}{sum(client.seconds.values()):9.1f}{worst}  {error}", flush=True)
+        for index, t in client.seconds.items():
+            if t > arguments.over:
+                print(f"    cell {index}: {t:.1f} s, silent for {client.silence[index]:.1f}", flush=True)
+        bad += bool(error)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
