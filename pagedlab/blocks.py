@@ -266,12 +266,12 @@ class BlockTable:
         last_is_partial = self.num_tokens % size != 0
         must_copy = last_is_partial and self.pool.refcount(self.block_ids[-1]) > 1
         needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
-        if needed > self.pool.num_free:
+        if needed and needed > self.pool.num_free:
             raise OutOfBlocks(
                 f"{n} more tokens need {needed} blocks and {self.pool.num_free} of {self.pool.num_blocks} are free; "
                 "free a sequence, or make the pool larger"
             )
-        fresh = self._take(needed, self.pool.allocate)
+        fresh = self._take(needed, self.pool.allocate) if needed else []
         copies = []
         if must_copy:
             copies.append(self.copy_last(fresh.pop(0)))

@@ -24,7 +24,7 @@ from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.choice import Draw, next_tokens
-from pagedlab.interrupts import Held, atomic, let_through
+from pagedlab.interrupts import Held, LetThrough, atomic
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Job, Stats, Stream
 from pagedlab.prefix import PrefixCache
@@ -188,7 +188,7 @@ class LLM:
         if self.speculation:
             self.speculation.refuse(params)
         with Held() as hold:
-            with let_through():  # a long text takes its time
+            with LetThrough():  # a long text takes its time
                 ids = self.model.checked_ids(prompt)
             max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
             request_id = next(self._ids)
@@ -233,7 +233,7 @@ class LLM:
 
     def _compute(self) -> tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]:
         """A step's or window's plan, what `next_tokens` says of it, and whether its blocks are registered."""
-        with let_through():
+        with LetThrough():
             pass  # an interrupt that waits is raised here, where nothing of this step has happened
         if self.windows and (going := self.windows.next()):
             return *going, [], False
@@ -251,7 +251,7 @@ class LLM:
                 going = self.windows.next()
                 assert going is not None
                 return *going, [], False
-            with let_through():
+            with LetThrough():
                 logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
             check = self.speculation.check if self.speculation and self.speculation.drafts else None
             if not check:

@@ -2,24 +2,18 @@
 
 Ctrl-C and the notebook's stop button are a signal, SIGINT, and Python raises KeyboardInterrupt wherever the main thread
 happens to be: between taking a block and noting whose it is, say. Inside `Held` the signal is noted, and raised at the
-end. What takes long and changes no books, the model's forward pass, runs inside `let_through`.
+end. What takes long and changes no books, the model's forward pass, runs inside `LetThrough`.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from _signal import getsignal as get_handler  # signal's own two, without their conversions to enums and back,
+from _signal import signal as set_handler  # which take ten times as long
+from collections.abc import Callable
 from functools import partial, wraps
 from threading import get_ident, main_thread
 from typing import Any, TypeVar
-
-try:  # the same two without their conversions to enums and back, which take ten times as long
-    from _signal import getsignal as get_handler
-    from _signal import signal as set_handler
-except ImportError:
-    from signal import getsignal as get_handler
-    from signal import signal as set_handler
 
 R = TypeVar("R")
 MAIN = main_thread().ident
@@ -28,23 +22,28 @@ MAIN = main_thread().ident
 class _Main:
     """Of the main thread, which alone gets signals."""
 
-    holding = False
-    came = False  # a signal, while holding
-    handler: Any = None  # who is in charge of it otherwise
+    __slots__ = ("came", "handler", "holding")
+
+    def __init__(self) -> None:
+        self.holding = self.came = False  # came: a signal, while holding
+        self.handler: Any = None  # who is in charge of it otherwise
+
+
+_main = _Main()
 
 
 def _note(number: int, frame: Any) -> None:
-    if _Main.holding:
-        _Main.came = True
+    if _main.holding:
+        _main.came = True
     else:
-        _Main.holding = True  # what is raised now passes through code that puts books in order
-        _Main.handler(number, frame)
+        _main.holding = True  # what is raised now passes through code that puts books in order
+        _main.handler(number, frame)
 
 
 def _deliver() -> None:
-    if _Main.came:
-        _Main.came = False
-        _Main.handler(signal.SIGINT, None)
+    if _main.came:
+        _main.came = False
+        _main.handler(signal.SIGINT, None)
 
 
 class Held:
@@ -54,19 +53,21 @@ class Held:
     `Held`, in other threads, and where SIGINT has no handler of Python's.
     """
 
+    __slots__ = ("_holds", "_outermost", "undo")
+
     def __enter__(self) -> Held:
         self.undo: Callable[[], object] | None = None
         handler = get_handler(signal.SIGINT)
         self._outermost = handler is not _note
-        self._holds = (self._outermost or not _Main.holding) and get_ident() == MAIN and callable(handler)
+        self._holds = (self._outermost or not _main.holding) and get_ident() == MAIN and callable(handler)
         if self._holds:
             try:
                 if self._outermost:
-                    _Main.came, _Main.handler = False, handler
-                _Main.holding = True
+                    _main.came, _main.handler = False, handler
+                _main.holding = True
                 set_handler(signal.SIGINT, _note)
             except BaseException:  # one came just before
-                _Main.holding = False
+                _main.holding = False
                 raise
         return self
 
@@ -74,28 +75,30 @@ class Held:
         if self._holds:
             try:
                 if self._outermost:
-                    set_handler(signal.SIGINT, _Main.handler)
-                _Main.holding = False
+                    set_handler(signal.SIGINT, _main.handler)
+                _main.holding = False
                 _deliver()
             except BaseException:  # one came, before or just now
-                _Main.holding = False
+                _main.holding = False
                 if self.undo and kind is None:
                     self.undo()
                 raise
 
 
-@contextmanager
-def let_through() -> Iterator[None]:
+class LetThrough:
     """Inside `Held`: interrupts are raised at once, one that has come already too, until the end of this."""
-    if not _Main.holding or get_ident() != MAIN:
-        yield
-        return
-    _deliver()
-    _Main.holding = False
-    try:
-        yield
-    finally:
-        _Main.holding = True
+
+    __slots__ = ("_lets",)
+
+    def __enter__(self) -> None:
+        self._lets = _main.holding and get_ident() == MAIN
+        if self._lets:
+            _deliver()
+            _main.holding = False
+
+    def __exit__(self, *_: object) -> None:
+        if self._lets:
+            _main.holding = True
 
 
 def atomic(undo: Callable[[Any, Any], object] | None = None) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -107,8 +110,8 @@ def atomic(undo: Callable[[Any, Any], object] | None = None) -> Callable[[Callab
     def decorate(method: Callable[..., R]) -> Callable[..., R]:
         @wraps(method)
         def whole(self: Any, *args: Any, **options: Any) -> R:
-            if _Main.holding:
-                return method(self, *args, **options)
+            if _main.holding:  # as it is nearly always; without keywords in half the time
+                return method(self, *args, **options) if options else method(self, *args)
             with Held() as hold:
                 result = method(self, *args, **options)
                 if undo:

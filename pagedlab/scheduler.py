@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pagedlab.arguments import one_of, whole
 from pagedlab.blocks import BlockCopy, OutOfBlocks, Pool, blocks_for
+from pagedlab.interrupts import atomic
 from pagedlab.prefix import PrefixCache
 from pagedlab.request import Parked, Request, Sequence, common_prefix
 
@@ -149,6 +150,7 @@ class Scheduler:
             )
         self.waiting.append(request)
 
+    @atomic(lambda scheduler, plan: scheduler.undo(plan))
     def schedule(self) -> Schedule:
         """Choose the next step's tokens and give them slots. Empty only when nothing is left to do.
 

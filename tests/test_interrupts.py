@@ -27,7 +27,7 @@ from conftest import LONG_RUN, OPERATIONS
 import pagedlab
 from pagedlab import LLM, BlockPool, BlockTable, Completion, SamplingParams
 from pagedlab.batch import Batch
-from pagedlab.interrupts import Held, atomic, let_through
+from pagedlab.interrupts import Held, LetThrough, atomic
 from pagedlab.model import Model
 from pagedlab.prefix import PrefixCache
 
@@ -250,11 +250,11 @@ def test_holding_and_letting_through() -> None:
             done.append("after the first")
             with Held():
                 done.append("inside another")
-            with let_through():
+            with LetThrough():
                 done.append("never")
 
     def held_again() -> None:
-        with Held(), let_through():
+        with Held(), LetThrough():
             with Held():
                 signal.raise_signal(signal.SIGINT)
                 done.append("held again")
