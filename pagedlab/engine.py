@@ -256,7 +256,7 @@ class LLM:
             check = self.speculation.check if self.speculation and self.speculation.drafts else None
             if not check:
                 self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
-            speaking = [chunk for chunk in plan.chunks if chunk.is_last]
+            speaking = [chunk for chunk in plan.chunks if chunk.num_rows]
             return plan, *next_tokens(logits, speaking, params, check), not check
         except BaseException:
             self.scheduler.undo(plan)
@@ -280,7 +280,7 @@ class LLM:
             # All forks first: a text that ends with its first token frees the blocks its siblings start from.
             texts = [jobs[draw.request].fork(draw.sequence) if draw.nth else draw.sequence for draw in draws]
             pairs = zip(draws, texts, strict=True)
-            new = sum(jobs[draw.request].extend(text, draw.tokens, draw.logprobs, now) for draw, text in pairs)
+            new = sum(jobs[draw.request].extend(text, draw, now) for draw, text in pairs)
             new += sum(jobs[request].search(logprobs, now) for request, logprobs in searches)
         except BaseException:
             self.drop(completions)

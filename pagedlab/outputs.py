@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from pagedlab.beam import BeamSearch, advance_beams
+from pagedlab.choice import Draw
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.interrupts import Held
 from pagedlab.model import Model
 from pagedlab.request import Request, Sequence
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Schedule
 
 
@@ -25,11 +26,13 @@ class Output:
     "abort": somebody called `abort`. cumulative_logprob: sum of the tokens' log-probabilities (natural log).
     score: of a beam that has ended, its log-probability over its length to the power of length_penalty.
     detokenizer: hands the text out in pieces; None where nobody asked for that, and there are no stop strings.
+    logprobs: one each token, None where `SamplingParams.logprobs` is.
     """
 
     _sequence: Sequence
     detokenizer: Detokenizer | None
     _decode: Callable[[list[int]], str]
+    logprobs: list[TokenLogprob] | None = None
 
     @property
     def token_ids(self) -> list[int]:
@@ -62,7 +65,8 @@ class Completion:
     """What came of one prompt: `n` outputs, or the beams with the best first. `finished` once every one of them is.
 
     added and times: when the request came, and when its texts took their first, second, ... token, on the clock of
-    `time.perf_counter`. So the time to first token is `times[0] - added`.
+    `time.perf_counter`. So the time to first token is `times[0] - added`. prompt_logprobs: one each of its tokens but
+    the first, which has None, since nothing stands before it; None in place of the list where nobody asked.
     """
 
     request_id: int
@@ -70,6 +74,7 @@ class Completion:
     outputs: list[Output]
     added: float = 0.0
     times: list[float] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
     @property
     def finished(self) -> bool:
@@ -89,6 +94,8 @@ class Job:
     def __post_init__(self) -> None:
         p, most = self.params, self.request.max_tokens
         self.ends = frozenset() if p.ignore_eos else self.model.eos_token_ids
+        if p.prompt_logprobs is not None:
+            self.completion.prompt_logprobs, self.request.sequences[0].score_from = [None], 0
         if p.beam_width:
             self.beams = BeamSearch(p.beam_width, most, self.ends, p.length_penalty, p.early_stopping)
 
@@ -96,7 +103,8 @@ class Job:
         """Hand a text out, in pieces if that is wanted."""
         needs_pieces = stream or self.params.stop
         detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop)) if needs_pieces else None
-        self.completion.outputs.append(Output(text, detokenizer, self.model.decode))
+        told: list[TokenLogprob] | None = None if self.params.logprobs is None else []
+        self.completion.outputs.append(Output(text, detokenizer, self.model.decode, told))
 
     def fork(self, first: Sequence) -> Sequence:
         """One more text that continues the same prompt, over the same blocks."""
@@ -106,14 +114,20 @@ class Job:
         self.show(text)
         return text
 
-    def extend(self, text: Sequence, tokens: list[int], logprobs: list[float], now: float) -> int:
+    def extend(self, text: Sequence, draw: Draw, now: float) -> int:
         """Add the new tokens to their text, up to the first that ends it, and return how many those are."""
-        times = self.completion.times
-        detokenizer = self.completion.outputs[self.request.sequences.index(text)].detokenizer
+        times, scores = self.completion.times, self.completion.prompt_logprobs
+        output = self.completion.outputs[self.request.sequences.index(text)]
+        detokenizer = output.detokenizer
         text.drop_draft()  # what was accepted of it is among the new tokens
-        for taken, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True), 1):
+        if scores is not None and text.score_from is not None:
+            scores += draw.scored
+            text.score_from = None if draw.tokens else len(scores) - 1
+        for taken, (token, logprob) in enumerate(zip(draw.tokens, draw.logprobs, strict=True), 1):
             text.token_ids.append(token)
             text.cumulative_logprob += logprob
+            if output.logprobs is not None:
+                output.logprobs.append(draw.said[taken - 1])
             if text.num_outputs > len(times):
                 times.append(now)
             if detokenizer and token not in self.ends:
@@ -127,7 +141,7 @@ class Job:
                     detokenizer.finish(self.model.decode(text.output_ids))
                 text.table.free()
                 return taken
-        return len(tokens)
+        return len(draw.tokens)
 
     def search(self, logprobs: torch.Tensor, now: float) -> int:
         """Move a beam search on by one token: its outputs are then the beams that go on, or the best that ended.

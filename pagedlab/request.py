@@ -22,6 +22,7 @@ class Sequence:
     cumulative_logprob: float = 0.0
     score: float | None = None  # of a beam that has ended
     num_draft: int = 0  # tokens at the end that are only proposed, see speculative.py; none between steps
+    score_from: int | None = None  # the prompt's tokens behind this position still want a log-probability
 
     @property
     def num_uncomputed(self) -> int:

@@ -6,10 +6,10 @@ or on what was drawn before. So a request gives the same text alone, in a crowd,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,11 @@ def _checked(default: Any, check: Callable[..., Any], *limits: Any, **more: Any)
     return field(default=default, metadata={"check": lambda name, value: check(name, value, *limits, **more)})
 
 
+def _or_none(name: str, value: Any) -> int | None:
+    """A whole number, or None."""
+    return None if value is None else whole(name, value)
+
+
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     """One text or several, none of them empty."""
     texts = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
@@ -46,7 +51,9 @@ class SamplingParams:
     probability. n: how many texts to draw; they share the prompt's blocks, and text i draws with seed + i.
     beam_width: above 0, search for that many likeliest texts instead; length_penalty and early_stopping are
     its rules, see `pagedlab.beam`. stop: strings that end the text, not part of it. ignore_eos: go on to
-    max_tokens whatever the model says. seed: makes draws repeatable; None takes one from the engine's own.
+    max_tokens whatever the model says. seed: makes draws repeatable; None takes one from the engine's own. logprobs:
+    tell of each new token, prompt_logprobs of each token of the prompt, its log-probability and that of so many of the
+    likeliest in its place, as the model itself says: before temperature, top_k and top_p. None tells nothing.
     """
 
     max_tokens: int = _checked(64, whole, 1)
@@ -57,9 +64,16 @@ class SamplingParams:
     beam_width: int = _checked(0, whole)
     stop: tuple[str, ...] | str = _checked((), _texts)
     ignore_eos: bool = _checked(False, one_of, (False, True))
-    seed: int | None = _checked(None, lambda name, value: None if value is None else whole(name, value))
+    seed: int | None = _checked(None, _or_none)
     length_penalty: float = _checked(1.0, real, -10, 10)
     early_stopping: bool | Literal["never"] = _checked(False, one_of, (False, True, "never"))
+    logprobs: int | None = _checked(None, _or_none)
+    prompt_logprobs: int | None = _checked(None, _or_none)
+
+    @property
+    def tells(self) -> bool:
+        """Whether log-probabilities are asked for."""
+        return self.logprobs is not None or self.prompt_logprobs is not None
 
     @property
     def num_texts(self) -> int:
@@ -71,8 +85,9 @@ class SamplingParams:
             object.__setattr__(self, each.name, each.metadata["check"](each.name, getattr(self, each.name)))
         if self.temperature == 0 and self.n > 1:
             raise ValueError(f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 or n=1")
-        if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop):
-            raise ValueError("beam search looks for the likeliest texts: it takes n=1, temperature=0, no stop strings")
+        if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop or self.tells):
+            takes = "n=1, temperature=0, no stop strings, no logprobs"
+            raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
@@ -146,6 +161,25 @@ def choose(
         drawn = invert(probs, uniform(seeds, positions))
         tokens = torch.where(temperature > 0, drawn, tokens)
     return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
+
+
+class TokenLogprob(NamedTuple):
+    """How likely the model held a token (natural log), and the likeliest in its place, best first."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+def likelihoods(logits: Tensor, asked: Sequence[tuple[int, int, int]]) -> Iterator[TokenLogprob]:
+    """For each (row, token, k): how likely the token is in that row of logits [R, V], and the k likeliest there."""
+    for part in (asked[i : i + 256] for i in range(0, len(asked), 256)):  # the rest of the rows may be many
+        rows, tokens, counts = zip(*part, strict=True)
+        logprobs = torch.log_softmax(logits[torch.tensor(rows, device=logits.device)].float(), dim=1)
+        own = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
+        ids, best = (x.tolist() for x in reversed(logprobs.topk(min(max(counts), logits.shape[1]), dim=1)))
+        for i, (_, token, k) in enumerate(part):
+            yield TokenLogprob(token, own[i], list(zip(ids[i], best[i], strict=True))[:k])
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:

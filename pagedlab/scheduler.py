@@ -25,6 +25,7 @@ from pagedlab.request import Parked, Request, Sequence, common_prefix
 
 How = Literal["recompute", "swap"]
 _arrival = attrgetter("request_id")
+MOST_SCORED = 1024  # prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
 
 
 class Swapper(Protocol):
@@ -47,13 +48,19 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits that are wanted: at the last known token, if it is here, and at each drafted one behind it."""
+        """Rows of logits that are wanted, up to the end: the next ones, and those that score the prompt."""
+        first = self.sequence.score_from
+        return self.num_next if first is None else max(0, self.stop - max(self.start, first))
+
+    @property
+    def num_next(self) -> int:
+        """Rows that next tokens come from: at the last known token, if it is here, and each drafted one behind it."""
         return max(0, self.stop - self.sequence.num_known + 1)
 
     @property
     def is_last(self) -> bool:
         """Whether the text is computed to its end with this chunk, so that its next token can be chosen."""
-        return self.num_rows > 0
+        return self.num_next > 0
 
 
 class Preemption(NamedTuple):
@@ -107,7 +114,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest, or the one in the making
-        self._budget = 0  # tokens that the plan may still take
+        self._budget = self._scored = 0  # tokens that the plan may still take, and those of them with rows of logits
         self._owed: list[BlockCopy] = []  # copies that a failed step left: the tables have their new blocks already
 
     # ------------------------------------------------------------------ what a policy decides
@@ -157,7 +164,7 @@ class Scheduler:
         Who runs goes on; if nobody had to give way, others come in: nobody new before all who gave way are back.
         """
         self.plan = plan = Schedule(copies=self._owed)
-        self._owed, self._budget = [], self.max_batch_tokens
+        self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
         try:
             for request in tuple(self.running):
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
@@ -224,7 +231,9 @@ class Scheduler:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
         if len(request.sequences) > 1:
             self._rejoin(request)
-        while not self._fits(wanted := request.next_tokens(self._budget)):
+        scored = request.sequences[0].score_from is not None
+        most = min(self._budget, self._scored) if scored else self._budget
+        while not self._fits(wanted := request.next_tokens(most)):
             victim = self.victim()
             self._preempt(victim)
             if victim is request:
@@ -235,6 +244,7 @@ class Scheduler:
             self.plan.copies += text.table.append(n)
             self.plan.chunks.append(Chunk(request, text, start, stop))
             self._budget -= n
+            self._scored -= n * scored
             if announce and stop // size > start // size:  # a reader's cache need not have it
                 known = text.token_ids[: min(stop, text.num_known)]  # what is drafted may be wiped
                 self.plan.making |= dict.fromkeys(announce(text.table, known, salt=request.salt), request)
@@ -314,8 +324,8 @@ class Scheduler:
         self.waiting.remove(request)
         insort(self.running, request, key=_arrival)
         self.plan.admitted.append(request)
-        if self.prefix_cache is not None:
-            first = request.unfinished[0]
+        first = request.unfinished[0]
+        if self.prefix_cache is not None and first.score_from is None:  # what is found would give no logits
             # One token at least is left to compute, or there would be no logits to go on from.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
             self.cached_tokens += first.table.num_tokens
@@ -339,8 +349,8 @@ class Scheduler:
 
     def _shared_blocks(self, request: Request) -> int:
         """Blocks that the prefix cache has for the request and that others hold anyway."""
-        in_use = getattr(self.prefix_cache, "in_use", None)  # a reader's cache need not have it
-        return in_use(request.unfinished[0].token_ids, leave=1, salt=request.salt) if in_use else 0
+        first, in_use = request.unfinished[0], getattr(self.prefix_cache, "in_use", None)  # a reader's need not have it
+        return in_use(first.token_ids, leave=1, salt=request.salt) if in_use and first.score_from is None else 0
 
     def _has_room(self, request: Request) -> bool:
         if sum(r.num_texts for r in self.running) + request.num_texts > self.max_sequences:

@@ -83,6 +83,7 @@ class Windows:
 
 
 def _can_run_ahead(chunk: Chunk, params: SamplingParams) -> bool:
-    """Whether the chunk is one step of plain decoding: no prompt, no draft, no fork, no beam, no sorting."""
+    """Whether the chunk is one step of plain decoding: no prompt, no draft, no fork, no beam, no sorting, nothing to tell."""
     one = chunk.is_last and chunk.stop - chunk.start == 1 and not chunk.sequence.num_draft
-    return one and not (chunk.request.texts_to_fork or params.beam_width or params.top_k or params.top_p < 1)
+    sorts = params.top_k or params.top_p < 1 or params.logprobs is not None
+    return one and not (chunk.request.texts_to_fork or params.beam_width or sorts)

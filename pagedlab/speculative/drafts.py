@@ -142,7 +142,7 @@ class DraftModel(Drafter):
                 for row, q in zip(warm, probabilities(logits[warm], [asked[row] for row in warm]), strict=True):
                     probs[draws[row].sequence].append(q)
                 chunks = []
-                for request, branch, _, tokens, _ in draws:
+                for request, branch, _, tokens, *_ in draws:
                     branch.token_ids += tokens
                     length, ask = len(branch.token_ids), branches[branch]
                     if length - len(ask.text.token_ids) < ask.limit and self._room(branch):
