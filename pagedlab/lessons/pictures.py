@@ -1,0 +1,308 @@
+"""The pictures that open a notebook: SVG as text, which `widgets.explore` shows and draws again.
+
+Elements that share a word of `data-link` light together; `data-say` is what the line below says of one.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
+from textwrap import wrap
+
+from pagedlab.lessons.colors import sequence_color
+
+INK, SOFT, LINE = "var(--ink, #1f2328)", "var(--soft, #5f6772)", "var(--line, #c9cdd2)"
+CARD, WRONG, BOLD = "var(--card, #fff)", sequence_color(5), "font-weight:700"
+FONT = "ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+
+# What all are drawn with ---------------------------------------------------------------------------------------
+
+
+def svg(width: int, height: float, parts: Iterable[str]) -> str:
+    """The drawing, as wide as there is room and never wider than `width` pixels."""
+    size = f'viewBox="-2 0 {width + 4} {height:.0f}" width="100%" style="max-width:{width}px;font-family:{FONT}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">{"".join(parts)}</svg>'
+
+
+def box(
+    x: float, y: float, w: float, h: float, color: str = "none", share: float = 1, edge: str = "none", look: str = ""
+) -> str:
+    """A rectangle in a share of a colour."""
+    style = f"fill:{color};fill-opacity:{share};stroke:{edge};{look}"
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="3" style="{style}"/>'
+
+
+def label(x: float, y: float, text: str, size: float = 12, color: str = INK, within: float = 0, look: str = "") -> str:
+    """Text on the line `y`; if it would be wider than `within` it is squeezed into that."""
+    squeeze = f' textLength="{within:.0f}" lengthAdjust="spacingAndGlyphs"' if 0 < within < wide(text, size) else ""
+    style = f'style="fill:{color};{look}" font-size="{size}"{squeeze}'
+    return f'<text x="{x:.1f}" y="{y:.1f}" xml:space="preserve" {style}>{html.escape(text)}</text>'
+
+
+def words(x: float, y: float, texts: Sequence[str], within: float, marked: Collection[int] = ()) -> list[str]:
+    """Words in a row, squeezed into `within`; those with these numbers are marked."""
+    scale, drawn = min(1.0, within / (sum(wide(text, 12) + 6 for text in texts) or 1)), []
+    for i, text in enumerate(texts):
+        look = f"{BOLD};text-decoration:underline 2px {WRONG}" if i in marked else ""
+        drawn.append(label(x, y, text, 12, INK, scale * wide(text, 12), look))
+        x += scale * (wide(text, 12) + 6)
+    return drawn
+
+
+def linked(link: Iterable[object], say: str, *parts: str) -> str:
+    """Parts that light together with all that share a word of `link`."""
+    shared = html.escape(" ".join(map(str, link)))
+    return f'<g data-link="{shared}" data-say="{html.escape(say)}" tabindex="0">{"".join(parts)}</g>'
+
+
+def wide(text: str, size: float) -> float:
+    return 0.602 * size * len(text)
+
+
+def plain(token: str) -> str:
+    """A token as it can be printed, without the blank that most begin with."""
+    return token.replace("\n", "↵").strip() or "␣"
+
+
+# 03: two stories -----------------------------------------------------------------------------------------------
+
+Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
+
+
+def _words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Words without punctuation, each with the numbers of its tokens."""
+    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith((" ", "\n"))]
+    spans = [range(a, b) for a, b in pairwise([*starts, len(tokens)])]
+    return [(re.sub(r"\W", "", "".join(tokens[i] for i in span)), [*span]) for span in spans]
+
+
+def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> str:
+    """Two forks of one beginning, their words in the colour of the block that each lies in, and the blocks.
+
+    right: what they write when nobody forgets to copy. Marked are words that memory does not hold any more, since the
+    other story wrote there, and words that come from the other story.
+    """
+    length = min(len(slots) for _, slots in stories)
+    memory = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}  # the second writes last
+    held = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
+    color = {block: sequence_color(i) for i, block in enumerate(dict.fromkeys(held[0] + held[1]))}
+    lost = {slot for tokens, slots in stories for at, slot in enumerate(slots) if memory[slot] != tokens[at]}
+    strike, frame = f"text-decoration:line-through 2px {WRONG}", "stroke-width:2"
+
+    def block(x: float, y: float, number: int, whose: str) -> str:
+        slots = range(number * size, (number + 1) * size)
+        texts = [plain(memory[slot]) if slot in memory else "·" for slot in slots]
+        drawn = [
+            box(x, y, 344, 40, color[number], 0.22, color[number]),
+            label(x + 8, y + 25, str(number), 12, look=BOLD),
+        ]
+        drawn += words(x + 30, y + 25, texts, 306, [i for i, slot in enumerate(slots) if slot in lost])
+        return linked([f"b{number}"], f"block {number}, {whose}: {' '.join(texts)}", *drawn)
+
+    parts = [label(368, 16, "In both tables", 15, look=BOLD)]
+    said = "The first to write found a block that two tables list, and took a copy. What is shared is only read."
+    if lost:
+        said = "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past of its own."
+        parts += [
+            label(368, 142, "word", 12, look=strike),
+            label(418, 142, "said, then overwritten in memory", 12, SOFT),
+        ]
+        parts += [
+            box(368, 150, 42, 17, edge=WRONG, look=frame),
+            label(418, 163, "taken from the other story", 12, SOFT),
+        ]
+    parts += [label(368, 52 + 20 * i, line, 12.5) for i, line in enumerate(wrap(said, 44))]
+    shared = [number for number in held[0] if number in held[1]]
+    parts += [block(368, 182 + 48 * i, number, "in both tables") for i, number in enumerate(shared)]
+    for me, (tokens, slots) in enumerate(stories):
+        x, y, mine = 736 * me, 52.0, {word for word, _ in _words(right[me][0])}
+        others = {word for word, _ in _words(stories[1 - me][0]) if len(word) > 3 or word[:1].isupper()}
+        taken = {at for word, places in _words(tokens) if word in others - mine for at in places}
+        table = f"table: {' '.join(map(str, held[me]))}"
+        parts += [label(x, 16, f"Story {me}", 15, look=BOLD), label(x + 84, 16, table, 12, SOFT)]
+        left: float = x
+        for at, (token, slot) in enumerate(zip(tokens, slots, strict=True)):
+            width = wide(plain(token), 12.5) + 2
+            left += 5 * token.startswith((" ", "\n"))
+            if left + width > x + 344:
+                left, y = x, y + 25
+            drawn, look = [box(left - 2, y - 14, width + 3, 20, color[slot // size], 0.28)], ""
+            say = f"{plain(token)!r} lies in block {slot // size}"
+            if memory[slot] != token:
+                look, say = strike, f"said {plain(token)!r}; memory holds {plain(memory[slot])!r}, of story {1 - me}"
+            elif at in taken:
+                drawn.append(box(left - 2, y - 14, width + 3, 20, edge=WRONG, look=frame))
+                look, say = BOLD, f"{plain(token)!r} is a word of story {1 - me}; without the accident it is not here"
+            parts.append(
+                linked([f"b{slot // size}"], say, *drawn, label(left, y, plain(token), 12.5, INK, width, look))
+            )
+            left += width
+        own = [number for number in held[me] if number not in shared]
+        parts += [block(x, 182 + 48 * i, number, f"story {me}'s own") for i, number in enumerate(own)]
+        if tokens != right[me][0]:
+            apart = next(
+                at for at, pair in enumerate(zip(*(told for told, _ in right), strict=False)) if len({*pair}) > 1
+            )
+            lines = ["With a copy it writes:", *wrap("".join(right[me][0][apart:]).strip(), 46)]
+            y = 182 + 48 * len(own) + 16
+            parts += [label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)]
+    return svg(1080, 182 + 48 * 5, parts)
+
+
+# 04: a tree of beams -------------------------------------------------------------------------------------------
+
+Beams = list[tuple[list[int], list[int]]]  # of one step, best first: new token ids and block ids of each
+
+
+def parents_of(run: Sequence[Beams]) -> list[list[int]]:
+    """For each step but the first, the beam of the step before that each beam continues."""
+    return [[[ids for ids, _ in old].index(ids[:-1]) for ids, _ in new] for old, new in pairwise(run)]
+
+
+def beam_tree(
+    run: Sequence[Beams], step: int, prompt: Sequence[int], size: int, decode: Callable[[list[int]], str]
+) -> str:
+    """Above, all beams up to a step, token by token, a column a step; below, the blocks that its beams hold.
+
+    A row below is a beam, whose sentence stands in its blocks; a block that several hold is drawn across their rows.
+    """
+    parents, width = parents_of(run)[:step], len(run[0])
+    ranked = [list(range(width))]  # children stand in the order of their parents, so no line crosses another
+    for known in parents:
+        places = [ranked[-1].index(parent) for parent in known]
+        ranked.append(sorted(range(width), key=places.__getitem__))
+    heirs = [{beam: {beam} for beam in range(width)}]  # who of the last step descends from each beam
+    for known in reversed(parents):
+        heirs.insert(0, {parent: {h for b in heirs[0] if known[b] == parent for h in heirs[0][b]} for parent in known})
+    pitch, row, top = 1080 / len(run), 31, 50 + 31 * width
+    chip, lines, parts = pitch - 14, list[str](), list[str]()
+    for t in range(step + 1):
+        for beam, (ids, _) in enumerate(run[t]):
+            x, y, mine = pitch * t + 7, 34 + row * ranked[t].index(beam), sorted(heirs[t].get(beam, ()))
+            if t:
+                before = 34 + row * ranked[t - 1].index(parents[t - 1][beam])
+                look = f"fill:none;stroke:{sequence_color(mine[0]) if mine else LINE};stroke-width:{1 + len(mine)}"
+                lines.append(f'<path d="M{x - 14:.1f} {before}C{x} {before} {x - 14:.1f} {y} {x} {y}" style="{look}"/>')
+            text, at = plain(decode(ids[-1:])), (len(prompt) + t) // size  # the token chosen last is not stored yet
+            blocks = dict.fromkeys(run[step][heir][1][at] for heir in mine if t < step)
+            say = f"{text!r}, chosen at step {t}" + ("" if mine else ": this branch was dropped")
+            say += f", in block {' and '.join(map(str, blocks))}" if blocks else ""
+            drawn = [box(x, y - 12, chip, 24, CARD, 1, LINE)]
+            band = chip / max(1, len(mine))
+            drawn += [box(x + i * band, y - 12, band, 24, sequence_color(h), 0.34) for i, h in enumerate(mine)]
+            left = x + max(2, (chip - wide(text, 12)) / 2)
+            strike = "" if mine else "text-decoration:line-through"
+            drawn.append(label(left, y + 4, text, 12, INK if mine else SOFT, chip - 4, strike))
+            parts.append(linked([f"b{block}" for block in blocks] or [f"t{t}-{beam}"], say, *drawn))
+    parts += _tables(run[step], ranked[step], [*prompt], len(prompt) + len(run), size, decode, top)
+    used = {block for _, blocks in run[step] for block in blocks}
+    said = (
+        f"Step {step}: {len(used)} blocks in use; a copy for each beam would take {sum(len(b) for _, b in run[step])}."
+    )
+    if step:
+        gone = [f"beam {beam} is dropped" for beam in range(width) if beam not in parents[-1]]
+        more = [f"beam {beam} goes on {n} times" for beam, n in Counter(parents[-1]).items() if n > 1]
+        freed = sorted({block for _, blocks in run[step - 1] for block in blocks} - used)
+        said += f" Of the step before, {', '.join(more + gone)}." if gone else " Each beam of the step before goes on."
+        said += f" Free again: block {' and '.join(map(str, freed))}." if freed else ""
+    parts.append(label(0, 14, said, 12.5, INK, 1080, "font-weight:600"))
+    parts.append(
+        label(0, top + 44 * width + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT)
+    )
+    return svg(1080, top + 44 * width + 16, [*lines, *parts])
+
+
+def _tables(
+    beams: Beams,
+    ranked: list[int],
+    prompt: list[int],
+    longest: int,
+    size: int,
+    decode: Callable[[list[int]], str],
+    top: int,
+) -> list[str]:
+    """The blocks of beams, a row each, with the words in them; the full blocks of the prompt as one."""
+    whole, parts = len(prompt) // size, list[str]()
+    tables = {beam: beams[beam][1] for beam in ranked}
+    # Who has a block in common stands together: all its blocks before are common too.
+    order = {(at, block): i for i, beam in reversed([*enumerate(ranked)]) for at, block in enumerate(tables[beam])}
+    ranked = sorted(ranked, key=lambda beam: [order[place] for place in enumerate(tables[beam])])
+    column = 916 / (-(-longest // size) - whole)
+    for at, beam in enumerate(ranked):
+        y, blocks = top + 44 * at, beams[beam][1]
+        name = [label(0, y + 25, f"beam {beam}", 12.5, look=BOLD), box(58, y + 12, 14, 18, sequence_color(beam), 0.6)]
+        parts.append(linked([f"b{block}" for block in blocks], f"beam {beam}: blocks {blocks}"[:-1], *name))
+    first = beams[0][1][:whole]
+    said = f"blocks {first}: the first {whole * size} tokens of the prompt, for all beams"
+    drawn = [box(84, top, 72, 44 * len(ranked) - 6, sequence_color(0), 0.16, LINE), label(90, top + 20, "prompt")]
+    drawn += [label(90, top + 38, f"{whole} blocks", 11.5), label(90, top + 56, f"×{len(ranked)}", look=BOLD)]
+    parts.append(linked([f"b{block}" for block in first], said, *drawn))
+    for place in range(whole, len(beams[0][1])):
+        x, at = 164 + column * (place - whole), 0
+        for block, rows in Counter(
+            tables[beam][place] for beam in ranked
+        ).items():  # those that share one are neighbours
+            mine, y, high = ranked[at : at + rows], top + 44 * at, 44 * rows - 6
+            stored = [*prompt, *beams[mine[0]][0][:-1]][place * size : (place + 1) * size]
+            text, band = " ".join(plain(decode([token])) for token in stored), (column - 6) / rows
+            drawn = [box(x + band * i, y, band, high, sequence_color(beam), 0.3) for i, beam in enumerate(mine)]
+            drawn += [box(x, y, column - 6, high, edge=LINE), label(x + 6, y + 30, text, 12, INK, column - 18)]
+            drawn.append(label(x + 6, y + 13, f"{block} ×{rows}" if rows > 1 else f"{block}", 10.5, look=BOLD))
+            who = " and ".join(map(str, sorted(mine)))
+            parts.append(linked([f"b{block}"], f"block {block}, held by beam {who}: {text}", *drawn))
+            at += rows
+    return parts
+
+
+# 05: two prompts -----------------------------------------------------------------------------------------------
+
+Prompt = tuple[list[str], list[int], list[str]]  # its tokens, its blocks, the names of the full ones
+
+
+def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
+    """Two prompts block by block, in up to four rows of six: a block that both hold is drawn once, across both."""
+    length = len(prompts[1][0])
+    found, most = (sum(map(int.__eq__, *(p[1] for p in prompts))), max(len(p[1]) for p in prompts))
+    said = f"The second prompt has {length} tokens. {found * size} of them stand in the first one's blocks"
+    parts = [label(0, 16, f"{said}; {length - found * size} are to be computed.", 14, INK, 1080, "font-weight:600")]
+    x = 0.0
+    for row, text in enumerate(("in both, stored once", "the first's own", "the second's own")):
+        parts += [box(x, 27, 14, 14, sequence_color(row), 0.6), label(x + 20, 39, text, 12, SOFT)]
+        x += 48 + wide(text, 12)
+    parts += [
+        label(x, 39, "≠", 13, WRONG, look=BOLD),
+        label(x + 16, 39, "same words, other past: other name", 12, SOFT),
+    ]
+    for row, (_, blocks, names) in enumerate(prompts):
+        for place in range(found * row, min(len(blocks), 24)):
+            both, full = place < found, place < len(names)
+            mine, other = (p[0][place * size : (place + 1) * size] for p in (prompts[row], prompts[1 - row]))
+            x, y, high = place % 6 * 180, 54 + place // 6 * 128 + 58 * row, 108 if both else 50
+            color, middle = sequence_color(0 if both else 1 + row), y + high / 2 - 4
+            name = f"block {blocks[place]} · {names[place]}" if full else "not full: no name"
+            drawn = [
+                box(
+                    x,
+                    y,
+                    172,
+                    high,
+                    color,
+                    0.24 * full,
+                    color,
+                    f"stroke-width:2;stroke-dasharray:{'none' if full else 4}",
+                )
+            ]
+            differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
+            drawn += words(x + 8, middle, [plain(token) for token in mine], 158, differ)
+            drawn.append(label(x + 8, middle + 19, name, 11, INK if full else SOFT))
+            say = name + (", in both tables" if both else "")
+            if full and not both and not differ:
+                drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
+                say += "; the same words stand in the other prompt behind another past, so they have another name"
+            parts.append(linked([f"w{place}"], say, *drawn))
+    if most > 24:
+        parts.append(label(0, 54 + 4 * 128 + 4, f"and {most - 24} more blocks", 12, SOFT))
+    return svg(1080, 64 + 128 * max(1, min(4, -(-most // 6))), parts)
