@@ -8,7 +8,8 @@ from __future__ import annotations
 
 SEQUENCE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "||")
-NEUTRAL = "#8A8A8A"  # axes, text and empty memory: at least 3:1 on white and on JupyterLab's dark ground
+NEUTRAL = "#8A8A8A"  # empty memory and other shapes: at least 3:1 on white and on JupyterLab's dark ground
+INK = "#5F6772"  # axes and text of figures, 5.7:1 on their white ground; on a live page it is the theme's
 
 
 def sequence_color(index: int) -> str:

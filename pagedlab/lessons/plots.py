@@ -1,7 +1,7 @@
 """The one figure style, and the pictures that more than one notebook draws.
 
-The ground is transparent and text and axes are mid-grey, so a figure stored in a notebook is legible on a light
-page and on a dark one. Colour is never the only sign: every kind of slot has a hatch too.
+The ground is white and text is dark, so a figure stored in a notebook is legible on a light page and on a dark one.
+Colour is never the only sign: every kind of slot has a hatch too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 
-from pagedlab.lessons.colors import NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
+from pagedlab.lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
 from pagedlab.lessons.simulation import Place, Run
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
+    "figure.facecolor": "white",
     "axes.prop_cycle": plt.cycler(color=SEQUENCE_COLORS),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), NEUTRAL),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.titlesize": "medium",
     "figure.constrained_layout.use": True,
@@ -54,8 +55,7 @@ KIND_LOOKS = {  # what is used is solid, so the eye finds it first
 def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure, Any]:
     """`plt.subplots` in the style of the series; sizes in inches."""
     plt.rcParams.update(STYLE)
-    # No frame, rather than one of colour "none": Jupyter puts a box behind such a figure, black if its ticks are light.
-    return plt.subplots(figsize=(width, height), frameon=False, **subplots)
+    return plt.subplots(figsize=(width, height), **subplots)
 
 
 def _stack(ax: Axes, rows: Mapping[str, Mapping[str, float]], looks: Mapping[str, Any], linewidth: float) -> None:

@@ -1,52 +1,104 @@
-"""A figure with sliders: `explore(draw, block_size=([8, 16, 32], 16))` redraws it whenever one is moved.
+"""A drawing with controls: `explore(draw, block_size=([8, 16, 32], 16))` draws it again whenever one is moved.
 
-What is stored in the notebook is the figure as first drawn, so a page that does not run shows it too.
+A control is `(options, first)` for a slider, a str for a text box, a bool for a switch. `draw` gets them by name and
+returns a matplotlib figure, or an SVG or HTML in the theme's colours, var(--ink), --soft, --ground, --card, --well,
+--line or --accent. In it, elements that share a word of `data-link` light up together when one is pointed at;
+`data-say` is what the line below says then; a click on `data-set="name=value"` sets a control.
+What is stored in the notebook is the drawing as last shown, so a page that does not run shows it too.
 """
 
 from __future__ import annotations
 
 import base64
+import html
 import io
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from typing import Any
 
-import ipywidgets as widgets
+import anywidget
+import traitlets
+
+from pagedlab.lessons.colors import INK
+from pagedlab.widgets.page import script, style
+
+LIGHT = {"ink": "#1f2328", "soft": "#5f6772", "ground": "#fff", "card": "#fff", "well": "#f3f4f6", "line": "#d5d9de"}
+LIGHT |= {"accent": "#1976d2", "bad": "#c62828", "good": "#2e7d32"}  # block_grid.css has them for either theme
 
 
-class Explorer(widgets.VBox):
-    """Sliders above the figure that `draw` returns; each is a keyword of it, given as (options, first value).
+class Explorer(anywidget.AnyWidget):
+    """Controls above what `draw` returns for them; `values` tells how they stand, `set` moves them."""
 
-    `sliders` holds them by name, for a test or a curious reader to move.
-    """
+    _esm: Any = script("explore")
+    _css: Any = style("block_grid", "explore")
+    caption: Any = traitlets.Unicode().tag(sync=True)
+    controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options in words
+    asked: Any = traitlets.Dict().tag(sync=True)  # how the controls stand, a slider's by place, and a running number
+    drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
-    def __init__(self, draw: Callable[..., Any], **choices: tuple[Sequence[Any], Any]) -> None:
-        self._draw = draw
-        # One drawing when the handle is let go, not one for each value on the way.
-        look = {"continuous_update": False, "style": {"description_width": "11em"}, "layout": {"width": "34em"}}
-        self.sliders = {
-            name: widgets.SelectionSlider(options=options, value=value, description=name.replace("_", " "), **look)
-            for name, (options, value) in choices.items()
-        }
-        self.picture = widgets.Image(format="png")
-        super().__init__([*self.sliders.values(), self.picture])
-        for slider in self.sliders.values():
-            slider.observe(self._redraw, names="value")
+    def __init__(self, draw: Callable[..., Any], caption: str = "", **controls: Any) -> None:
+        self._draw, self._options, kinds, at = draw, dict[str, list[Any]](), [], {}
+        for name, given in controls.items():
+            kind = {str: "text", bool: "switch"}.get(type(given), "slider")
+            if kind == "slider":
+                self._options[name], given = list(given[0]), list(given[0]).index(given[1])
+            at[name] = given
+            said = [f"{option:,}" if type(option) is int else str(option) for option in self._options.get(name, ())]
+            kinds.append({"name": name, "kind": kind, "options": said})
+        super().__init__(caption=caption, controls=kinds, asked={"number": 0, "at": at})
         self._redraw()
+        self.observe(self._answer, names="asked")
 
-    def _redraw(self, change: Any = None) -> None:
-        import matplotlib.pyplot as plt
+    @property
+    def values(self) -> dict[str, Any]:
+        """What `draw` is given: each control's value by name."""
+        return {name: self._options[name][at] if name in self._options else at for name, at in self.asked["at"].items()}
 
-        figure = self._draw(**{name: slider.value for name, slider in self.sliders.items()})
-        plt.close(figure)  # otherwise the notebook shows it a second time
+    def set(self, **values: Any) -> None:
+        """Move controls as a reader would."""
+        places = {name: self._options[name].index(v) if name in self._options else v for name, v in values.items()}
+        self.asked = {"number": self.asked["number"] + 1, "at": {**self.asked["at"], **places}}
+
+    def _answer(self, _: Any) -> None:
+        try:
+            self._redraw()
+        except Exception as error:  # of the reader's own making, perhaps; the page waits for an answer
+            said = html.escape(f"{type(error).__name__}: {error}")
+            self.drawn = {"number": self.asked["number"], "html": f'<p class="pl-alert">{said}</p>'}
+
+    def _redraw(self) -> None:
+        number, self._shown = self.asked["number"], self._draw(**self.values)
+        page = self._shown
+        if not isinstance(page, str):
+            import matplotlib.pyplot as plt
+
+            plt.close(page)  # otherwise the notebook shows it a second time
+            page = re.sub(r"^.*?(?=<svg)", "", self._saved("svg", transparent=True).decode(), flags=re.DOTALL)
+            page = re.sub(INK, "var(--soft)", page, flags=re.IGNORECASE)
+        self.drawn = {"number": number, "html": page}
+
+    def _saved(self, form: str, **options: Any) -> bytes:
         file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=100)
-        self.picture.value = file.getvalue()
+        self._shown.savefig(file, format=form, dpi=192, **options)
+        return file.getvalue()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        now = ", ".join(f"{name} = {slider.value}" for name, slider in self.sliders.items())
-        text = f"A figure with sliders when the notebook runs, here for {now}"
-        picture = base64.b64encode(self.picture.value).decode()
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": text, "image/png": picture}
+    def __repr__(self) -> str:
+        now = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+        return f"A drawing to move when the notebook runs, here for {now}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        if not isinstance(self._shown, str):
+            width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
+            metadata = {**metadata, "image/png": {"width": width, "height": height}}
+            still = {"image/png": base64.b64encode(self._saved("png", facecolor="white")).decode()}
+        else:
+            page = re.sub(r"var\(--(\w+)\)", lambda found: LIGHT[found[1]], self._shown).strip()
+            ground = '<rect width="100%" height="100%" rx="10" fill="#fff"/>'
+            svg = re.sub(r"^<svg([^>]*)>", rf'<svg xmlns="http://www.w3.org/2000/svg"\1>{ground}', page)
+            card = f'<div style="background:#fff;color:#1f2328;padding:12px;border-radius:10px">{page}</div>'
+            still = {"image/svg+xml": svg} if page.startswith("<svg") else {"text/html": card}
+        return {**live, "text/plain": repr(self), **still}, metadata
 
 
 explore = Explorer

@@ -1,17 +1,10 @@
-"""The guess before a result, and the figure with sliders: what they keep, and what they leave in a stored notebook."""
+"""The guess before a result: what it keeps, and what it leaves in a stored notebook."""
 
 from __future__ import annotations
 
-import base64
-from typing import TYPE_CHECKING
-
 import pytest
 
-from pagedlab.widgets.explore import explore
 from pagedlab.widgets.guess import Guess, guess, parse
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @pytest.mark.parametrize(
@@ -62,24 +55,3 @@ def test_what_is_stored_reads_without_a_kernel() -> None:
     assert "How much?" in stored["text/html"]
     assert stored["text/plain"].startswith("Guess: How much?")
     assert "application/vnd.jupyter.widget-view+json" in stored
-
-
-def test_sliders_redraw_and_the_stored_picture_is_the_one_shown() -> None:
-    drawn: list[tuple[int, str]] = []
-
-    def draw(size: int, mode: str) -> Figure:
-        from matplotlib.figure import Figure
-
-        drawn.append((size, mode))
-        figure = Figure(figsize=(size, 1))
-        return figure
-
-    shown = explore(draw, size=([1, 2, 3], 2), mode=(["a", "b"], "a"))
-    assert drawn == [(2, "a")]
-    before = shown.picture.value
-    shown.sliders["size"].value = 3
-    assert drawn == [(2, "a"), (3, "a")]
-    assert shown.picture.value != before
-    stored = shown._repr_mimebundle_()
-    assert base64.b64decode(stored["image/png"]) == shown.picture.value
-    assert stored["text/plain"].endswith("size = 3, mode = a")
