@@ -19,35 +19,29 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 
-class Candidate(Protocol):
-    """What a rank may look at: a block in the prefix cache, see `pagedlab.prefix.Entry`."""
-
-    hash: bytes
-    parent: Any
-    registered: int
-    hits: int
-
+if TYPE_CHECKING:
+    from pagedlab.prefix import Entry
 
 Rank = Callable[[Any, int], float]
 """`rank(entry, now)` for an entry whose last reference has just gone; `now` is the number of matches so far."""
 
 
-def fifo(entry: Candidate, now: int) -> float:
+def fifo(entry: Entry, now: int) -> float:
     """Running number of the registration. Called for a child before its parent, it hands the number up."""
     if entry.parent is not None:
         entry.parent.registered = max(entry.parent.registered, entry.registered)
     return entry.registered
 
 
-def lfu(entry: Candidate, now: int) -> float:
+def lfu(entry: Entry, now: int) -> float:
     """Hits so far. Whoever hits a child hits its parent."""
     return entry.hits
 
 
-def slru(entry: Candidate, now: int) -> float:
+def slru(entry: Entry, now: int) -> float:
     """0 for a block that nobody has hit, else 1: what is asked once goes before what was asked again."""
     return min(entry.hits, 1)
 

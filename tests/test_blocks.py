@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import broken
 import pytest
 from conftest import LONG_RUN, OPERATIONS
 from hypothesis import HealthCheck, Phase, settings
@@ -27,7 +28,6 @@ from hypothesis.stateful import (
 )
 
 from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
-from pagedlab.lessons import broken
 
 EMPTY = 0  # what a slot holds that nobody has written; tokens are numbered from 1
 VERBS = st.sampled_from(["write", "fork", "append", "write", "fork", "append", "write", "truncate", "free"])

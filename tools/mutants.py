@@ -2,7 +2,7 @@
 
     python tools/mutants.py data/results/mutants.json
 
-The bugs are those of pagedlab/lessons/broken.py and tests/test_blocks.py, one class each. For each of them the same
+The bugs are those of tests/broken.py and tests/test_blocks.py, one class each. For each of them the same
 random programs run, of 50 operations on a small pool; an operation may refuse (OutOfBlocks, ValueError). The judges:
 
     end       when every table is freed and every reference given back, every block is free
@@ -29,10 +29,10 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import broken  # noqa: E402
 from test_blocks import POOL_MUTANTS, TABLE_MUTANTS, BlockMachine  # noqa: E402
 
 from pagedlab import BlockPool, BlockTable, OutOfBlocks  # noqa: E402
-from pagedlab.lessons import broken  # noqa: E402
 
 PROGRAMS, STEPS = 1000, 50
 POOLS = [broken.FreesSharedBlock, *broken.POOLS.values(), *POOL_MUTANTS]

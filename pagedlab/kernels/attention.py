@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs
-# ruff: noqa: N803, N806  upper case marks what is known when the kernel is compiled
 """Paged attention in Triton: a kernel for decoding, one for ragged batches, one that merges splits.
 
 A Triton program is one group of GPU threads that works on whole tiles of numbers. A program here takes the queries of

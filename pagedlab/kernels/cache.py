@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs
-# ruff: noqa: N803  upper case marks what is known when the kernel is compiled
 """Writing and copying KV in Triton: new tokens into their slots, whole blocks to other blocks of the same cache.
 
 Both kernels do keys and values in one launch. A GPU moves bytes quickly and starts kernels slowly, and these

@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs
-# ruff: noqa: N803, N806  upper case marks what is known when the kernel is compiled
 """What a decoder layer does between its matrix products, in three kernels: normalise, rotate and store, gate.
 
 Launched on the current device: a layer has four of them, and to choose the device each time would cost as much again.

@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs
-# ruff: noqa: N803  upper case marks what is known when the kernel is compiled
 """Drawing tokens in Triton, and going on from them without the host.
 
 What `sampling.choose` does takes a dozen passes over [R, V] numbers in torch, half a millisecond for 256 texts and

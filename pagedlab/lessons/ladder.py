@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs
-# ruff: noqa: N803  upper case marks what is known when the kernel is compiled
 """The road to the decode kernel in three short kernels, each one idea faster than the last.
 
     one_page          a program for each sequence and query head, one page at a time

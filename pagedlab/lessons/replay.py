@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pagedlab.blocks import BlockPool
-from pagedlab.eviction import Candidate, Rank
-from pagedlab.prefix import PrefixCache, PrefixStats, hash_chain
+from pagedlab.eviction import Rank
+from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
 
 
 class Belady:
@@ -27,7 +27,7 @@ class Belady:
             for name in chain:
                 self._uses.setdefault(name, []).append(time)
 
-    def __call__(self, entry: Candidate, now: int) -> float:
+    def __call__(self, entry: Entry, now: int) -> float:
         uses = self._uses.get(entry.hash, [])
         i = bisect_left(uses, now)
         return -uses[i] if i < len(uses) else float("-inf")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import broken
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from pagedlab import BlockPool, BlockTable
 from pagedlab.blocks import InvariantError
 from pagedlab.checks import CheckResult, Trial, Wrong, check, compare, search, to_write
-from pagedlab.lessons import broken
 from pagedlab.lessons.show import show_changes, show_source
 
 # Stubs --------------------------------------------------------------------------------------------------------

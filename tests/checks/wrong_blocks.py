@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import broken
+
 from pagedlab import BlockCopy, BlockPool, BlockTable, OutOfBlocks, blocks_for
-from pagedlab.lessons import broken
 
 # Pools --------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ CELLS = {
     "w": "from pagedlab.widgets import BlockPoolWidget, LiveGrid\nw = BlockPoolWidget()\nw",
     "big": "big = BlockPoolWidget(num_blocks=1024)\nbig",
     "goal": "goal = BlockPoolWidget(challenge='one_copy')\ngoal",
-    "leaky": "from pagedlab.lessons import broken\nleaky = BlockPoolWidget(table=broken.LeaksOnFork)\nleaky",
+    "leaky": "import broken\nleaky = BlockPoolWidget(table=broken.LeaksOnFork)\nleaky",
     "strange": """
 class Strange(BlockPoolWidget.__init__.__globals__["BlockPool"]):
     def share(self, block_id):
@@ -69,7 +69,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
         pytest.skip(why)
     assert not why, why
     root = tmp_path_factory.mktemp("lab")
-    find_tests = f"import sys; sys.path.append({str(Path(__file__).parent)!r})"
+    find_tests = f"import sys; sys.path += {[*map(str, Path(__file__).parents[:2])]}"
     browser.write_notebook(root / "widgets.ipynb", [find_tests, *CELLS.values(), "# a place for a second view"])
     (root / "notebooks").symlink_to(browser.REPO / "notebooks")
     with browser.jupyter_lab(root) as lab:

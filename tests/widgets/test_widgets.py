@@ -10,13 +10,13 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import broken
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from pagedlab import BlockPool, BlockTable
-from pagedlab.lessons import broken
 from pagedlab.lessons.colors import sequence_color
 from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget, LiveGrid
 from pagedlab.widgets import engine_view as live_module

@@ -1,0 +1,48 @@
+"""The planted bugs of pagedlab/lessons/broken.py, and four that only tests need."""
+
+from __future__ import annotations
+
+from pagedlab import BlockCopy, BlockPool, BlockTable
+from pagedlab.lessons.broken import *  # noqa: F403
+
+
+class FreesSharedBlock(BlockPool):
+    """`release` gives the block back at once, whoever else reads it."""
+
+    def release(self, block_id: int) -> None:
+        if self.refcount(block_id) > 1:
+            self._refcounts[block_id] = 1
+        super().release(block_id)
+
+
+class LeaksOnFork(BlockTable):
+    """Takes one reference too many on the last block of every fork."""
+
+    def fork(self) -> BlockTable:
+        child = super().fork()
+        if child.block_ids:
+            self.pool.share(child.block_ids[-1])
+        return child
+
+
+class CopiesEagerly(BlockTable):
+    """Copies the last block when it forks, although nobody may ever write to it."""
+
+    def fork(self) -> BlockTable:
+        child = super().fork()
+        if self.num_tokens % self.pool.block_size:
+            child.copy_last(self.pool.allocate())
+        return child
+
+
+class CopiesWholeTable(BlockTable):
+    """Copies every block of the table when one of them is written."""
+
+    def append(self, n: int = 1) -> list[BlockCopy]:
+        copies = super().append(n)
+        for i, block_id in enumerate(self.block_ids):
+            if copies and self.pool.refcount(block_id) > 1:
+                self.block_ids[i] = self.pool.allocate()
+                self.pool.release(block_id)
+                copies.append(BlockCopy(block_id, self.block_ids[i]))
+        return copies
