@@ -29,8 +29,10 @@ from starlette.types import Receive, Scope, Send
 
 from pagedlab.arguments import whole
 from pagedlab.engine import LLM
-from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, run_loop
+from pagedlab.sampling import TokenLogprob
+from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, piece_of, run_loop
 from pagedlab.serving.gate import EXPECTED, Gate, error_response
+from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat
 from pagedlab.serving.metrics import Metrics
 from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest, ErrorBody
 
@@ -67,6 +69,7 @@ class Serving:
     tenants: Mapping[str, str] | None
     salt: SaltFor
     default_max_tokens: int
+    spell: Spelling
 
     def tenant(self, key: str | None) -> str | None:
         """Whose key this is. `ApiError` if keys are asked for and this is none of them."""
@@ -138,8 +141,19 @@ router = APIRouter()
 async def completions(request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant) -> Response:
     """Continue one prompt or several. 16 new tokens unless max_tokens says otherwise, as with OpenAI."""
 
+    likely, begun = OfCompletion(serving.spell), set[int]()
+
     def choice(piece: Piece) -> dict[str, Any]:
-        return _choice(piece, text=piece.text)
+        if body.max_tokens == 0:  # the engine writes one token at least
+            piece = piece._replace(text="", said=(), finish_reason=piece.finish_reason and "length")
+        text = piece.text
+        tokens: list[tuple[int, TokenLogprob | None]] = [(said.token_id, said) for said in piece.said]
+        if body.echo and piece.choice not in begun:
+            begun.add(piece.choice)
+            prompt = body.prompts()[piece.choice // body.n]
+            text = (prompt if isinstance(prompt, str) else serving.spell.tokenizer.decode(prompt)) + text
+            tokens = [*piece.prompt, *tokens]
+        return _choice(piece, None if body.logprobs is None else likely(piece.choice, tokens), text=text)
 
     ticket = await serving.submit(request, body, tenant, 16)
     return await _answer(request, body, ticket, serving.head("cmpl", "text_completion"), choice, choice)
@@ -150,21 +164,24 @@ async def chat_completions(request: Request, body: ChatRequest, serving: Shared,
     """The assistant's next turn."""
     begun: set[int] = set()
 
+    def likely(piece: Piece) -> dict[str, Any] | None:
+        return of_chat(serving.spell, piece.said) if body.logprobs else None
+
     def message(piece: Piece) -> dict[str, Any]:
-        return _choice(piece, message={"role": "assistant", "content": piece.text, "refusal": None})
+        return _choice(piece, likely(piece), message={"role": "assistant", "content": piece.text, "refusal": None})
 
     def delta(piece: Piece) -> dict[str, Any]:
         role = {} if piece.choice in begun else {"role": "assistant"}
         begun.add(piece.choice)
-        return _choice(piece, delta={**role, "content": piece.text})
+        return _choice(piece, likely(piece), delta={**role, "content": piece.text})
 
     ticket = await serving.submit(request, body, tenant, serving.default_max_tokens)
     head = serving.head("chatcmpl", "chat.completion" + ".chunk" * body.stream)
     return await _answer(request, body, ticket, head, message, delta)
 
 
-def _choice(piece: Piece, **said: Any) -> dict[str, Any]:
-    return {"index": piece.choice, **said, "logprobs": None, "finish_reason": piece.finish_reason}
+def _choice(piece: Piece, logprobs: dict[str, Any] | None, **said: Any) -> dict[str, Any]:
+    return {"index": piece.choice, **said, "logprobs": logprobs, "finish_reason": piece.finish_reason}
 
 
 async def _answer(
@@ -182,9 +199,9 @@ async def _answer(
         await unless_gone(request, end())  # raises what the engine's thread sent
     finally:
         ticket.close()
-    outputs = [output for completion in ticket.completions for output in completion.outputs]
-    choices = [full(Piece(i, output.text, output.finish_reason)) for i, output in enumerate(outputs)]
-    return JSONResponse({**head, "choices": choices, "usage": _usage(ticket)})
+    outputs = [(output, completion) for completion in ticket.completions for output in completion.outputs]
+    choices = [full(piece_of(i, *each)) for i, each in enumerate(outputs)]
+    return JSONResponse({**head, "choices": choices, "usage": _usage(ticket, body)})
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -214,7 +231,7 @@ async def _events(ticket: Ticket, body: Asked, head: dict[str, Any], part: Choic
             for piece in pieces:
                 yield _event({**head, "choices": [part(piece)], **usage})
         if counts:
-            yield _event({**head, "choices": [], "usage": _usage(ticket)})
+            yield _event({**head, "choices": [], "usage": _usage(ticket, body)})
     except ApiError as error:  # the status is sent already, so it comes as an event
         yield f"data: {bytes(error_response(error).body).decode()}\n\n"
     yield "data: [DONE]\n\n"
@@ -224,9 +241,10 @@ def _event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data)}\n\n"
 
 
-def _usage(ticket: Ticket) -> dict[str, int]:
+def _usage(ticket: Ticket, body: Asked) -> dict[str, int]:
     prompt = sum(len(completion.prompt_token_ids) for completion in ticket.completions)
     new = sum(len(output.token_ids) for completion in ticket.completions for output in completion.outputs)
+    new = 0 if body.max_tokens == 0 else new  # the one that the engine wrote was not handed out
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
@@ -336,7 +354,7 @@ def create_app(
 
         view = EngineView(llm, words=tenants is None)
     card = {"id": llm.model.name, "object": "model", "created": int(time.time()), "owned_by": "pagedlab"}
-    serving = Serving(engine, view, metrics, card, tenants, salt, default_max_tokens)
+    serving = Serving(engine, view, metrics, card, tenants, salt, default_max_tokens, Spelling(llm.model.tokenizer))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from time import perf_counter
@@ -25,7 +25,7 @@ from pagedlab.detokenizer import Detokenizer
 from pagedlab.engine import LLM, Prompt
 from pagedlab.model import Model
 from pagedlab.outputs import Completion, Output
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling import SamplingParams, TokenLogprob
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.serving.prompts import Encoder
 
@@ -55,11 +55,23 @@ def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
 
 
 class Piece(NamedTuple):
-    """New text of one choice; `finish_reason` comes with its last piece."""
+    """New text of one choice, and how likely its tokens are if that is asked for; `finish_reason` comes with the last.
+
+    prompt: its tokens, and how likely they are.
+    """
 
     choice: int
     text: str
     finish_reason: str | None
+    said: Sequence[TokenLogprob]
+    prompt: Sequence[tuple[int, TokenLogprob | None]]
+
+
+def piece_of(choice: int, output: Output, completion: Completion, text: str | None = None, told: int = 0) -> Piece:
+    """All of a text, or this piece of it, with what is known of its tokens but the first `told`."""
+    prompt = list(zip(completion.prompt_token_ids, completion.prompt_logprobs or (), strict=False))
+    said, text = (output.logprobs or [])[told:], output.text if text is None else text
+    return Piece(choice, text, output.finish_reason, said, prompt)
 
 
 def pieces_of(output: Output, model: Model) -> Detokenizer:
@@ -93,6 +105,7 @@ class Ticket:
         # What follows belongs to the engine's thread.
         self.ids: dict[int, int] = {}  # of the requests that are not finished -> first choice
         self.ended: set[int] = set()  # choices that have had their last piece
+        self.told = Counter[int]()  # tokens of each choice whose log-probabilities were sent
 
     async def __aiter__(self) -> AsyncIterator[list[Piece]]:
         while (item := await self.inbox.get()) is not None:
@@ -273,7 +286,8 @@ class EngineThread:
                 if reason:
                     ticket.ended.add(index)
                 if text or reason:
-                    pieces.append(Piece(index, text, reason))
+                    pieces.append(piece := piece_of(index, output, completion, text, ticket.told[index]))
+                    ticket.told[index] += len(piece.said)
         return pieces
 
     def _fail(self, error: EngineError) -> None:

@@ -89,13 +89,31 @@ class GenerationRequest(Body):
         """The engine's parameters."""
         stop = self.stop if isinstance(self.stop, str) else tuple(self.stop or ())
         passed = {name: getattr(self, name) for name in PASSED_ON}
-        return SamplingParams(max_tokens=self.max_tokens or default_max_tokens, stop=stop, **passed)
+        max_tokens = default_max_tokens if self.max_tokens is None else max(1, self.max_tokens)
+        return SamplingParams(max_tokens=max_tokens, stop=stop, **passed, **self.told())
+
+    def told(self) -> dict[str, Any]:
+        """Which log-probabilities are asked for, as `SamplingParams` has it."""
+        raise NotImplementedError
 
 
 class CompletionRequest(GenerationRequest):
-    """prompt: a text, a list of token ids, or a list of several of either kind."""
+    """prompt: a text, a list of token ids, or a list of several of either kind. echo: the answer begins with it, and so
+    do the log-probabilities. Then max_tokens may be 0."""
 
     prompt: str | Ids | Some[str | Ids]
+    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
+    echo: bool = False
+    logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
+
+    @model_validator(mode="after")
+    def _writes_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens must be greater than or equal to 1: 0 goes with echo=true only")
+        return self
+
+    def told(self) -> dict[str, Any]:
+        return {"logprobs": self.logprobs, "prompt_logprobs": self.logprobs if self.echo else None}
 
     def prompts(self) -> list[Any]:
         """One or several prompts for `LLM.add`."""
@@ -129,6 +147,17 @@ class ChatRequest(GenerationRequest):
 
     messages: Some[Message]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] = 0
+
+    @model_validator(mode="after")
+    def _told_together(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs goes with logprobs=true: set it, or leave top_logprobs out")
+        return self
+
+    def told(self) -> dict[str, Any]:
+        return {"logprobs": self.top_logprobs if self.logprobs else None}
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
