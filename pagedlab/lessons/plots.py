@@ -33,6 +33,7 @@ STYLE: dict[Any, Any] = {
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.titlesize": "medium",
     "figure.constrained_layout.use": True,
+    **dict.fromkeys(("figure.constrained_layout.h_pad", "figure.constrained_layout.w_pad"), 0.1),
     "hatch.linewidth": 1.0,
 }
 LATE = SEQUENCE_COLORS[5]  # what stands out: a maximum, a floor, a draft that was wrong

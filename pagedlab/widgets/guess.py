@@ -1,17 +1,22 @@
-"""A guess before a result: `guess` asks for a number, `reveal` later sets it beside the truth.
+"""A guess before a result: `guess` asks for a number, `reveal` later sets it beside the truth, when it is asked for.
 
-The notebook runs without an answer. What is stored in it is plain HTML and text; the input box is live only.
+Until the reader has guessed or says "show me", the truth is not on the page; what is stored folds it away.
 """
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import math
 from contextlib import suppress
 from typing import Any
 
-import ipywidgets as widgets
+import anywidget
+import traitlets
 from IPython.display import display
+
+from pagedlab.widgets.page import script, style
 
 
 def parse(text: str) -> float | None:
@@ -23,61 +28,75 @@ def parse(text: str) -> float | None:
     return None
 
 
-class Guess(widgets.HBox):
-    """A question with an input box. Made and shown by `guess`."""
+class Guess(anywidget.AnyWidget):
+    """A question with an input box, made and shown by `guess`. With a truth it is what `reveal` returns."""
 
-    def __init__(self, question: str, unit: str = "") -> None:
-        self.question, self.unit = question, unit
-        self._html = f"<b>Guess:</b> {html.escape(question)}"
-        self._text = widgets.Text(placeholder="your guess", layout={"width": "10em"})
-        self._text.add_class("pagedlab-guess")
-        super().__init__([widgets.HTML(self._html), self._text, widgets.Label(unit)])
+    _esm: Any = script("guess")
+    _css: Any = style("block_grid", "guess")
+    question: Any = traitlets.Unicode().tag(sync=True)
+    unit: Any = traitlets.Unicode().tag(sync=True)
+    reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth
+    typed: Any = traitlets.Unicode().tag(sync=True)
+    shown: Any = traitlets.Bool().tag(sync=True)  # asked for without a guess
+    page: Any = traitlets.Unicode().tag(sync=True)  # what stands below the question
+
+    def __init__(self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()) -> None:
+        self.truth, self._evidence = truth, "".join(map(_as_html, evidence))
+        super().__init__(question=question, unit=unit, reveals=truth is not None, typed=typed)
+        self.observe(self._update, names=["typed", "shown"])
+        self._update()
 
     @property
     def value(self) -> float | None:
         """The reader's number, None as long as there is none."""
-        return parse(self._text.value)
+        return parse(self.typed)
 
-    def reveal(self, truth: float) -> Revealed:
-        """Guess and truth side by side, shown as the last line of a cell. Run the cell again after a new guess."""
-        return Revealed(self.question, self.value, float(truth), self.unit)
-
-    def __repr__(self) -> str:
-        return f"Guess: {self.question} (an input box when the notebook runs; {self.unit or 'a number'})"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        stored = {"text/plain": repr(self), "text/html": f"<p>{self._html}</p>"}
-        return {**super()._repr_mimebundle_(**kwargs), **stored}
-
-
-class Revealed:
-    """Guess and truth as bars, one above the other; the truth alone where there was no guess."""
-
-    def __init__(self, question: str, guessed: float | None, truth: float, unit: str) -> None:
-        self.question, self.unit = question, unit
-        self.rows = [("it is", truth, "#0072B2")]
-        if guessed is not None:
-            self.rows.insert(0, ("you said", guessed, "#8A8A8A"))
+    def reveal(self, truth: float, *evidence: Any) -> Guess:
+        """Guess and truth on one scale, a cell's last line; below them texts and figures that give it away."""
+        revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
+        traitlets.link((self, "typed"), (revealed, "typed"))
+        return revealed
 
     def _say(self, number: float) -> str:
-        return f"{f'{number:,.0f}' if abs(number) >= 1000 else f'{number:.4g}'} {self.unit}".strip()
+        return html.escape(f"{f'{number:,.0f}' if abs(number) >= 1000 else f'{number:.3g}'} {self.unit}".strip())
+
+    def _update(self, _: Any = None) -> None:
+        guessed, self.page = self.value, ""
+        if self.truth is None:
+            if self.typed:
+                self.page = "A number, please." if guessed is None else f"Noted: {self._say(guessed)}."
+        elif guessed is not None or self.shown:
+            marks = {"it is": self.truth} if guessed is None else {"it is": self.truth, "you said": guessed}
+            low, high = min(0, *marks.values()), max(0, *marks.values())
+            places = {name: 100 * (number - low) / (high - low or 1) for name, number in marks.items()}
+            said = (
+                f'<span style="--at:{at:.1f}%">{name} <b>{self._say(marks[name])}</b></span>'
+                for name, at in places.items()
+            )
+            self.page = f'<div class="pg-scale">{"".join(said)}</div>{self._evidence}'
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name} {self._say(number)}" for name, number, _ in self.rows)
-        return f"{self.question} {said}" + ("" if self.rows[1:] else " (you made no guess)")
+        return f"Guess: {self.question} ({'the answer is folded away' if self.reveals else self.unit or 'a number'})"
 
-    def _repr_html_(self) -> str:
-        longest = 12 if self.rows[1:] else 0  # a bar alone says nothing
-        largest = max(abs(number) for _, number, _ in self.rows) or 1
-        bar = "display:inline-block;height:.8em;background:{};width:{:.2f}em"
-        bars = "".join(
-            f'<tr><td style="text-align:right">{name}</td><td style="text-align:left;width:24em">'
-            f'<span style="{bar.format(color, longest * abs(number) / largest)}"></span> '
-            f"<b>{html.escape(self._say(number))}</b></td></tr>"
-            for name, number, color in self.rows
-        )
-        missed = "" if self.rows[1:] else " <i>(no guess made)</i>"
-        return f"<div>{html.escape(self.question)}{missed}<table>{bars}</table></div>"
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        stored = f"<p><b>Guess:</b> {html.escape(self.question)}</p>"
+        if self.reveals:
+            answer = f"<p>{html.escape(self.question)} <b>{self._say(self.truth)}</b></p>{self._evidence}"
+            stored = f"<details><summary>The answer</summary>{answer}</details>"
+        return {**live, "text/plain": repr(self), "text/html": stored}, metadata
+
+
+def _as_html(evidence: Any) -> str:
+    """A text, or a figure at twice the pixels."""
+    if isinstance(evidence, str):
+        return f"<pre>{html.escape(evidence)}</pre>"
+    import matplotlib.pyplot as plt
+
+    plt.close(evidence)  # otherwise the notebook shows it a second time
+    evidence.savefig(file := io.BytesIO(), format="png", dpi=192)
+    picture = base64.b64encode(file.getvalue()).decode()
+    return f'<img width="{int(96 * evidence.get_size_inches()[0])}" alt="" src="data:image/png;base64,{picture}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:

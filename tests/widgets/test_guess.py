@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import nbformat
 import pytest
+from matplotlib.figure import Figure
 
 from pagedlab.widgets.guess import Guess, guess, parse
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
 
 
 @pytest.mark.parametrize(
@@ -20,38 +27,73 @@ def test_no_number_is_no_guess(typed: str) -> None:
     assert parse(typed) is None
 
 
-def test_unanswered_reveals_the_truth_alone() -> None:
-    shown = Guess("How much?", "%").reveal(6.0209)
-    assert repr(shown) == "How much? it is 6.021 % (you made no guess)"
-    assert "you said" not in shown._repr_html_()
+def test_the_truth_is_on_the_page_only_when_it_is_asked_for() -> None:
+    shown = Guess("How much?", "%").reveal(6.0209, "because 1 < 2")
+    assert shown.page == ""
+    assert "6.0" not in repr(shown) + str(shown.get_state())
+    shown.shown = True
+    assert "it is <b>6.02 %</b>" in shown.page
+    assert "1 &lt; 2" in shown.page
+    assert "you said" not in shown.page
 
 
-def test_answered_reveals_both_and_keeps_up_with_a_new_answer() -> None:
+def test_answered_reveals_both_and_keeps_up_with_a_new_answer_wherever_it_is_typed() -> None:
     asked = Guess("How many?", "requests")
-    for typed, said in (("30", "30"), ("12,345", "12,345")):
-        asked._text.value = typed
-        shown = asked.reveal(142.9)
-        assert repr(shown) == f"How many? you said {said} requests, it is 142.9 requests"
-        assert shown._repr_html_().count("<tr>") == 2
+    asked.typed = "30"
+    shown = asked.reveal(142.9)
+    assert asked.page == "Noted: 30 requests."
+    assert "you said <b>30 requests</b>" in shown.page
+    for box in (asked, shown):
+        box.typed = "12,345"
+        assert (asked.value, shown.value) == (12345, 12345)
+        assert "you said <b>12,345 requests</b>" in shown.page
+        assert "it is <b>143 requests</b>" in shown.page
+        box.typed = "no idea"
+        assert (asked.page, shown.page) == ("A number, please.", "")
 
 
-def test_a_truth_of_zero_and_a_negative_guess_are_drawn() -> None:
+@pytest.mark.parametrize(
+    ("typed", "truth", "places"), [("-2", 0, (100, 0)), ("-2", -4, (0, 50)), ("0", 0, (0, 0)), ("5", 2, (40, 100))]
+)
+def test_both_lie_on_one_scale_with_zero_on_it(typed: str, truth: float, places: tuple[float, float]) -> None:
     asked = Guess("How many?")
-    asked._text.value = "-2"
-    for truth in (0, 0.0, -4):
-        assert "width:-" not in asked.reveal(truth)._repr_html_()
-    assert repr(Guess("How many?").reveal(0)) == "How many? it is 0 (you made no guess)"
+    asked.typed = typed
+    assert [float(at) for at in re.findall(r"--at:([\d.]+)%", asked.reveal(truth).page)] == list(places)
 
 
 def test_the_question_is_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     asked = guess("Is 1 < 2 & <b>bold</b>?")
     assert "Is 1 < 2" in capsys.readouterr().out, "outside a notebook the question is printed"
-    assert "<b>bold" not in asked.reveal(1)._repr_html_()
-    assert "<b>bold" not in asked._repr_mimebundle_()["text/html"]
+    for shown in (asked, asked.reveal(1)):
+        assert "<b>bold" not in shown._repr_mimebundle_()[0]["text/html"]
 
 
-def test_what_is_stored_reads_without_a_kernel() -> None:
-    stored = Guess("How much?", "%")._repr_mimebundle_()
+def test_what_is_stored_reads_without_a_kernel_and_folds_the_answer_away() -> None:
+    asked = Guess("How much?", "%")
+    stored, _ = asked._repr_mimebundle_()
     assert "How much?" in stored["text/html"]
     assert stored["text/plain"].startswith("Guess: How much?")
     assert "application/vnd.jupyter.widget-view+json" in stored
+    stored, _ = asked.reveal(6.0209, Figure(figsize=(2, 1)))._repr_mimebundle_()
+    assert stored["text/html"].startswith("<details><summary>The answer</summary>")
+    assert re.search(r'6.02 %.*<img width="192" .*</details>$', stored["text/html"])
+    assert "6" not in stored["text/plain"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_stored_answer_stands_open_beside_its_guess(path: Path) -> None:
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    asked = {name: i for i, cell in enumerate(cells) for name in re.findall(r"^(\w+) = guess\(", cell.source, re.M)}
+    for name, start in asked.items():
+        end = next((i for i, cell in enumerate(cells) if f"{name}.reveal(" in cell.source), None)
+        assert end is not None, f"{name} is never revealed"
+        data = next(output.data for output in cells[end].outputs if output.output_type == "execute_result")
+        assert data["text/html"].startswith("<details><summary>The answer</summary>"), f"{name}: {data}"
+        assert data["text/html"].endswith("</details>")
+        truth = re.search(r"<b>(.*?)</b>", data["text/html"])
+        assert truth
+        number = truth[1].split()[0]
+        for cell in cells[start : end + 1]:
+            for output in cell.outputs:
+                said = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+                assert len(number) < 3 or number not in said, f"{name}: {number} stands open in {cell.id}"
