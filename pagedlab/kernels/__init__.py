@@ -1,10 +1,11 @@
-"""Every Triton kernel, each with its launch beside it. This module says where they run, and imports none of them.
+"""The Triton kernels, each with its launch beside it; accelerate/fused.py has its own.
+
+This module says where they run, and imports none of them.
 
 runtime      Triton, as compiler or interpreter
 attention    paged attention: decode, ragged, merge; plan, how a call is cut
 cache        new KV into its slots, whole blocks into other blocks
 sampling     the next token of each row, and the next step's inputs
-layers       norm, rotary embedding and gate of a decoder layer
 """
 
 import importlib.util
