@@ -24,6 +24,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+BAR = re.compile(r"\d+%\|.*\[.*\]\s*$")  # a progress bar, which has gone when its cell has run
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
 TAKES = re.compile(r"\*\*Takes\*\* \d+ minutes")
@@ -40,7 +41,7 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell.metadata.pop("execution", None)  # when it ran
         if cell.cell_type != "code":
             continue
-        cell.outputs = merged(cell.outputs)
+        cell.outputs = merged([o for o in cell.outputs if not BAR.search(o.get("data", {}).get("text/plain", ""))])
         for output in cell.outputs:
             data = output.get("data", {})
             # Without the state behind it a view is dead weight; the picture beside it is what people see.

@@ -1,4 +1,4 @@
-"""The pictures that open a notebook: SVG as text, which `widgets.explore` shows and draws again.
+"""The pictures that open 01 to 05: SVG as text, which `widgets.explore` shows and draws again.
 
 Elements that share a word of `data-link` light together; `data-say` is what the line below says of one.
 """
@@ -12,34 +12,35 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from textwrap import wrap
 
-from pagedlab.lessons.colors import sequence_color
+from pagedlab.blocks import BlockTable, OutOfBlocks
+from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
 
-INK, SOFT, LINE = "var(--ink, #1f2328)", "var(--soft, #5f6772)", "var(--line, #c9cdd2)"
-CARD, WRONG, BOLD = "var(--card, #fff)", sequence_color(5), "font-weight:700"
-FONT = "ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+INK, SOFT, LINE, CARD = (f"var(--{name})" for name in ("ink", "soft", "line", "card"))
+WRONG, BOLD = sequence_color(5), "font-weight:700"
 
 # What all are drawn with ---------------------------------------------------------------------------------------
 
 
 def svg(width: int, height: float, parts: Iterable[str]) -> str:
     """The drawing, as wide as there is room and never wider than `width` pixels."""
-    size = f'viewBox="-2 0 {width + 4} {height:.0f}" width="100%" style="max-width:{width}px;font-family:{FONT}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">{"".join(parts)}</svg>'
+    size = f'viewBox="-2 0 {width + 4} {height:.0f}" width="100%" style="max-width:{width}px" role="img"'
+    return f"<svg {size}>{''.join(parts)}</svg>"
 
 
 def box(
     x: float, y: float, w: float, h: float, color: str = "none", share: float = 1, edge: str = "none", look: str = ""
 ) -> str:
-    """A rectangle in a share of a colour."""
-    style = f"fill:{color};fill-opacity:{share};stroke:{edge};{look}"
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="3" style="{style}"/>'
+    """A rectangle in a share of a colour. Attributes rather than a style: what is pointed at gets another edge."""
+    kind = f'rx="3" fill="{color}" fill-opacity="{share}" stroke="{edge}" {look}'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" {kind}/>'
 
 
 def label(x: float, y: float, text: str, size: float = 12, color: str = INK, within: float = 0, look: str = "") -> str:
     """Text on the line `y`; if it would be wider than `within` it is squeezed into that."""
     squeeze = f' textLength="{within:.0f}" lengthAdjust="spacingAndGlyphs"' if 0 < within < wide(text, size) else ""
-    style = f'style="fill:{color};{look}" font-size="{size}"{squeeze}'
-    return f'<text x="{x:.1f}" y="{y:.1f}" xml:space="preserve" {style}>{html.escape(text)}</text>'
+    kind = f'fill="{color}" font-size="{size}" style="font-family:monospace;{look}"{squeeze}'
+    return f'<text x="{x:.1f}" y="{y:.1f}" xml:space="preserve" {kind}>{html.escape(text)}</text>'
 
 
 def words(x: float, y: float, texts: Sequence[str], within: float, marked: Collection[int] = ()) -> list[str]:
@@ -55,7 +56,7 @@ def words(x: float, y: float, texts: Sequence[str], within: float, marked: Colle
 def linked(link: Iterable[object], say: str, *parts: str) -> str:
     """Parts that light together with all that share a word of `link`."""
     shared = html.escape(" ".join(map(str, link)))
-    return f'<g data-link="{shared}" data-say="{html.escape(say)}" tabindex="0">{"".join(parts)}</g>'
+    return f'<g data-link="{shared}" data-say="{html.escape(say)}">{"".join(parts)}</g>'
 
 
 def wide(text: str, size: float) -> float:
@@ -90,7 +91,7 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
     held = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
     color = {block: sequence_color(i) for i, block in enumerate(dict.fromkeys(held[0] + held[1]))}
     lost = {slot for tokens, slots in stories for at, slot in enumerate(slots) if memory[slot] != tokens[at]}
-    strike, frame = f"text-decoration:line-through 2px {WRONG}", "stroke-width:2"
+    strike, frame = f"text-decoration:line-through 2px {WRONG}", 'stroke-width="2"'
 
     def block(x: float, y: float, number: int, whose: str) -> str:
         slots = range(number * size, (number + 1) * size)
@@ -184,8 +185,9 @@ def beam_tree(
             x, y, mine = pitch * t + 7, 34 + row * ranked[t].index(beam), sorted(heirs[t].get(beam, ()))
             if t:
                 before = 34 + row * ranked[t - 1].index(parents[t - 1][beam])
-                look = f"fill:none;stroke:{sequence_color(mine[0]) if mine else LINE};stroke-width:{1 + len(mine)}"
-                lines.append(f'<path d="M{x - 14:.1f} {before}C{x} {before} {x - 14:.1f} {y} {x} {y}" style="{look}"/>')
+                look = f'stroke="{sequence_color(mine[0]) if mine else LINE}" stroke-width="{1 + len(mine)}"'
+                curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
+                lines.append(f'<path fill="none" d="{curve}" {look}/>')
             text, at = plain(decode(ids[-1:])), (len(prompt) + t) // size  # the token chosen last is not stored yet
             blocks = dict.fromkeys(run[step][heir][1][at] for heir in mine if t < step)
             say = f"{text!r}, chosen at step {t}" + ("" if mine else ": this branch was dropped")
@@ -283,18 +285,8 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
             x, y, high = place % 6 * 180, 54 + place // 6 * 128 + 58 * row, 108 if both else 50
             color, middle = sequence_color(0 if both else 1 + row), y + high / 2 - 4
             name = f"block {blocks[place]} · {names[place]}" if full else "not full: no name"
-            drawn = [
-                box(
-                    x,
-                    y,
-                    172,
-                    high,
-                    color,
-                    0.24 * full,
-                    color,
-                    f"stroke-width:2;stroke-dasharray:{'none' if full else 4}",
-                )
-            ]
+            edge = f'stroke-width="2" stroke-dasharray="{"none" if full else 4}"'
+            drawn = [box(x, y, 172, high, color, 0.24 * full, color, edge)]
             differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
             drawn += words(x + 8, middle, [plain(token) for token in mine], 158, differ)
             drawn.append(label(x + 8, middle + 19, name, 11, INK if full else SOFT))
@@ -306,3 +298,109 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
     if most > 24:
         parts.append(label(0, 54 + 4 * 128 + 4, f"and {most - 24} more blocks", 12, SOFT))
     return svg(1080, 64 + 128 * max(1, min(4, -(-most // 6))), parts)
+
+
+# 01: who holds which places -------------------------------------------------------------------------------------
+
+
+def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged, row: int) -> str:
+    """Memory in rows of `row` places after these (prompt, output) requests came: who holds which, and who is refused.
+
+    Solid holds a token, striped is set aside and empty, blank is free.
+    """
+    size, inside, end, parts = allocator.num_slots, 0, 0, list[str]()
+    for key, request in enumerate(requests):
+        try:
+            allocator.admit(key, Request(*request))
+        except (OutOfMemory, OutOfBlocks):
+            break
+        inside += 1
+
+    def strip(start: int, length: int, color: str, look: str = "") -> list[str]:
+        drawn = []
+        for at in range(start // row, -(-(start + length) // row)):
+            left, right = max(start, at * row), min(start + length, (at + 1) * row)
+            x = 52 + (left - at * row) * 1028 / row
+            drawn.append(box(x, 62 + 29 * at, (right - left) * 1028 / row, 23, color, 1, "none", look))
+        return drawn
+
+    parts += strip(0, size, "var(--well)", "stroke:var(--line)")
+    for key, (prompt, _) in enumerate(requests[:inside]):
+        start, length = allocator.regions(key)[0].start, allocator.held(key)[0]  # in a fresh memory all lie in a row
+        drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(start, prompt, sequence_color(key))
+        if length == row:
+            drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 12, SOFT))
+        say = f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} places taken. {length - prompt:,} of them are empty."
+        parts.append(linked([f"u{key}"], say, *drawn))
+        end = start + length
+    said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} places are taken."
+    if inside < len(requests):
+        need, at = allocator.needs(Request(*requests[inside])), end // row
+        said = f"User {inside + 1} is out of memory. {said}"
+        width = min(need, row) * 1028 / row - 1
+        asks = f"user {inside + 1} needs {need:,} places; {size - end:,} are left"
+        parts += [
+            box(53, 62 + 29 * at, width, 23, "none", 1, WRONG, "stroke-width:2;stroke-dasharray:6 4"),
+            label(max(52, 46 + width - wide(asks, 12)), 78 + 29 * at, asks, 12, INK, look=BOLD),
+        ]
+    stripes = "".join(
+        f'<pattern id="pl-{i}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<path d="M0 0V7" stroke="{sequence_color(i)}" stroke-width="4"/></pattern>'
+        for i in range(7)
+    )
+    x, key = 52.0, list[str]()
+    for look, text in (
+        (sequence_color(0), "holds a token"),
+        ("url(#pl-0)", "taken, and empty"),
+        ("var(--well)", "free"),
+    ):
+        key += [box(x, 30, 22, 15, look, 1, LINE), label(x + 28, 42, text, 12, SOFT)]
+        x += 54 + wide(text, 12)
+    head = label(52, 18, said, 15, WRONG if inside < len(requests) else INK, 1028, BOLD)
+    return svg(1080, 66 + 29 * -(-size // row), [f"<defs>{stripes}</defs>", head, *key, *parts])
+
+
+# 02: position, table, slot --------------------------------------------------------------------------------------
+
+
+def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
+    """Words in the order of a text, its block table, and the memory in which they lie; what belongs together is linked."""
+    size, blocks, pool = table.pool.block_size, table.block_ids, table.pool
+    pitch = 1080 / 16
+    parts = [label(0, 14, f"The text, {len(texts)} words by position", 13, INK, look=BOLD)]
+
+    def cell(at: int, y: float, number: int, text: str, color: str, share: float) -> list[str]:
+        x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * 46
+        where = box(x, y, pitch - 6, 40, color, share, LINE)
+        return [where, label(x + 4, y + 12, str(number), 10, SOFT), label(x + 4, y + 30, text, 12, INK, pitch - 12)]
+
+    def say(at: int) -> str:
+        entry, offset = divmod(at, size)
+        slot = f"slot {blocks[entry]} × {size} + {offset} = {blocks[entry] * size + offset}"
+        return f"position {at} = {entry} × {size} + {offset}: entry {entry} says block {blocks[entry]}, so it lies in {slot}"
+
+    for at, text in enumerate(texts):
+        parts.append(linked([f"t{at}"], say(at), *cell(at, 22, at, text, sequence_color(at // size), 0.3)))
+    y = 40 + 46 * max(1, -(-len(texts) // 16))
+    parts.append(label(0, y + 12, "Its block table: entry, and the block that it says", 13, INK, look=BOLD))
+    for entry, block in enumerate(blocks):
+        mine = range(entry * size, min(len(texts), (entry + 1) * size))
+        drawn = cell(entry, y + 20, entry, f"block {block}", sequence_color(entry), 0.3)
+        said = f"entry {entry}: the words {mine[0]} to {mine[-1]} lie in block {block}, from slot {block * size} on"
+        parts.append(linked([f"e{entry}", *(f"t{at}" for at in mine)], said, *drawn))
+    y += 84
+    parts.append(label(0, y + 12, f"Memory, {pool.num_blocks * size} slots in blocks of {size}", 13, INK, look=BOLD))
+    for slot in range(pool.num_blocks * size):
+        block, offset = divmod(slot, size)
+        at = blocks.index(block) * size + offset if block in blocks else None
+        if at is not None and at < len(texts):
+            drawn = cell(slot, y + 20, slot, texts[at], sequence_color(at // size), 0.3)
+            parts.append(linked([f"t{at}"], say(at), *drawn))
+        else:
+            color = NEUTRAL if at is None and pool.refcount(block) else CARD
+            parts += cell(slot, y + 20, slot, "", color, 0.45)
+    x = 0.0
+    for color, text in ((NEUTRAL, "another sequence's"), (CARD, "free")):
+        parts += [box(x + 420, y + 1, 16, 14, color, 0.45, LINE), label(x + 442, y + 13, text, 12, SOFT)]
+        x += 40 + wide(text, 12)
+    return svg(1100, y + 24 + 46 * -(-pool.num_blocks * size // 16), parts)
