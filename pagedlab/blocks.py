@@ -183,6 +183,10 @@ class BlockPool:
         if self._lost is not None and block_id in self._kept:
             self.forget(block_id)
 
+    def keeps(self, block_id: int) -> bool:
+        """Whether the block's contents outlive its last reference."""
+        return self._known(block_id) in self._kept
+
     def refcount(self, block_id: int) -> int:
         """References to the block: 0 when it is free."""
         return self._refcounts[self._known(block_id)]

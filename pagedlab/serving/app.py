@@ -12,17 +12,15 @@ import asyncio
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
@@ -37,10 +35,8 @@ from pagedlab.serving.metrics import Metrics
 from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest, ErrorBody
 
 if TYPE_CHECKING:
-    from pagedlab.widgets.engine_view import EngineView
+    from pagedlab.serving.live_page import LivePage
 
-WIDGETS = Path(__file__).parents[1] / "widgets"
-PAGE = {"/": "live_page.html", "/block_grid.js": "block_grid.js", "/block_grid.css": "block_grid.css"}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 T = TypeVar("T")
@@ -63,7 +59,7 @@ class Serving:
     """What the handlers of one app share. tenants: by the digest of their keys, None where there are no keys."""
 
     engine: EngineThread
-    view: EngineView | None
+    live: LivePage | None
     metrics: Metrics
     card: dict[str, Any]
     tenants: Mapping[str, str] | None
@@ -99,19 +95,6 @@ class Serving:
         salt, clamp = self.salt(tenant, body.cache_salt), body.max_tokens is None
         await unless_gone(request, self.engine.submit(ticket, body.prompts(), salt, clamp))
         return ticket
-
-    def frame(self, view: EngineView, tenant: str | None) -> dict[str, Any]:
-        """In the engine's thread: what the live page shows. To a tenant, of others' blocks only that they are used."""
-        frame = view.frame()
-        if self.tenants is None:
-            return frame
-        names = self.engine.names(tenant)
-        tables = [table for table in frame["tables"] if table["name"] in names]
-        own = Counter(block for table in tables for block in table["blocks"])
-        counts = [own[block] or min(count, 1) for block, count in enumerate(frame["counts"])]
-        figures = {"copying": own.total(), "shared": sum(count > 1 for count in counts), "copied": 0, "copies": []}
-        peak = {"used": frame["peak"]["used"], "sequences": len(tables)}
-        return frame | figures | {"tables": tables, "counts": counts, "peak": peak}
 
 
 async def get_serving(request: Request) -> Serving:
@@ -293,21 +276,20 @@ async def metrics(serving: Shared, tenant: Tenant) -> Response:
 
 
 @router.get("/blocks", responses=ERRORS)
-async def blocks(serving: Shared, tenant: Tenant) -> JSONResponse:
-    """What the live page shows: every block's count, and who holds which, see `Serving.frame`."""
-    if (view := serving.view) is None:
+async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONResponse:
+    """What the live page plays from the step numbered `since` on, see `LivePage.look`."""
+    if (live := serving.live) is None:
         raise ApiError(404, "this server was installed without its live page")
-    return JSONResponse(await serving.engine.call(lambda llm: serving.frame(view, tenant)))
+    return JSONResponse(await serving.engine.call(lambda llm: live.look(llm, tenant, since)))
 
 
 async def page(request: Request) -> Response:
     """A file of the live page. It holds no data; those come from /blocks, with a key where keys are asked for."""
-    policy = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data:"}
-    if (name := PAGE[request.url.path]).endswith(".js"):
-        from pagedlab.widgets.page import script
+    from pagedlab.serving.live_page import FILES
 
-        return Response(script(name[:-3]), media_type="text/javascript", headers=policy)
-    return FileResponse(WIDGETS / name, headers=policy)
+    media_type, read = FILES[request.url.path]
+    policy = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data:"}
+    return Response(read(), media_type=media_type, headers=policy)
 
 
 # The app ------------------------------------------------------------------------------------------------------
@@ -348,13 +330,13 @@ def create_app(
     default_max_tokens = whole("default_max_tokens", default_max_tokens, 1)
     tenants, metrics = _tenants(api_keys), Metrics()
     engine = EngineThread(llm, max_waiting, metrics.observe, loop)
-    view = None
+    live, files = None, list[str]()
     if find_spec("pagedlab.widgets"):  # the rest of the server does without them
-        from pagedlab.widgets.engine_view import EngineView
+        from pagedlab.serving.live_page import FILES, LivePage
 
-        view = EngineView(llm, words=tenants is None)
+        live, files = LivePage(None if tenants is None else engine.names), list(FILES)
     card = {"id": llm.model.name, "object": "model", "created": int(time.time()), "owned_by": "pagedlab"}
-    serving = Serving(engine, view, metrics, card, tenants, salt, default_max_tokens, Spelling(llm.model.tokenizer))
+    serving = Serving(engine, live, metrics, card, tenants, salt, default_max_tokens, Spelling(llm.model.tokenizer))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -365,7 +347,7 @@ def create_app(
     app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)  # their pages load scripts
     app.state.serving = serving
     app.include_router(router)
-    for path in PAGE if view else ():
+    for path in files:
         app.add_api_route(path, page, include_in_schema=False, response_model=None)
     hosts = None if allowed_hosts is None else tuple(allowed_hosts)
     app.add_middleware(Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=metrics)

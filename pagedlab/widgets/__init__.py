@@ -1,10 +1,12 @@
-"""Widgets for the notebooks: the block grid, clicked or driven by a running engine, its challenges, the timeline."""
+"""Widgets for the notebooks: the block grid to click on, the stage on which an engine plays, the timeline."""
 
 from __future__ import annotations
 
 from pagedlab.widgets.block_grid import BlockPoolWidget
-from pagedlab.widgets.engine_view import LiveGrid
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
+from pagedlab.widgets.stage import Stage
 from pagedlab.widgets.timeline import Timeline
 
-__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "LiveGrid", "Timeline"]
+LiveGrid = Stage  # its name before it showed texts
+
+__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "LiveGrid", "Stage", "Timeline"]

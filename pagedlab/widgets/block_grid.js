@@ -5,7 +5,7 @@ const button = (op, able, text, title) => html`<button class="pl-button" type="b
   title="${title}" aria-disabled="${!able}">${text}</button>`;
 
 function renderGrid({ model, el: host }) {
-  const { live, presets, models } = model.get("setup");
+  const { presets, models } = model.get("setup");
   let state = model.get("state");
   let selected = null; // name of the sequence that Append, Write, Fork and Free act on
   let pointed = null; // physical block under pointer or focus
@@ -59,20 +59,20 @@ function renderGrid({ model, el: host }) {
 
   // ---- the page, from `state`, `selected` and `pointed`
   function paint() {
-    const { counts, tables, step, steps, floor, used, copying, challenge, peak, calls = [], log = [] } = state;
+    const { counts, tables, step, steps, floor, used, copying, challenge, calls = [], log = [] } = state;
     const table = tables.find(({ name }) => name === selected);
     const wrong = [state.note, state.error, ...state.problems].filter(Boolean);
     if (wrong.length > 4) wrong.splice(4, Infinity, `and ${wrong.length - 4} more`);
-    const stats = ["used", "free", "shared", "copied", ...(live ? ["cached"] : [])];
+    const stats = ["used", "free", "shared", "copied"];
     const { bytes } = models.find(({ name }) => name === (find("[data-ref=model]")?.value ?? "LLaMA-2-7B"));
-    const position = `${live ? "Frame" : "Step"} ${step} of ${steps}`;
-    const spoken = live ? "" : state.note ?? log[step - 1 - state.log_first]?.[0] ?? "the pool is empty";
-    root.className = classes({ root: true, live, many: wide > 16, pointing: counts[pointed] > 0 });
+    const position = `Step ${step} of ${steps}`;
+    const spoken = state.note ?? log[step - 1 - state.log_first]?.[0] ?? "the pool is empty";
+    root.className = classes({ root: true, many: wide > 16, pointing: counts[pointed] > 0 });
     show(root, html`
-      <p class="pl-prompt">${live ? sayLive() : sayWhatNext(table)}</p>
+      <p class="pl-prompt">${sayWhatNext(table)}</p>
       <div class="pl-goal ${classes({ done: challenge && !challenge.missing.length })}" ${challenge ? "" : "hidden"}>
         ${challenge ? goal(challenge) : ""}</div>
-      <div class="pl-toolbar" role="toolbar" aria-label="operations" ${live ? "hidden" : ""}>
+      <div class="pl-toolbar" role="toolbar" aria-label="operations">
         ${button("new", true, "New sequence", "A sequence of its own, with its own block table")}
         <label class="pl-tokens">of <input class="pl-amount" type="number" min="1" max="99999" value="${amount()}">
           tokens</label>
@@ -108,8 +108,6 @@ room; if another sequence reads that block too, the block is copied first`)}
             <select class="pl-select" data-ref="model" aria-label="model">
               ${models.map(({ name }) => html`<option ${name === "LLaMA-2-7B" ? "selected" : ""}>${name}</option>`)}
             </select></p>
-          <p class="pl-peak">${peak ? `At most: ${plural(peak.used, "block")} used,
-            ${plural(peak.sequences, "sequence")}.` : ""}</p>
           <div class="pl-history">
             <label><span class="pl-step">${position}</span><input type="range" class="pl-scrubber" aria-label="step"
               min="${floor}" max="${Math.max(floor + 1, steps)}" aria-valuetext="${position}"></label>
@@ -135,7 +133,7 @@ room; if another sequence reads that block too, the block is copied first`)}
     const who = `${readers.join(" and ") || "in no table"}, count ${count}, ${held} of ${size} tokens`;
     const end = [1, 0].find((place) => state.copies.some((copy) => copy[place] === id));
     const css = classes({ block: true, used: count, empty: !count, shared: count > 1, source: end === 0,
-      destination: end === 1, lost: count && !own.length && !live, kept: !count && state.texts?.[id],
+      destination: end === 1, lost: count && !own.length,
       fresh: count && before[id] === 0, lit: id === pointed });
     const bands = own.slice(0, 4).map(({ table, held }) => html`<i class="pl-fill pl-hatch pl-p${table.pattern}"
       style="--c: ${table.color}; --empty: ${percent(size - held, size)}"></i>`);
@@ -178,18 +176,6 @@ room; if another sequence reads that block too, the block is copied first`)}
           ${at ? next : "Show the solution, step by step"}</button></div>`;
   }
 
-  function arrow([from, to]) {
-    const [a, b] = [from, to].map((id) => find(`.pl-block[data-block="${id}"]`));
-    if (!a || !b || a === b) return "";
-    // From edge to edge, over the top within a row, so that numbers and badges stay readable.
-    const [x0, x1] = [a, b].map((node) => node.offsetLeft + node.offsetWidth / 2), down = b.offsetTop - a.offsetTop;
-    const y0 = a.offsetTop + (down > 0 ? a.offsetHeight : 0), y1 = b.offsetTop + (down < 0 ? b.offsetHeight : 0);
-    const mx = (x0 + x1) / 2, my = down ? (y0 + y1) / 2 : y0 - 16 - Math.abs(x1 - x0) / 8;
-    const d = `M${x0} ${y0} Q${mx} ${my} ${x1} ${y1}`, angle = (Math.atan2(y1 - my, x1 - mx) * 180) / Math.PI;
-    return html`<path d="${d}" class="pl-halo"/><path d="${d}" class="pl-arrow" pathLength="1"/>
-      <path d="M-9 -6 L3 0 L-9 6 Z" transform="translate(${x1} ${y1}) rotate(${angle})" class="pl-head"/>`;
-  }
-
   // ---- words
   function sayWhatNext(table) {
     if (!table) return `Start here: New sequence. Its ${plural(amount(), "token")} take blocks from the pool.`;
@@ -204,26 +190,16 @@ room; if another sequence reads that block too, the block is copied first`)}
     return `${table.name} is selected. ${then}.`;
   }
 
-  function sayLive() {
-    const { hidden, tables, used, counts, engine_steps, steps } = state;
-    const cut = hidden ? ` Drawn are the first ${plural(counts.length, "block")}, ${hidden} are not.` : "";
-    const running = `${plural(tables.length, "sequence")} in ${plural(used, "block")}. Point at a block to read it.`;
-    if (tables.length) return `Engine step ${engine_steps}: ${running}${cut}`;
-    const then = "its blocks are free again. Drag the slider to look back.";
-    return `The engine is idle; ${steps > 1 ? then : "when it writes, blocks fill."}${cut}`;
-  }
-
   function describe(id) {
     if (id === null) return "Point at a block, or move there with the arrow keys, to see what it holds.";
-    const count = state.counts[id], text = state.texts?.[id], step = state.born?.[id];
-    if (!count) return `Block ${id} is free${text ? `, what it held is kept: “${text}”` : "."}`;
+    const count = state.counts[id], step = state.born?.[id];
+    if (!count) return `Block ${id} is free.`;
     const where = owners[id].map(({ table, index, held }) => {
       const first = index * size;
       const tokens = held > 1 ? `tokens ${first}–${first + held - 1}` : held ? `token ${first}` : "no token yet";
-      return live ? `${table.name}, ${tokens}` : `${table.name}’s logical block ${index}, ${tokens}`;
+      return `${table.name}’s logical block ${index}, ${tokens}`;
     });
-    if (!where.length) where.push(live ? "held by no running sequence" : "in no table: lost");
-    if (live) return `Block ${id}, ${where.join("; ")}${text ? `: “${text}”` : ""}`;
+    if (!where.length) where.push("in no table: lost");
     const said = [`Block ${id}: ${plural(count, "reference")}`, ...where];
     if (step) said.push(`taken in step ${step}, ${state.origins[step]}`);
     const { index, held } = owners[id][0] ?? {}, at = held - 1; // the slot formula, with the last token's numbers
@@ -233,7 +209,8 @@ room; if another sequence reads that block too, the block is copied first`)}
 
   // ---- a new state
   function place() { // arrows lie where the blocks are; what is new comes into view, and nothing but these boxes moves
-    find(".pl-arrows").innerHTML = escape(state.copies.map(arrow));
+    find(".pl-arrows").innerHTML = escape(state.copies.map((copy) =>
+      arrow(...copy.map((id) => find(`.pl-block[data-block="${id}"]`)))));
     for (const [box, css] of [[find(".pl-log"), ".pl-now"], [find(".pl-tables"), ".pl-selected"]]) {
       const node = box.querySelector(css), top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
       const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;
@@ -250,7 +227,7 @@ room; if another sequence reads that block too, the block is copied first`)}
       table.blocks.forEach((id, index) => owners[id]?.push({ table, index, held: heldIn(table, index) }));
     }
     const names = state.tables.map(({ name }) => name);
-    selected = [state.focus, selected, live ? null : names.at(-1)].find((name) => names.includes(name)) ?? null;
+    selected = [state.focus, selected, names.at(-1)].find((name) => names.includes(name)) ?? null;
     const active = () => root.getRootNode().activeElement;
     const hadFocus = active()?.closest(".pl-tables") && root.contains(active());
     paint();

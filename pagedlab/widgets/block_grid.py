@@ -26,32 +26,7 @@ from pagedlab.widgets.session import Session
 LOG_WINDOW = 60  # entries of the log that travel with a state
 
 
-class BlockGrid(anywidget.AnyWidget):
-    """What the interactive and the live grid have in common: the page's code, `state`, and a picture."""
-
-    _esm: Any = script("block_grid")
-    _css: Any = style("block_grid")
-    setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models, whether it is live
-    state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
-
-    def __init__(self, **setup: Any) -> None:
-        setup["models"] = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
-        super().__init__(setup=setup)
-
-    def picture(self) -> Picture:
-        """The present state as a PNG and as text, for places where no widget runs."""
-        return Picture(self.state)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}: {self.picture().headline()}"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        still, size = self.picture()._repr_mimebundle_()
-        return {**live, **still}, {**metadata, **size}
-
-
-class BlockPoolWidget(BlockGrid):
+class BlockPoolWidget(anywidget.AnyWidget):
     """A block pool to click on.
 
     pool       an instance with BlockPool's verbs, fresh, or a class called as `pool(num_blocks, block_size)`
@@ -62,6 +37,11 @@ class BlockPoolWidget(BlockGrid):
     What pool or table raise or do wrong is shown in the widget. Undo, redo and the scrubber replay the log on
     the same pool object, started over. `ValueError` if an argument makes no sense or the pool is in use.
     """
+
+    _esm: Any = script("block_grid")
+    _css: Any = style("block_grid")
+    setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models
+    state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(
         self,
@@ -83,7 +63,8 @@ class BlockPoolWidget(BlockGrid):
         self._serial = 0
         self._solved = 0  # steps of the solution shown
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
-        super().__init__(live=False, presets=[] if self.challenge else list(PRESETS))
+        models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
+        super().__init__(setup={"models": models, "presets": [] if self.challenge else list(PRESETS)})
         self.on_msg(self._receive)
         self.preset(preset) if preset else self._show()
 
@@ -144,6 +125,18 @@ class BlockPoolWidget(BlockGrid):
         done = self.session.do(*self.challenge.solution[self._solved]).operation
         self._solved += 1
         self._show(done.child or done.sequence)
+
+    def picture(self) -> Picture:
+        """The present state as a PNG and as text, for places where no widget runs."""
+        return Picture(self.state)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.picture().headline()}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        still, size = self.picture()._repr_mimebundle_()
+        return {**live, **still}, {**metadata, **size}
 
     # ------------------------------------------------------------------ page and Python
 

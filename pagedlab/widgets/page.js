@@ -88,3 +88,15 @@ function roving(root) {
     if (!group.querySelector('[tabindex="0"]')) buttons(group)[0]?.setAttribute("tabindex", 0);
   });
 }
+
+// A copy, from edge to edge of two blocks in one canvas, over the top within a row, so that numbers and badges stay
+// readable.
+function arrow(a, b) {
+  if (!a || !b || a === b) return "";
+  const [x0, x1] = [a, b].map((node) => node.offsetLeft + node.offsetWidth / 2), down = b.offsetTop - a.offsetTop;
+  const y0 = a.offsetTop + (down > 0 ? a.offsetHeight : 0), y1 = b.offsetTop + (down < 0 ? b.offsetHeight : 0);
+  const mx = (x0 + x1) / 2, my = down ? (y0 + y1) / 2 : y0 - 16 - Math.abs(x1 - x0) / 8;
+  const d = `M${x0} ${y0} Q${mx} ${my} ${x1} ${y1}`, angle = (Math.atan2(y1 - my, x1 - mx) * 180) / Math.PI;
+  return html`<path d="${d}" class="pl-halo"/><path d="${d}" class="pl-arrow" pathLength="1"/>
+    <path d="M-9 -6 L3 0 L-9 6 Z" transform="translate(${x1} ${y1}) rotate(${angle})" class="pl-head"/>`;
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from base64 import b64encode
 from functools import cache
 from itertools import groupby
@@ -16,6 +17,7 @@ from pagedlab.widgets.reading import runs
 
 SCALE = 2  # pixels of the PNG to one of the page
 MAX_ROWS = 12  # block tables drawn
+MAX_TEXTS = 4
 CARD, EDGE, INK, SOFT, PALE, WELL = "#FFFFFF", "#C9CDD2", "#1F2328", "#5F6772", "#8A929C", "#EEF0F2"
 LOST: dict[str, Any] = {"color": NEUTRAL, "pattern": 4}  # the look of a block that is counted and in no table
 MARGIN = 16
@@ -91,6 +93,63 @@ class Picture:
         if more:
             canvas.write(MARGIN, below + 26 * MAX_ROWS, f"and {more} more sequences", 11.5, SOFT)
         return canvas.image
+
+
+class StagePicture(Picture):
+    """A still of a recording after a step: what is written, tinted as the blocks that hold it, above blocks and tables.
+
+    replay  as `recording.Replay`, at that step
+    """
+
+    def __init__(self, replay: Any) -> None:
+        super().__init__(replay.grid())
+        self.answers = [answer for answer in replay.answers() if answer["state"] != "dropped"]
+
+    def text(self) -> str:
+        """As of a block grid, and under it the texts."""
+        words = [f"{a['name']:>4}  {''.join(words for _, words, _ in a['runs']).strip()!r}" for a in self.answers]
+        return "\n".join([super().text(), *words])
+
+    def image(self) -> Image.Image:
+        """The drawing, with `SCALE` pixels to one of the page."""
+        blocks = super().image()
+        width, shown = blocks.width // SCALE, self.answers[:MAX_TEXTS]
+        rows = [_lines(answer["runs"], width - 2 * MARGIN - 50, 5 if len(shown) < 3 else 2) for answer in shown]
+        canvas = Canvas(width, 20 * sum(map(len, rows)) + 8 * len(rows) + 2 * MARGIN - 8)
+        y = MARGIN
+        for answer, lines in zip(shown, rows, strict=True):
+            canvas.box(MARGIN, y + 2, 16, 16, answer["color"], answer["pattern"])
+            canvas.write(MARGIN + 22, y + 3, answer["name"], 11.5, INK)
+            for line in lines:
+                x: float = MARGIN + 50
+                for place, words, asked in line:
+                    wide = font(12 * SCALE).getlength(words) / SCALE
+                    if place is not None:
+                        canvas.box(x, y, wide, 18, answer["color"], share=0.34 if place % 2 else 0.16)
+                    canvas.write(x, y + 2, words, 12, SOFT if asked else INK)
+                    x += wide
+                y += 20
+            y += 8
+        both = Image.new("RGBA", (blocks.width, canvas.image.height + 4 * SCALE + blocks.height))
+        both.paste(canvas.image)
+        both.paste(blocks, (0, canvas.image.height + 4 * SCALE))
+        return both if shown else blocks
+
+
+def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
+    """Runs of words broken into lines of at most `width`; the last `most` lines."""
+    lines: list[list[Any]] = [[]]
+    room = width
+    for place, text, asked in runs:
+        for word in re.findall(r"\S*\s*", text.replace("\n", " ")):
+            wide = font(12 * SCALE).getlength(word) / SCALE
+            if wide > room and lines[-1]:
+                lines.append([])
+                room = width
+            room -= wide
+            if word:
+                lines[-1].append((place, word, asked))
+    return lines[-most:]
 
 
 class TimelinePicture(Picture):

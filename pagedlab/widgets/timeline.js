@@ -1,4 +1,4 @@
-// Draws the timeline above its block grid, on top of block_grid.js. Python sends `run` whole: a row a request, one
+// Draws the timeline above its stage, on top of stage.js. Python sends `run` whole: a row a request, one
 // letter a step. `step` is where everybody looks.
 // Neighbouring cells of one kind are one element, so that 64 rows of 1,200 steps stay a few hundred elements.
 
@@ -53,7 +53,7 @@ function renderTimeline({ model, el: host }) {
     find(".pl-scrubber").value = step;
     find('.pt-rows [tabindex="0"]')?.setAttribute("tabindex", -1);
     runAt(row, step)?.setAttribute("tabindex", 0);
-    Object.assign(root.dataset, { serial: run.serial, step });
+    Object.assign(root.dataset, { steps: run.steps, step });
   }
 
   const look = ({ color, pattern, pale }, steps) =>
@@ -184,13 +184,14 @@ function renderTimeline({ model, el: host }) {
   resized.observe(find(".pt-scroll"));
   model.on("change:run", changed);
   model.on("change:step", paint);
-  const endGrid = model.get("state").counts ? renderGrid({ model, el: host }) : () => {};
+  const moved = (to) => { if (to !== step) { model.set("step", to); model.save_changes(); } };
+  const endStage = model.get("recorded").steps ? renderStage({ model, el: host, moved }) : () => {};
   return () => {
     resized.disconnect();
     model.off("change:run", changed);
     model.off("change:step", paint);
-    endGrid();
+    endStage();
   };
 }
 
-widget.render = renderTimeline;
+stage.render = renderTimeline;

@@ -573,13 +573,14 @@ def test_a_key_sees_blocks_of_its_own(tiny: Model) -> None:
         names = {}
         for key, texts, shared in (("a1", 1, 0), ("a2", 1, 0), ("b", 2, 2)):
             frame = httpx.get(f"{server.url}/blocks", headers={"Authorization": f"Bearer {key}"}).json()
-            names[key] = {table["name"] for table in frame["tables"]}
-            own = {block for table in frame["tables"] for block in table["blocks"]}
-            assert len(frame["tables"]) == frame["peak"]["sequences"] == texts
-            assert frame["shared"] == sum(count > 1 for count in frame["counts"]) == shared
-            assert {count for block, count in enumerate(frame["counts"]) if block not in own} == {0, 1}
-            assert frame["copying"] == sum(len(table["blocks"]) for table in frame["tables"])
-            assert (frame["copied"], frame["copies"], frame["texts"]) == (0, [], {})
+            (step,) = frame["steps"]
+            names[key] = set(step["texts"])
+            own = {str(block) for text in step["texts"].values() for block in text["blocks"][1]}
+            assert len(step["texts"]) == texts
+            assert sum(count > 1 for count in step["counts"].values()) == shared
+            assert {count for block, count in step["counts"].items() if block not in own} == {1}
+            assert step.keys() == {"step", "used", "cached", "counts", "texts"}
+            assert all(text["words"] == [0, []] for text in step["texts"].values())
         assert names["a1"] == names["a2"]
         assert not names["a1"] & names["b"]
         for stream in running:
@@ -856,7 +857,7 @@ def test_live_page_needs_nothing_from_outside(server: BackgroundServer) -> None:
     page = httpx.get(f"{server.url}/")
     assert page.status_code == 200
     assert "http" not in page.text.replace("http-equiv", "")
-    for name in ("block_grid.js", "block_grid.css"):
+    for name in ("stage.js", "stage.css"):
         assert name in page.text
         assert httpx.get(f"{server.url}/{name}").status_code == 200
 
@@ -867,9 +868,16 @@ def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny: Model, key
         running = client_of(server, "k").completions.create(**LONG, stream=True)
         next(iter(running))
         state = httpx.get(f"{server.url}/blocks", headers={"Authorization": "Bearer k"}).json()
-        (table,) = state["tables"]
-        assert sum(state["counts"]) == state["used"] == len(table["blocks"]) > 0
-        assert (STORY in "".join(state["texts"].values())) == (keys is None)
+        (step,) = state["steps"]
+        (text,) = step["texts"].values()
+        assert sum(step["counts"].values()) == step["used"] == len(text["blocks"][1]) > 0
+        assert (STORY in "".join(text["words"][1])) == (keys is None)
+        if keys is None:  # later, only what is new
+            for _ in range(8):
+                next(iter(running))
+            more = httpx.get(f"{server.url}/blocks", params={"since": 1}).json()
+            assert (more["first"], len(more["steps"]) > 4, "counts" in more["steps"][0]) == (1, True, False)
+            assert httpx.get(f"{server.url}/blocks", params={"since": 10**6}).json()["first"] == 0
         running.close()
 
 
@@ -907,8 +915,9 @@ def test_live_page_in_a_browser(tiny: Model) -> None:
         page.locator(".pl-used").nth(3).wait_for()
         page.locator('.pl-block[data-block="0"]').hover()
         assert STORY in page.locator(".pl-detail").inner_text()
+        assert STORY in page.locator(".ps-words").inner_text()
         running.close()
-        page.locator(".pl-prompt", has_text="idle").wait_for()
+        page.locator(".ps-text.ps-abort").wait_for()
         assert page.locator(".pl-used").count() == 0
         page.locator(".pl-scrubber").fill("2")  # and back to when it was not
         page.locator(".pl-used").first.wait_for()

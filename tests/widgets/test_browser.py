@@ -22,7 +22,7 @@ from pagedlab.lessons.quiz import quiz_of
 pytestmark = pytest.mark.browser
 
 CELLS = {
-    "w": "from pagedlab.widgets import BlockPoolWidget, LiveGrid\nw = BlockPoolWidget()\nw",
+    "w": "from pagedlab.widgets import BlockPoolWidget, Stage\nw = BlockPoolWidget()\nw",
     "big": "big = BlockPoolWidget(num_blocks=1024)\nbig",
     "goal": "goal = BlockPoolWidget(challenge='one_copy')\ngoal",
     "leaky": "import broken\nleaky = BlockPoolWidget(table=broken.LeaksOnFork)\nleaky",
@@ -34,9 +34,9 @@ strange = BlockPoolWidget(Strange)
 strange""",
     "live": """
 import sys, time
-from test_widgets import FakeEngine
+from test_stage import FakeEngine
 engine = FakeEngine(num_blocks=64, block_size=16)
-live = LiveGrid(engine)
+live = Stage(engine)
 live""",
 }
 NOTEBOOKS = sorted((browser.REPO / "notebooks").glob("[0-9]*.ipynb"))
@@ -467,37 +467,47 @@ def test_a_notebook_reopened_without_running_shows_the_picture(lab: browser.Lab)
         assert picture.evaluate("img => [img.naturalWidth > 1000, img.width < 900]") == [True, True]
 
 
-# Live ------------------------------------------------------------------------------------------------------------
+# The stage -------------------------------------------------------------------------------------------------------
 
 
-def test_the_live_grid_follows_an_engine_and_ends_at_its_last_state(page: Any) -> None:
-    grid = Grid(page, "live")
-    page.evaluate(
-        """root => { root.seen = new Set();
-            new MutationObserver(() => root.seen.add(root.querySelector('[data-stat=used]').textContent))
-                .observe(root, { subtree: true, childList: true, characterData: true }); }""",
-        grid.root.element_handle(),
-    )
-    assert not grid.root.locator(".pl-toolbar").is_visible()
-    grid.python(
-        "engine.add('a', 30)\nfor _ in range(60):\n    engine.step(); time.sleep(0.012)\n"
-        "engine.add('b', 20); engine.step()"
-    )
-    page.wait_for_timeout(400)
-    assert grid.text('[data-stat="used"]') == "8"  # 91 and 21 tokens
-    assert len(grid.root.evaluate("root => [...root.seen]")) >= 3
-    grid.block(1).hover()
-    assert grid.text(".pl-detail") == "Block 1, a, tokens 16–31: “" + "".join(f"{i} " for i in range(16, 32)) + "”"
-    grid.python("engine.end()")
-    grid.root.locator(".pl-prompt", has_text="idle").wait_for()
-    assert grid.text('[data-stat="used"]') == "0"
-    assert grid.text(".pl-peak").startswith("At most: 8 blocks used, 2 sequences")
-    slider = grid.root.locator(".pl-scrubber")
-    slider.focus()
-    page.keyboard.press("ArrowLeft")
-    grid.root.locator(".pl-used").first.wait_for()
-    grid.block(1).hover()
-    assert "tokens 16–31" in grid.text(".pl-detail")
+def test_the_stage_follows_an_engine_loses_nothing_and_is_moved_by_hand(page: Any) -> None:
+    stage = Grid(page, "live")
+    root = stage.root.element_handle()
+
+    def wait_for(step: int) -> None:
+        page.wait_for_function("([root, step]) => root.dataset.at === step", arg=[root, str(step)], timeout=15_000)
+
+    stage.python("for i in range(3):\n    engine.add(f't{i}', 6 + i)\nfor _ in range(40):\n    engine.step()")
+    stage.root.locator(".ps-rate").select_option("32")
+    wait_for(40)
+    stage.python("engine.end(); live.end()")
+    wait_for(41)
+    before = cells(page)
+    for step in (41, 17, 0, 33, 34):
+        stage.root.locator(".pl-scrubber").fill(str(step))
+        wait_for(step)
+        shown = stage.root.evaluate(PAGE_STATE)
+        says = json.loads(
+            stage.python(
+                f"import json\nr = live.replay({step})\nheld = {{n: t for n, t in r.texts.items() if t['blocks']}}\n"
+                "print(json.dumps([r.counts, [[n, t['blocks']] for n, t in held.items()], r.now['used']]))"
+            )
+        )
+        assert [shown["counts"], shown["tables"], shown["stats"]["used"]] == says
+    # A word lights its block and the table's cell between them, and the other way round.
+    stage.root.locator('[data-text="t1"] .ps-held').first.hover()
+    lit = stage.root.evaluate("root => [...root.querySelectorAll('.pl-lit')].map(n => [n.tagName, n.dataset.block])")
+    assert sorted(tag for tag, _ in lit) == ["BUTTON", "BUTTON", "SPAN"]
+    assert len({block for _, block in lit}) == 1
+    assert stage.text(".pl-detail").startswith(f"Block {lit[0][1]}: t1, tokens 0–15: “0 1 2 ")
+    stage.root.locator('[data-op="play"]').focus()
+    for key in ("b", "d", "d"):
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")  # a button's own: it plays on to the end
+    wait_for(41)
+    assert cells(page) == before, "no key reached the notebook"
+    page.keyboard.press("Escape")
+    assert page.evaluate("() => document.activeElement.closest('.pl-root')") is None, "Escape leaves the widget"
 
 
 # The timeline ----------------------------------------------------------------------------------------------------
@@ -518,12 +528,12 @@ def test_the_timeline_says_what_each_cell_is_and_moves_the_blocks(lab: browser.L
         browser.run_all(page)
         assert browser.cell_errors(page) == []
         root, detail = page.locator(".pt-root"), page.locator(".pt-root .pl-detail")
-        now, grid = page.locator(".pt-root .pl-step"), page.locator(".pl-live .pl-prompt")
+        now = page.locator(".pt-root .pl-step")
 
         def step_is(n: int) -> None:
             page.locator(f'.pt-root[data-step="{n}"]').wait_for()
             assert now.inner_text().startswith(f"Step {n} of ")
-            grid.get_by_text(f"Engine step {n}:").wait_for()
+            page.locator(f'.ps-root[data-at="{n}"]').wait_for()
 
         kinds = [
             (run["first"], run["letter"])
@@ -594,20 +604,17 @@ def click_challenge(page: Any) -> None:
     goal.get_by_text("Done.").wait_for()
 
 
-def click_live_grid(page: Any) -> None:
-    grid = page.locator(".pl-root.pl-live").last
-    before = grid.locator(".pl-prompt").inner_text()
-    grid.locator(".pl-scrubber").focus()
+def click_stage(page: Any) -> None:
+    stage = page.locator(".ps-root").last
+    stage.locator(".pl-scrubber").focus()
     page.keyboard.press("Home")
-    page.wait_for_function(
-        "([root, text]) => root.querySelector('.pl-prompt').textContent !== text", arg=[grid.element_handle(), before]
-    )
+    page.wait_for_function("root => root.dataset.at === '0'", arg=stage.element_handle())
 
 
 def click_timeline(page: Any) -> None:
     page.locator('.pt-root [data-row="0"] .pt-run').first.click(position={"x": 3, "y": 8})
     page.locator('.pt-root[data-step="1"]').first.wait_for()
-    page.locator(".pl-live .pl-prompt").first.get_by_text("Engine step 1:").wait_for()
+    page.locator('.ps-root[data-at="1"]').first.wait_for()
 
 
 def answer_quiz(page: Any, name: str) -> None:
@@ -622,7 +629,7 @@ def answer_quiz(page: Any, name: str) -> None:
     assert cells(page) == before
 
 
-CLICKS = {"02": click_pool, "03": click_challenge, "05": click_live_grid, "09": click_timeline}
+CLICKS = {"02": click_pool, "03": click_challenge, "05": click_stage, "09": click_timeline}
 
 
 PAIRS = list(zip_longest(NOTEBOOKS[::2], NOTEBOOKS[1::2]))

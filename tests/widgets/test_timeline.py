@@ -15,7 +15,7 @@ from PIL import Image
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
 from pagedlab.lessons.timeline import KINDS, Recording
 from pagedlab.scheduler import Request, Scheduler
-from pagedlab.widgets import engine_view as live_module
+from pagedlab.widgets import stage as stage_module
 from pagedlab.widgets import timeline as module
 from pagedlab.widgets.timeline import LOOKS, Timeline
 
@@ -197,14 +197,14 @@ def test_the_page_gets_the_recording() -> None:
 
 def test_the_slider_moves_the_blocks() -> None:
     _, timeline = watched()
-    frames = timeline._frames
-    assert [frame["engine_steps"] for frame in frames] == list(range(timeline.recording.steps + 1))
-    assert timeline.state["used"] == max(frame["used"] for frame in frames), "it ends at the fullest step"
-    for step in (1, timeline.recording.steps, 3):
-        timeline.step = step  # what the page does
-        assert timeline.state["engine_steps"] == step
-    assert {table["name"] for table in timeline.state["tables"]} == {"r0", "r1", "r2"}
-    colors = {table["name"]: (table["color"], table["pattern"]) for table in timeline.state["tables"]}
+    steps = timeline.recorded["steps"]
+    assert [step["step"] for step in steps] == list(range(timeline.recording.steps + 1))
+    assert steps[timeline.step]["used"] == max(step["used"] for step in steps), "it ends at the fullest step"
+    timeline.step = 3  # what the page does
+    assert timeline.picture().blocks["engine_steps"] == 3
+    tables = timeline.replay(3).grid()["tables"]
+    assert {table["name"] for table in tables} == {"r0", "r1", "r2"}
+    colors = {table["name"]: (table["color"], table["pattern"]) for table in tables}
     assert colors == {row["name"]: (row["color"], row["pattern"]) for row in timeline.run["rows"]}
     timeline.seek(10**6)
     assert timeline.step == timeline.recording.steps
@@ -212,8 +212,9 @@ def test_the_slider_moves_the_blocks() -> None:
 
 
 def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "INTERVAL", 0.0)
-    monkeypatch.setattr(live_module, "BYTES_PER_SECOND", 10**12)
+    for one in (stage_module, module):
+        monkeypatch.setattr(one, "INTERVAL", 0.0)
+        monkeypatch.setattr(one, "BYTES_PER_SECOND", 10**12)
     engine = ToyEngine()
     timeline = Timeline(engine)
     assert timeline.run["steps"] == 0
@@ -222,7 +223,7 @@ def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None
     for step in (1, 2, 3):
         engine.step()
         assert (timeline.run["steps"], timeline.step) == (step, step)
-    monkeypatch.setattr(live_module, "INTERVAL", 1000.0)
+    monkeypatch.setattr(stage_module, "INTERVAL", 1000.0)
     engine.step()  # shown, since the last interval is over; from now on nothing is for a long time
     engine.step()
     assert timeline.run["steps"] == 4
@@ -248,7 +249,6 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch
     assert [row["kinds"] for row in state["rows"]] == ["PDDDDDDDDD", "PDD"]
     assert state["rows"][0]["end"] is None
     assert f"Not drawn: {hidden} steps and 1 requests" in timeline.picture().text()
-    assert len(timeline._frames) == 11
     assert timeline.recording.rows[0].end == "length"
     monkeypatch.setattr(module, "MAX_ROWS", 1)
     timeline.refresh()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import broken
@@ -18,8 +16,7 @@ from PIL import Image
 
 from pagedlab import BlockPool, BlockTable
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget, LiveGrid
-from pagedlab.widgets import engine_view as live_module
+from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget
 from pagedlab.widgets.reading import runs
 
 
@@ -561,176 +558,3 @@ def test_the_same_state_gives_the_same_picture() -> None:
 
 def test_runs() -> None:
     assert [runs(ids) for ids in ([], [3], [3, 4], [3, 4, 5, 9, 1, None, 2])] == ["", "3", "3, 4", "3-5, 9, 1, 2"]
-
-
-# Live ------------------------------------------------------------------------------------------------------------
-
-
-class FakeEngine:
-    """What the live grid asks of an engine. Token i decodes to "i "."""
-
-    def __init__(self, num_blocks: int = 32, block_size: int = 4) -> None:
-        self.pool = BlockPool(num_blocks, block_size)
-        self.running: list[Any] = []
-        self.callbacks: list[Any] = []
-        self.decoded = 0
-
-    def on_step(self, callback: Any) -> Any:
-        self.callbacks.append(callback)
-        return lambda: self.callbacks.remove(callback)
-
-    def sequences(self) -> list[Any]:
-        return self.running
-
-    def decode(self, ids: list[int]) -> str:
-        self.decoded += len(ids)
-        return "".join(f"{i} " for i in ids)
-
-    def add(self, name: str, tokens: int) -> None:
-        table = BlockTable(self.pool)
-        table.append(tokens)
-        self.running.append(SimpleNamespace(name=name, table=table, token_ids=list(range(tokens))))
-
-    def step(self) -> None:
-        for sequence in self.running:
-            sequence.table.append(1)
-            sequence.token_ids.append(len(sequence.token_ids))
-        for callback in list(self.callbacks):
-            callback()
-
-    def end(self) -> None:
-        for sequence in self.running:
-            sequence.table.free()
-        self.running = []
-        for callback in list(self.callbacks):
-            callback()
-
-
-def test_every_block_of_a_running_engine_says_which_words_it_holds() -> None:
-    engine = FakeEngine()
-    grid = LiveGrid(engine)
-    engine.add("a", 5)
-    for _ in range(4):
-        engine.step()
-    state = grid.state
-    assert [table["blocks"] for table in state["tables"]] == [[0, 1, 2]]
-    assert state["texts"] == {"0": "0 1 2 3 ", "1": "4 5 6 7 ", "2": "8 "}
-    assert state["engine_steps"] == 4
-    assert engine.decoded < 20  # full blocks are decoded once
-    engine.end()
-    assert grid.state["used"] == 0
-    assert grid.state["texts"] == {}
-    assert grid.state["free"] == 32
-    assert grid.state["peak"] == {"used": 3, "shared": 0, "sequences": 1}
-    assert "32 blocks of 4: 3 used" in grid.picture().text()
-    grid._receive(grid, {"op": "seek", "step": 4})
-    assert grid.state["texts"]["1"] == "4 5 6 7 "
-    grid._receive(grid, {"op": "seek"})
-    grid._receive(grid, None)
-    json.dumps(grid.state)
-    assert image(grid)
-
-
-def test_a_cached_block_still_says_what_it_holds_until_it_is_taken() -> None:
-    engine = FakeEngine(num_blocks=3)
-    grid = LiveGrid(engine)
-    engine.add("a", 8)
-    engine.step()
-    engine.pool.keep(0)
-    engine.pool.keep(1)
-    engine.end()
-    assert grid.state["used"] == 0
-    assert grid.state["cached"] == 2
-    assert grid.state["texts"] == {"0": "0 1 2 3 ", "1": "4 5 6 7 "}
-    engine.add("b", 8)  # takes the free block, then evicts the older cached one
-    engine.end()
-    assert grid.state["cached"] == len(grid.state["texts"]) == 1
-
-
-def test_a_block_does_not_keep_the_words_of_whom_it_held_before() -> None:
-    engine = FakeEngine(num_blocks=2)
-    grid = LiveGrid(engine)
-    engine.add("a", 4)
-    grid.refresh()
-    assert grid.state["texts"] == {"0": "0 1 2 3 "}
-    engine.running.pop().table.free()
-    unseen = BlockTable(engine.pool)  # comes and goes between two looks
-    unseen.append(4)
-    engine.pool.keep(unseen.block_ids[0])
-    unseen.free()
-    grid.refresh()
-    assert grid.state["cached"] == 1
-    assert grid.state["texts"] == {}
-
-
-def test_forks_of_a_running_engine_share_and_copy() -> None:
-    engine = FakeEngine()
-    grid = LiveGrid(engine)
-    engine.add("a", 6)
-    first = engine.running[0]
-    engine.running.append(SimpleNamespace(name="b", table=first.table.fork(), token_ids=[*range(6)]))
-    engine.step()
-    assert grid.state["shared"] == 1
-    assert grid.state["copied"] == 1
-    assert grid.state["copies"] == [[1, 2]]
-    assert grid.state["problems"] == []
-
-
-def test_updates_are_throttled_and_the_last_state_is_always_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "INTERVAL", 0.05)
-
-    async def generate() -> tuple[int, dict[str, Any], dict[str, Any]]:
-        engine = FakeEngine(num_blocks=200)
-        grid = LiveGrid(engine)
-        engine.add("a", 1)
-        for _ in range(500):
-            engine.step()
-        engine.end()
-        during = grid._serial
-        in_between = grid.state
-        await asyncio.sleep(0.15)
-        return during, in_between, grid.state
-
-    during, _, last = asyncio.run(generate())
-    assert during < 100
-    assert last["used"] == 0
-    assert last["engine_steps"] == 501
-
-
-def test_frames_are_thinned_and_closing_ends_the_watching(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "MAX_FRAMES", 20)
-    engine = FakeEngine(num_blocks=100)
-    grid = LiveGrid(engine)
-    engine.add("a", 1)
-    for step in range(1, 301):
-        engine.step()
-        assert grid.state["engine_steps"] == step
-    assert len(grid._frames) <= 21
-    used = [frame["engine_steps"] for frame in grid._frames]
-    assert used == sorted(used)
-    assert used[-1] == 300
-    grid.close()
-    assert not engine.callbacks
-    assert not engine.pool._callbacks
-    engine.step()
-    assert grid.view.steps == 300
-
-
-def test_what_the_engine_does_after_the_cell_leaves_its_grid_alone() -> None:
-    engine = FakeEngine()
-    with LiveGrid(engine) as grid:
-        engine.add("a", 5)
-        engine.step()
-    engine.end()
-    assert grid.state["used"] == 2
-    assert not engine.callbacks
-    assert not engine.pool._callbacks
-
-
-def test_a_large_pool_is_drawn_in_part_and_counted_in_full() -> None:
-    engine = FakeEngine(num_blocks=5000)
-    engine.add("a", 4 * 2000)
-    grid = LiveGrid(engine)
-    state = grid.state
-    assert (len(state["counts"]), state["hidden"], state["used"], state["free"]) == (1024, 3976, 2000, 3000)
-    json.dumps(state)

@@ -1,0 +1,128 @@
+"""The stage: what an engine did, played back word by word and block by block. stage.js draws it, recording.py records.
+
+engine  -- events, after every step -->  Recorder  -- `recorded`, whole -->  page, which plays it at its own speed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import display
+
+from pagedlab.widgets.page import script, style
+from pagedlab.widgets.picture import Picture, StagePicture
+from pagedlab.widgets.recording import Recorder, Replay, load
+
+INTERVAL = 0.1  # seconds between two messages to the page
+BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
+
+
+class Stage(anywidget.AnyWidget):
+    """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
+
+    source  an engine, as for `recording.Recorder`; a recording; or the path of one
+
+        with Stage(llm):    # shown at once, and records until here
+            llm.generate(prompts)
+
+    Nothing is left out, however fast the engine is: the page follows at a speed that an eye can. Only the first 1,024
+    blocks are drawn; the counters are the pool's. Without `with`, it records until `close()`.
+    """
+
+    _esm: Any = script("stage")
+    _css: Any = style("block_grid", "stage")
+    recorded: Any = traitlets.Dict().tag(sync=True)  # see recording.py
+    step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
+    live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
+
+    def __init__(self, source: Any) -> None:
+        self._handle: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due, self._pending = 0.0, False
+        self.recorder: Recorder | None = None
+        if isinstance(source, str | Path):
+            super().__init__(recorded=load(source))
+        elif isinstance(source, dict):
+            super().__init__(recorded=Replay(source).recording)
+        else:
+            with suppress(RuntimeError):
+                self._loop = asyncio.get_running_loop()
+            self.recorder = Recorder(source, on_step=self._on_step)
+            super().__init__(live=True)
+            self.refresh()
+
+    def __enter__(self) -> Any:
+        self._handle = display(self, display_id=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        if self._handle is not None:  # None outside a notebook
+            self._handle.update(self)
+
+    def end(self) -> None:
+        """Show all that was recorded, and stop recording. What is there can still be played."""
+        if self.recorder:
+            self.recorder.update()
+            self.refresh()
+            self.recorder.close()
+        self.live = False
+
+    def close(self) -> None:
+        """Stop recording and take the widget off the page."""
+        self.end()
+        super().close()
+
+    def refresh(self) -> None:
+        """Show what has been recorded so far."""
+        self._pending = False
+        if self.recorder:
+            self.recorded = {**self.recorder.recording, "steps": self.recorder.recording["steps"][:]}
+            size = len(json.dumps(self.recorded))
+            self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
+
+    def seek(self, step: int) -> None:
+        """Show the state after that step; 0 is how things stood at first, -1 plays from there."""
+        if step >= 0:
+            self.replay(step)
+        self.step = step
+
+    def replay(self, step: int | None = None) -> Replay:
+        """The state after that step, in Python; None is the step that says most."""
+        replay = Replay(self.recorder.recording if self.recorder else self.recorded)
+        return replay.seek(replay.telling() if step is None else step)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to a file, for `Stage(path)` to play."""
+        Path(path).write_text(json.dumps(self.replay(0).recording, separators=(",", ":")) + "\n", encoding="utf-8")
+
+    def picture(self) -> Picture:
+        """The step that says most, as a PNG and as text."""
+        return StagePicture(self.replay())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.picture().headline()}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        still, size = self.picture()._repr_mimebundle_()
+        return {**live, **still}, {**metadata, **size}
+
+    def _on_step(self) -> None:
+        # Without an event loop nothing could come back later for the last steps, so each is shown.
+        if self._loop is None or time.monotonic() >= self._due:
+            self.refresh()
+        elif not self._pending:
+            self._pending = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, INTERVAL, self._catch_up)
+
+    def _catch_up(self) -> None:
+        if self._pending:
+            self.refresh()
