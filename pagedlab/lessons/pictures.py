@@ -316,33 +316,33 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
             break
         inside += 1
 
-    def strip(start: int, length: int, color: str, look: str = "") -> list[str]:
+    def strip(start: int, length: int, color: str, edge: str = "none") -> list[str]:
         drawn = []
         for at in range(start // row, -(-(start + length) // row)):
             left, right = max(start, at * row), min(start + length, (at + 1) * row)
             x = 52 + (left - at * row) * 1028 / row
-            drawn.append(box(x, 62 + 29 * at, (right - left) * 1028 / row, 23, color, 1, "none", look))
+            drawn.append(box(x, 62 + 29 * at, (right - left) * 1028 / row, 23, color, 1, edge))
         return drawn
 
-    parts += strip(0, size, "var(--well)", "stroke:var(--line)")
+    parts += strip(0, size, "var(--well)", LINE)
     for key, (prompt, _) in enumerate(requests[:inside]):
         start, length = allocator.regions(key)[0].start, allocator.held(key)[0]  # in a fresh memory all lie in a row
         drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(start, prompt, sequence_color(key))
         if length == row:
             drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 12, SOFT))
-        say = f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} places taken. {length - prompt:,} of them are empty."
+        say = (
+            f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} places taken, {length - prompt:,} of them empty"
+        )
         parts.append(linked([f"u{key}"], say, *drawn))
         end = start + length
     said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} places are taken."
     if inside < len(requests):
         need, at = allocator.needs(Request(*requests[inside])), end // row
         said = f"User {inside + 1} is out of memory. {said}"
-        width = min(need, row) * 1028 / row - 1
-        asks = f"user {inside + 1} needs {need:,} places; {size - end:,} are left"
-        parts += [
-            box(53, 62 + 29 * at, width, 23, "none", 1, WRONG, "stroke-width:2;stroke-dasharray:6 4"),
-            label(max(52, 46 + width - wide(asks, 12)), 78 + 29 * at, asks, 12, INK, look=BOLD),
-        ]
+        asks, x, width = f"{need:,} more? {size - end:,} are left", 52 + end % row * 1028 / row, need * 1028 / row
+        parts.append(box(x, 62 + 29 * at, width, 23, "none", 1, WRONG, 'stroke-width="2" stroke-dasharray="6 4"'))
+        x += width - wide(asks, 12) - 8 if width > wide(asks, 12) + 8 else width + 8
+        parts.append(label(x, 78 + 29 * at, asks, 12, INK, look=BOLD))
     stripes = "".join(
         f'<pattern id="pl-{i}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<path d="M0 0V7" stroke="{sequence_color(i)}" stroke-width="4"/></pattern>'
@@ -364,20 +364,20 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
 
 
 def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
-    """Words in the order of a text, its block table, and the memory in which they lie; what belongs together is linked."""
+    """Words in the order of a text, its block table, and the memory in which they lie, each linked with its places."""
     size, blocks, pool = table.pool.block_size, table.block_ids, table.pool
     pitch = 1080 / 16
     parts = [label(0, 14, f"The text, {len(texts)} words by position", 13, INK, look=BOLD)]
 
-    def cell(at: int, y: float, number: int, text: str, color: str, share: float) -> list[str]:
-        x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * 46
+    def cell(at: int, y: float, number: int, text: str, color: str, share: float, high: int = 46) -> list[str]:
+        x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * high
         where = box(x, y, pitch - 6, 40, color, share, LINE)
         return [where, label(x + 4, y + 12, str(number), 10, SOFT), label(x + 4, y + 30, text, 12, INK, pitch - 12)]
 
     def say(at: int) -> str:
         entry, offset = divmod(at, size)
         slot = f"slot {blocks[entry]} × {size} + {offset} = {blocks[entry] * size + offset}"
-        return f"position {at} = {entry} × {size} + {offset}: entry {entry} says block {blocks[entry]}, so it lies in {slot}"
+        return f"position {at} = {entry} × {size} + {offset}: entry {entry} says block {blocks[entry]}; so {slot}"
 
     for at, text in enumerate(texts):
         parts.append(linked([f"t{at}"], say(at), *cell(at, 22, at, text, sequence_color(at // size), 0.3)))
@@ -389,18 +389,21 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
         said = f"entry {entry}: the words {mine[0]} to {mine[-1]} lie in block {block}, from slot {block * size} on"
         parts.append(linked([f"e{entry}", *(f"t{at}" for at in mine)], said, *drawn))
     y += 84
+    for at in range(0, pool.num_blocks * size, size):
+        x = at % 16 * pitch + at % 16 // size * 3
+        parts.append(label(x + 1, y + 32 + at // 16 * 60, f"block {at // size}", 11, SOFT))
     parts.append(label(0, y + 12, f"Memory, {pool.num_blocks * size} slots in blocks of {size}", 13, INK, look=BOLD))
     for slot in range(pool.num_blocks * size):
         block, offset = divmod(slot, size)
         at = blocks.index(block) * size + offset if block in blocks else None
         if at is not None and at < len(texts):
-            drawn = cell(slot, y + 20, slot, texts[at], sequence_color(at // size), 0.3)
+            drawn = cell(slot, y + 37, slot, texts[at], sequence_color(at // size), 0.3, 60)
             parts.append(linked([f"t{at}"], say(at), *drawn))
         else:
             color = NEUTRAL if at is None and pool.refcount(block) else CARD
-            parts += cell(slot, y + 20, slot, "", color, 0.45)
+            parts += cell(slot, y + 37, slot, "", color, 0.45, 60)
     x = 0.0
     for color, text in ((NEUTRAL, "another sequence's"), (CARD, "free")):
         parts += [box(x + 420, y + 1, 16, 14, color, 0.45, LINE), label(x + 442, y + 13, text, 12, SOFT)]
         x += 40 + wide(text, 12)
-    return svg(1100, y + 24 + 46 * -(-pool.num_blocks * size // 16), parts)
+    return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)

@@ -235,6 +235,39 @@ def draw_weights(ax: Axes, scores: Sequence[float], block_size: int, seen: int, 
     ax.set(ylim=(0, 1.08), yticks=[0, 1])
 
 
+def draw_late_score(late_score: float, blocks_read: int) -> Figure:
+    """Four blocks of four scores, one of the last as large as one likes, read by online softmax and by two that forget.
+
+    The value of a token is the number of its block, so an answer says which block is heard. All in fp32.
+    """
+    scores = np.array([0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, late_score, 0.9, 0], np.float32)
+    fig, (left, middle, right) = figure(11, 3.5, ncols=3, width_ratios=[1, 1, 1.15])
+    draw_scores(left, scores.tolist(), 4, blocks_read)
+    left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
+    if late_score > 6.5 and blocks_read == 4:
+        left.text(13, 6.4, f"{late_score:,g} \N{UPWARDS ARROW} ", ha="right", va="top", weight="bold")
+    draw_weights(middle, scores.tolist(), 4, blocks_read)
+    answers, m = {"online": [0.0, 0.0], "no rescale": [0.0, 0.0], "no maximum": [0.0, 0.0]}, -np.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i, block in enumerate(scores.reshape(4, 4)[:blocks_read], 1):
+            rescale, m = np.exp(m - max(m, block.max())), max(m, block.max())
+            for name, state in answers.items():
+                p = np.exp(block - (0 if name == "no maximum" else m)).sum()
+                past = rescale if name == "online" else 1
+                state[:] = state[0] * past + p, state[1] * past + p * i
+        middle.set(title=f"weights exp(score - m): the past \N{MULTIPLICATION SIGN} {rescale:.2f}")
+        heard = [out / total for total, out in answers.values()]
+        for y, block in enumerate(heard):
+            color = SEQUENCE_COLORS[2] if abs(block - heard[0]) < 1e-3 else LATE
+            right.barh(y, np.nan_to_num(block), 0.5, color=color)
+            right.text(np.nan_to_num(block) + 0.08, y, "NaN" if np.isnan(block) else f"{block:.2f}", va="center")
+    total, out = answers["online"]
+    right.axvline(heard[0], color=NEUTRAL, linestyle="--")
+    right.set(title=f"which block is heard: {out:.2f} / {total:.2f}", xlim=(0, 4.9), xticks=range(5), ylim=(2.6, -0.6))
+    right.set_yticks(range(3), list(answers))
+    return fig
+
+
 def draw_rates(
     ax: Axes, rates: Mapping[str, Sequence[float]], theirs: Collection[str] = (), roof: float | None = None
 ) -> None:

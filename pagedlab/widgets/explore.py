@@ -93,12 +93,20 @@ class Explorer(anywidget.AnyWidget):
             metadata = {**metadata, "image/png": {"width": width, "height": height}}
             still = {"image/png": base64.b64encode(self._saved("png", facecolor="white")).decode()}
         else:
-            page = re.sub(r"var\(--(\w+)\)", lambda found: LIGHT[found[1]], self._shown).strip()
-            ground = '<rect width="100%" height="100%" rx="10" fill="#fff"/>'
-            svg = re.sub(r"^<svg([^>]*)>", rf'<svg xmlns="http://www.w3.org/2000/svg"\1>{ground}', page)
+            page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], self._shown).strip()
+            svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
             card = f'<div style="background:#fff;color:#1f2328;padding:12px;border-radius:10px">{page}</div>'
             still = {"image/svg+xml": svg} if page.startswith("<svg") else {"text/html": card}
         return {**live, "text/plain": repr(self), **still}, metadata
+
+
+def _with_ground(tag: re.Match[str]) -> str:
+    """An <svg> tag for a file of its own: its size in pixels, and a ground with a margin."""
+    x, y, width, height = map(float, tag.groups())
+    box = f'x="{x - 12}" y="{y - 12}" width="{width + 24}" height="{height + 24}"'
+    kept = re.sub(r' (?:xmlns|width|height|viewBox)="[^"]*"|max-width:[^;"]*;?', "", tag[0][4:-1])
+    size = f'viewBox="{x - 12} {y - 12} {width + 24} {height + 24}" width="{width + 24}" height="{height + 24}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}{kept}><rect {box} rx="10" fill="#fff"/>'
 
 
 explore = Explorer
