@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import inspect
 import os
 import random
 import resource
@@ -140,7 +141,7 @@ def functions(namespace: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from functions(dict(vars(value)), f"{prefix}{name}.")
         value = value.fget if isinstance(value, property) else value
         if isinstance(value, FunctionType):
-            yield prefix + name, value
+            yield prefix + name, inspect.unwrap(value)  # a decorated one keeps its wrapper, and that the same function
 
 
 def put_in_place(module: ModuleType, source: str) -> None:
