@@ -1,10 +1,11 @@
-"""Execute notebooks and say how long they take: a table of seconds in all, the longest cell, the longest silence.
+"""Execute notebooks and say how long they take: seconds in all and of processor time, longest cell, longest silence.
 
 python tools/time_notebooks.py [--out FOLDER] [--over 3] notebooks/08_qwen.ipynb ...
 
 Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names; --out keeps what was
 executed, also of a notebook that failed. A silence is time in which a cell prints, draws and moves nothing. --over N
-lists every cell of more than N seconds. Only nbclient and ipykernel are needed.
+lists every cell of more than N seconds. The processor's time tells what a busy machine made of it: with
+OMP_NUM_THREADS=1 it is about what the cell takes on a quiet one. Only nbclient and ipykernel are needed.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 
 class Timed(NotebookClient):
-    """Remembers of each cell its seconds, and the longest time between two messages of it."""
+    """Remembers of each cell its seconds, those of the processor, and the longest time between two messages of it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.seconds: dict[int, float] = {}
+        self.processor: dict[int, float] = {}
         self.silence: dict[int, float] = {}
 
     def process_message(self, msg: dict[str, Any], cell: nbformat.NotebookNode, cell_index: int) -> Any:
@@ -41,11 +45,22 @@ class Timed(NotebookClient):
 
     async def async_execute_cell(self, cell: nbformat.NotebookNode, cell_index: int, **options: Any) -> Any:
         self.last = start = time.perf_counter()
+        busy = self.worked()
         try:
             return await super().async_execute_cell(cell, cell_index, **options)
         finally:
             self.heard(cell_index)
             self.seconds[cell_index] = time.perf_counter() - start
+            self.processor[cell_index] = self.worked() - busy
+
+    def worked(self) -> float:
+        """Seconds of processor time of the kernel and of all that it started."""
+        with suppress(psutil.Error):
+            kernel = psutil.Process(self.km.provisioner.pid)
+            times = kernel.cpu_times()
+            children = sum(sum(child.cpu_times()[:4]) for child in kernel.children(recursive=True))
+            return sum(times[:4]) + children
+        return 0.0
 
 
 def measure(path: Path, out: Path | None) -> tuple[Timed, str]:
@@ -74,16 +89,22 @@ def main() -> int:
     if model and Path(model).expanduser().exists():
         model = os.environ["PAGEDLAB_MODEL"] = str(Path(model).expanduser().resolve())
     print(f"PAGEDLAB_MODEL={model}, load {os.getloadavg()[0]:.1f} at the start")
-    print(f"{'notebook':28}{'seconds':>9}{'longest cell':>22}{'longest silence':>22}", flush=True)
+    print(f"{'notebook':28}{'seconds':>9}{'processor':>11}{'longest cell':>22}{'longest silence':>22}", flush=True)
     bad = 0
     for path in arguments.notebooks:
         client, error = measure(path, arguments.out)
-        longest, quiet = (max(times.items(), key=lambda item: item[1]) for times in (client.seconds, client.silence))
-        worst = "".join(f"{t:10.1f} s in cell {i:3}" for i, t in (longest, quiet))
-        print(f"{path.stem:28}{sum(client.seconds.values()):9.1f}{worst}  {error}", flush=True)
+        worst = ""
+        for times in (client.seconds, client.silence):
+            index, t = max(times.items(), key=lambda item: item[1])
+            worst += f"{t:10.1f} s in cell {index:3}"
+        print(
+            f"{path.stem:28}{sum(client.seconds.values()):9.1f}{sum(client.processor.values()):11.1f}{worst}  {error}",
+            flush=True,
+        )
         for index, t in client.seconds.items():
             if t > arguments.over:
-                print(f"    cell {index}: {t:.1f} s, silent for {client.silence[index]:.1f}", flush=True)
+                busy, quiet = client.processor[index], client.silence[index]
+                print(f"    cell {index}: {t:.1f} s, processor {busy:.1f}, silent for {quiet:.1f}", flush=True)
         bad += bool(error)
     return bad
 
