@@ -53,7 +53,7 @@ def main() -> None:
 
     def shower() -> None:
         nonlocal sent
-        while not stop.wait(rng.uniform(0, 2.5 * pause)):
+        while not stop.wait(rng.expovariate(1 / pause)):  # long ones too, or no step might ever come to its end
             sent += 1
             os.kill(os.getpid(), signal.SIGINT)
 

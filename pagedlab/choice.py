@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from itertools import islice
@@ -20,8 +21,8 @@ Check = Callable[[Tensor, Sequence, list[int], list[float], SamplingParams], tup
 class Draw(NamedTuple):
     """The next tokens of a text: of `sequence`, or if nth > 0 of the nth text to be forked from it now.
 
-    They are the drafted tokens that were accepted, none without a draft, and one of the model's own behind them. said
-    and scored: how likely these and the prompt's tokens of this step are, where that is asked for.
+    They are the drafted tokens that were accepted, none without a draft, and one of the model's own behind them. said:
+    of what this step scored of the prompt, and of the next tokens, as far as either is asked for.
     """
 
     request: Request
@@ -30,7 +31,6 @@ class Draw(NamedTuple):
     tokens: list[int]
     logprobs: list[float]
     said: Seq[TokenLogprob] = ()
-    scored: Seq[TokenLogprob] = ()
 
 
 def next_tokens(
@@ -43,9 +43,7 @@ def next_tokens(
     text with a draft, `check` gets the rows, what the model would write at each place and how likely that is, and
     returns what is kept. A chunk whose rows only score the prompt gives a draw without tokens.
     """
-    wanted: list[tuple[Request, Sequence, int, range]] = []  # nth as in Draw, rows of logits
-    asked, to_score = list[tuple[int, int, int]](), list[tuple[int, int, int]]()  # what `likelihoods` takes
-    targets = Counter[Sequence]()
+    wanted: list[tuple[Request, Sequence, int, range, list[tuple[int, int, int]]]] = []  # nth, rows, prompt to score
     beam_rows: dict[Request, list[int]] = defaultdict(list)
     end = 0
     for chunk in speaking:
@@ -54,22 +52,24 @@ def next_tokens(
         if p.beam_width:
             beam_rows[request] += rows
             continue
-        if p.prompt_logprobs is not None:
-            next_ids = text.token_ids[chunk.stop - len(rows) + 1 : min(chunk.stop + 1, text.num_prompt_tokens)]
-            to_score += [(row, token, p.prompt_logprobs) for row, token in zip(rows, next_ids, strict=False)]
-            targets[text] = len(next_ids)
-        texts = 1 + request.texts_to_fork if chunk.is_last else 1
-        wanted += [(request, text, nth, rows[len(rows) - chunk.num_next :]) for nth in range(texts)]
+        behind = text.token_ids[chunk.stop - len(rows) + 1 : text.num_prompt_tokens]  # what each row predicts
+        to_score = [(row, token, p.prompt_logprobs or 0) for row, token in zip(rows, behind, strict=False)]
+        wanted.append((request, text, 0, rows[len(rows) - chunk.num_next :], to_score))
+        if chunk.is_last:
+            wanted += [(request, text, nth, wanted[-1][3], []) for nth in range(1, 1 + request.texts_to_fork)]
     searches = [(request, torch.log_softmax(logits[rows].float(), dim=1)) for request, rows in beam_rows.items()]
     if not wanted:
         return [], searches
-    places = [(r, (s.seed + nth) % 2**63, s.num_known + i) for _, s, nth, rows in wanted for i, r in enumerate(rows)]
-    chosen = [params[request.request_id] for request, _, _, rows in wanted for _ in rows]
+    places = [(r, (s.seed + nth) % 2**63, s.num_known + i) for _, s, nth, rows, _ in wanted for i, r in enumerate(rows)]
+    chosen = [(params[request.request_id], text) for request, text, _, rows, _ in wanted for _ in rows]
     columns = [[place[i] for place in places] for i in range(3)]
     index, seeds, positions = torch.tensor(columns, dtype=torch.int64, device=logits.device)
-    tokens, logprobs = (column.tolist() for column in sample(logits[index], chosen, seeds, positions))
-    draws, first = [], 0
-    for request, sequence, nth, rows in wanted:
+    adjusted = adjust(plain := logits[index], chosen)
+    tokens, logprobs = (column.tolist() for column in sample(adjusted, [p for p, _ in chosen], seeds, positions))
+    if adjusted is not plain:
+        logprobs = [t.logprob for t in likelihoods(plain, [(i, token, 0) for i, token in enumerate(tokens)])]
+    draws, first, asked, counts = [], 0, list[tuple[int, int, int]](), list[int]()
+    for request, sequence, nth, rows, to_score in wanted:
         own, said = tokens[first : first + len(rows)], logprobs[first : first + len(rows)]
         first += len(rows)
         if len(rows) > 1:
@@ -77,11 +77,33 @@ def next_tokens(
             own, said = check(logits[rows.start : rows.stop], sequence, own, said, params[request.request_id])
         draws.append(Draw(request, sequence, nth, own, said))
         if (k := params[request.request_id].logprobs) is not None:
-            asked += [(row, token, k) for row, token in zip(rows, own, strict=False)]
-    if asked or to_score:
-        said_of, scores = likelihoods(logits, asked), likelihoods(logits, to_score)
-        for i, draw in enumerate(draws):
-            new = len(draw.tokens) if params[draw.request.request_id].logprobs is not None else 0
-            old = 0 if draw.nth else targets[draw.sequence]
-            draws[i] = draw._replace(said=list(islice(said_of, new)), scored=list(islice(scores, old)))
+            to_score += [(row, token, k) for row, token in zip(rows, own, strict=False)]
+        asked += to_score
+        counts.append(len(to_score))
+    told = likelihoods(logits, asked)
+    if asked:
+        draws = [draw._replace(said=list(islice(told, n))) for draw, n in zip(draws, counts, strict=True)]
     return draws, searches
+
+
+def adjust(logits: Tensor, chosen: Seq[tuple[SamplingParams, Sequence]]) -> Tensor:
+    """logits [R, V] with each row's penalties, bias and min_p applied, or as they are if nobody wants any.
+
+    repetition_penalty is about prompt and text, presence_penalty and frequency_penalty are about the text alone. min_p
+    compares a token with the likeliest, so it may come before temperature, top_k and top_p.
+    """
+    if not any(p.adjusts for p, _ in chosen):
+        return logits
+    logits = logits.to(torch.float32, copy=True)
+    for row, (p, text) in zip(logits, chosen, strict=True):
+        if p.repetition_penalty != 1:
+            seen = torch.tensor(text.token_ids, device=row.device).unique()
+            row[seen] = torch.where(row[seen] > 0, row[seen] / p.repetition_penalty, row[seen] * p.repetition_penalty)
+        if (p.presence_penalty or p.frequency_penalty) and text.num_outputs:
+            seen, counts = torch.tensor(text.output_ids, device=row.device).unique(return_counts=True)
+            row[seen] -= p.presence_penalty + p.frequency_penalty * counts
+        for token, bias in dict(p.logit_bias).items():
+            row[token] += bias
+        if p.min_p:
+            row[row < row.max() + p.temperature * math.log(p.min_p)] = -torch.inf
+    return logits

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pagedlab.arguments import whole
 from pagedlab.beam import BeamSearch, advance_beams
 from pagedlab.choice import Draw
 from pagedlab.detokenizer import Detokenizer
@@ -93,7 +94,9 @@ class Job:
 
     def __post_init__(self) -> None:
         p, most = self.params, self.request.max_tokens
-        self.ends = frozenset() if p.ignore_eos else self.model.eos_token_ids
+        self.ends = frozenset(p.stop_token_ids) | (frozenset() if p.ignore_eos else self.model.eos_token_ids)
+        for token in dict(p.logit_bias):
+            whole("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
         if p.prompt_logprobs is not None:
             self.completion.prompt_logprobs, self.request.sequences[0].score_from = [None], 0
         if p.beam_width:
@@ -120,14 +123,15 @@ class Job:
         output = self.completion.outputs[self.request.sequences.index(text)]
         detokenizer = output.detokenizer
         text.drop_draft()  # what was accepted of it is among the new tokens
+        scored = len(draw.said) - (0 if output.logprobs is None else len(draw.tokens))
         if scores is not None and text.score_from is not None:
-            scores += draw.scored
+            scores += draw.said[:scored]
             text.score_from = None if draw.tokens else len(scores) - 1
         for taken, (token, logprob) in enumerate(zip(draw.tokens, draw.logprobs, strict=True), 1):
             text.token_ids.append(token)
             text.cumulative_logprob += logprob
             if output.logprobs is not None:
-                output.logprobs.append(draw.said[taken - 1])
+                output.logprobs.append(draw.said[scored + taken - 1])
             if text.num_outputs > len(times):
                 times.append(now)
             if detokenizer and token not in self.ends:

@@ -6,7 +6,7 @@ or on what was drawn before. So a request gives the same text alone, in a crowd,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -34,6 +34,20 @@ def _or_none(name: str, value: Any) -> int | None:
     return None if value is None else whole(name, value)
 
 
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    """Some token ids."""
+    return tuple(whole(name, i) for i in (value if isinstance(value, Iterable) else [value]))
+
+
+def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Token ids and what is added to their logits."""
+    try:
+        pairs = dict(value).items()
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must map token ids to numbers, got {shown(value)}") from None
+    return tuple((whole(name, token), real(name, bias, -100, 100)) for token, bias in pairs)
+
+
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     """One text or several, none of them empty."""
     texts = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
@@ -53,7 +67,12 @@ class SamplingParams:
     its rules, see `pagedlab.beam`. stop: strings that end the text, not part of it. ignore_eos: go on to
     max_tokens whatever the model says. seed: makes draws repeatable; None takes one from the engine's own. logprobs:
     tell of each new token, prompt_logprobs of each token of the prompt, its log-probability and that of so many of the
-    likeliest in its place, as the model itself says: before temperature, top_k and top_p. None tells nothing.
+    likeliest in its place, as the model itself says: before all that changes the draw. None tells nothing.
+
+    min_p: draw from tokens that have this share of the likeliest one's probability. repetition_penalty divides the
+    logits above 0 of all tokens that came before, and multiplies those below; of the new text's tokens,
+    presence_penalty is taken off once and frequency_penalty for each time. logit_bias: {token id: what is added}.
+    stop_token_ids: more tokens that end the text.
     """
 
     max_tokens: int = _checked(64, whole, 1)
@@ -69,11 +88,24 @@ class SamplingParams:
     early_stopping: bool | Literal["never"] = _checked(False, one_of, (False, True, "never"))
     logprobs: int | None = _checked(None, _or_none)
     prompt_logprobs: int | None = _checked(None, _or_none)
+    min_p: float = _checked(0.0, real, 0, 1)
+    repetition_penalty: float = _checked(1.0, real, 0, 100, above=True)
+    presence_penalty: float = _checked(0.0, real, -2, 2)
+    frequency_penalty: float = _checked(0.0, real, -2, 2)
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = _checked((), _biases)
+    stop_token_ids: tuple[int, ...] = _checked((), _ids)
 
     @property
-    def tells(self) -> bool:
-        """Whether log-probabilities are asked for."""
-        return self.logprobs is not None or self.prompt_logprobs is not None
+    def adjusts(self) -> bool:
+        """Whether logits change before a token is taken, see `choice.adjust`."""
+        changes = self.min_p, self.presence_penalty, self.frequency_penalty, self.logit_bias
+        return any(changes) or self.repetition_penalty != 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each token is drawn from all of them as they are, and nothing is told."""
+        special = self.beam_width, self.top_k, self.top_p < 1, self.adjusts, self.stop_token_ids
+        return not any(special) and self.logprobs is None
 
     @property
     def num_texts(self) -> int:
@@ -85,8 +117,9 @@ class SamplingParams:
             object.__setattr__(self, each.name, each.metadata["check"](each.name, getattr(self, each.name)))
         if self.temperature == 0 and self.n > 1:
             raise ValueError(f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 or n=1")
-        if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop or self.tells):
-            takes = "n=1, temperature=0, no stop strings, no logprobs"
+        told = (self.logprobs, self.prompt_logprobs) != (None, None)
+        if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop or self.adjusts or told):
+            takes = "n=1, temperature=0, no stop strings, no logprobs, no penalties"
             raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
 
 

@@ -83,7 +83,6 @@ class Windows:
 
 
 def _can_run_ahead(chunk: Chunk, params: SamplingParams) -> bool:
-    """Whether the chunk is one step of plain decoding: no prompt, no draft, no fork, no beam, no sorting, nothing to tell."""
+    """Whether the chunk is one step of plain decoding: no prompt, no draft, no fork, nothing special about the draw."""
     one = chunk.is_last and chunk.stop - chunk.start == 1 and not chunk.sequence.num_draft
-    sorts = params.top_k or params.top_p < 1 or params.logprobs is not None
-    return one and not (chunk.request.texts_to_fork or params.beam_width or sorts)
+    return one and not chunk.request.texts_to_fork and params.is_plain

@@ -22,7 +22,8 @@ NEUTRAL: dict[str, Any] = {
     **{"modalities": ["text"], "response_format": {"type": "text"}, "service_tier": "auto", "tool_choice": "none"},
 }
 IGNORED = {"metadata", "user", "safety_identifier", "prompt_cache_key"}  # labels for the provider's own books
-PASSED_ON = ("temperature", "top_k", "top_p", "n", "ignore_eos", "seed")  # to SamplingParams, as they are
+PENALTIES = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids")
+PASSED_ON = ("temperature", "top_k", "top_p", "n", "ignore_eos", "seed", *PENALTIES)  # to SamplingParams, as they are
 
 T = TypeVar("T")
 # Whoever sends a long list hears of the first thing wrong with it: to collect 100,000 complaints takes seconds.
@@ -61,8 +62,8 @@ class StreamOptions(Body):
 class GenerationRequest(Body):
     """What both kinds of request share. temperature is 1 unless given, as with OpenAI; seed makes draws repeatable.
 
-    Three parameters are ours: top_k and ignore_eos as in `SamplingParams`; cache_salt, because of which blocks are
-    shared only with your own requests under the same salt.
+    Not OpenAI's are top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos, as in `SamplingParams`, and
+    cache_salt, because of which blocks are shared only with your own requests under the same salt.
     """
 
     model: str | None = None
@@ -76,6 +77,12 @@ class GenerationRequest(Body):
     top_k: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
     ignore_eos: bool = False
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)] = {}
+    stop_token_ids: Annotated[list[StrictInt], Field(max_length=300)] = []
     cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
 
     @model_validator(mode="after")

@@ -111,7 +111,8 @@ class Speculation:
         blocks = scheduler.pool.num_free - due - len(texts)  # one more for each: it may have to copy its last block
         asks = []
         for request in scheduler.running:
-            if request.texts_to_fork or any(text.num_uncomputed != 1 for text in request.unfinished):
+            changing = params[request.request_id].adjusts  # by each token that is drafted
+            if changing or request.texts_to_fork or any(text.num_uncomputed != 1 for text in request.unfinished):
                 continue
             for text in request.unfinished:
                 # A check gives one token more than it accepts, and max_tokens bounds both.

@@ -179,6 +179,18 @@ def test_pieces_of_a_forked_text_are_the_text(tiny: Model, data: st.DataObject) 
     assert "".join([*pieces, pieces_of(output, tiny).take(True)]) == tiny.decode(ids)
 
 
+def test_what_changes_the_draw_is_passed_on(client: openai.OpenAI, alone: LLM) -> None:
+    first: list[int] = alone.model.encode(" big")
+    more = {"repetition_penalty": 1.2, "min_p": 0.05, "stop_token_ids": [13]}
+    penalties = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": {first[0]: 6.0}}
+    params = SamplingParams(max_tokens=20, temperature=0.8, seed=3, **penalties, **more)  # type: ignore[arg-type]
+    (expected,) = alone.generate(STORY, params)
+    asked: dict[str, Any] = {**penalties, "logit_bias": {str(first[0]): 6.0}, "temperature": 0.8, "seed": 3}
+    answer = client.completions.create(model=MODEL, prompt=STORY, max_tokens=20, extra_body=more, **asked)
+    assert answer.choices[0].text == expected.outputs[0].text
+    assert answer.choices[0].text != alone.generate(STORY, SamplingParams(max_tokens=20, temperature=0.8, seed=3))
+
+
 def test_chat_stream(client: openai.OpenAI, alone: LLM) -> None:
     (expected,) = alone.generate([CHAT], SamplingParams(max_tokens=24))
     stream = client.chat.completions.create(model=MODEL, messages=CHAT, temperature=0, max_tokens=24, stream=True)
@@ -242,9 +254,14 @@ BAD: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"top_logprobs": 2}, 400, "top_logprobs", "top_logprobs is not supported"),
     ({"stream_options": {"include_usage": True}}, 400, None, "^stream_options is for streams"),
     ({"beam_width": 4}, 400, "beam_width", "not supported"),
-    ({"repetition_penalty": 1.1}, 400, "repetition_penalty", "repetition_penalty is not supported"),
-    ({"min_p": 0.1}, 400, "min_p", "min_p is not supported"),
-    ({"stop_token_ids": [7]}, 400, "stop_token_ids", "stop_token_ids is not supported"),
+    ({"repetition_penalty": 0}, 400, "repetition_penalty", "greater than 0"),
+    ({"min_p": 2}, 400, "min_p", "less than or equal to 1"),
+    ({"stop_token_ids": ["end"]}, 400, "stop_token_ids.0", "valid integer"),
+    ({"stop_token_ids": [-1]}, 400, None, "stop_token_ids must be a whole number"),
+    ({"logit_bias": {"the": 1}}, 400, "logit_bias.the", "valid integer"),
+    ({"logit_bias": {"99999": 1}}, 400, None, "a token id in logit_bias must be .* from 0 to 4095"),
+    ({"presence_penalty": 3}, 400, "presence_penalty", "less than or equal to 2"),
+    ({"min_tokens": 2}, 400, "min_tokens", "min_tokens is not supported"),
     ({"skip_special_tokens": False}, 400, "skip_special_tokens", "skip_special_tokens is not supported"),
     ({"chat_template_kwargs": {"a": 1}}, 400, "chat_template_kwargs", "chat_template_kwargs is not supported"),
     ({"prompt": [0.5] * 1000}, 400, "prompt", "valid"),
