@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import operator
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ class Model:
             try:
                 text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
             except Exception as error:  # jinja's, the template's own, or transformers' where there is no template
-                lacks = f"{self.name} has no chat template that takes these messages ({_in_short(error)})"
+                lacks = f"{self.name} has no chat template that takes these messages ({in_short(error)})"
                 raise ValueError(f"{lacks}: give each a text as content, or pass a text as the prompt") from None
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return prompt  # type: ignore[return-value]
@@ -182,40 +181,10 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
 
 
 def download(name: str = DEFAULT_MODEL) -> None:
-    """Fetch a checkpoint from the Hugging Face hub into the local cache, saying first what it costs.
+    """Fetch a checkpoint from the Hugging Face hub into the local cache, saying first what it costs: see hub/."""
+    from pagedlab.hub import fetch  # not before: the rest asks no network
 
-    What has come stays when you stop it or the hub goes away, and the next call goes on from there (huggingface_hub's
-    own would begin a file anew). The cache knows the model once its last file is whole. `ValueError` says what failed.
-    """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub import file_download as hub
-
-    try:
-        info: Any = HfApi().model_info(name, files_metadata=True, timeout=10)
-        home = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
-        for folder in (home / "refs", home / "snapshots" / info.sha):
-            folder.mkdir(parents=True, exist_ok=True)
-        with hub.WeakFileLock(home / "download.lock", timeout=1):
-            files = [f for f in info.siblings if "/" not in f.rfilename and any(map(Path(f.rfilename).match, FILES))]
-            todo = {folder / f.rfilename: f.size for f in files if not (folder / f.rfilename).is_file()}
-            cost = sum(todo.values()) - sum(part.stat().st_size for part in folder.glob("*.incomplete"))
-            print(f"{name}: {cost / 1e6:,.0f} MB into {folder}; stop it when you like, the next call goes on")
-            if not any(file.rfilename.endswith(".safetensors") for file in files):
-                raise OSError("the hub has no *.safetensors of it")
-            if cost > (room := shutil.disk_usage(folder).free):
-                raise OSError(f"the disk has room for {room / 1e6:,.0f} MB")
-            for path, size in todo.items():
-                part, url = Path(f"{path}.incomplete"), hub.hf_hub_url(name, path.name, revision=info.sha)
-                with part.open("ab") as out:
-                    hub.http_get(url, out, resume_size=out.tell(), expected_size=size, headers=hub.build_hf_headers())
-                part.replace(path)
-            (home / "refs" / "main").write_text(info.sha)
-    except (Exception, KeyboardInterrupt) as error:  # httpx, huggingface_hub and filelock have kinds of their own
-        words = {"RepositoryNotFoundError": "the hub has no such model", "TransportError": "the hub does not answer"}
-        words |= {"KeyboardInterrupt": "stopped", "Timeout": "another process is fetching it"}
-        why = next((words[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in words), _in_short(error))
-        raise ValueError(f"{name} was not fetched ({why}): try again, what came is kept") from None
-    print(f"{name} is complete")
+    fetch(name)
 
 
 def load_model(
@@ -268,7 +237,7 @@ def _read(kind: str, source: str, **options: Any) -> Any:
         return getattr(transformers, f"Auto{kind}").from_pretrained(**where, **options)
     except Exception as error:  # transformers, safetensors, tokenizers and gguf each raise kinds of their own
         what = f"the {kind.partition('For')[0].lower()} of {source!r}"
-        raise ValueError(f"cannot load {what}, fetch it again or name another: {_in_short(error)}") from None
+        raise ValueError(f"cannot load {what}, fetch it again or name another: {in_short(error)}") from None
     finally:
         logging.set_verbosity(level)
         (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
@@ -296,7 +265,7 @@ def _locate(source: str) -> dict[str, Any]:
         try:
             dict(**json.loads(file.read_bytes()))
         except (OSError, TypeError, ValueError) as error:
-            raise ValueError(f"{source!r} has a damaged {file.name}, fetch it again: {_in_short(error)}") from None
+            raise ValueError(f"{source!r} has a damaged {file.name}, fetch it again: {in_short(error)}") from None
     return {"pretrained_model_name_or_path": str(path)}
 
 
@@ -328,5 +297,6 @@ def _where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, 
     return torch.device(place), getattr(torch, kind.replace("auto", "float32" if place == "cpu" else "bfloat16"))
 
 
-def _in_short(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
+    """What an error says, in a line."""
     return " ".join(str(getattr(error, "strerror", None) or error).split()).partition(". ")[0][:200]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons", "speculative")
+WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons", "speculative", "hub")
 CORE = """
 from pagedlab import LLM, SamplingParams
 texts = set()
