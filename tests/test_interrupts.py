@@ -1,8 +1,9 @@
 """An interrupt at any line of the bookkeeping, any number of them: no leak, no dead engine, no foreign text.
 
-A tracer raises SIGINT at a line, the first, a middle or the last time it runs. The model is a toy that sees only what
-the blocks hold: each slot stores its token, and the next token is a checksum of all that lie before it, read through
-the block table. So whoever reads a block that is not its own, or was never computed, writes other words.
+A tracer raises SIGINT at a line: the first time it runs, the last, or one of three times between. The model is a toy
+that sees only what the blocks hold: each slot stores its token, and the next token is a checksum of all that lie before
+it, read through the block table. So whoever reads a block that is not its own, or was never computed, writes other
+words.
 
 PAGEDLAB_OPERATIONS=12000 tries that many interrupts; `make test` has time for a few hundred.
 """
@@ -37,7 +38,7 @@ BOOKS = {str(HOME / f"{name}.py") for name in (
     "interrupts", "kv_cache", "speculative/__init__", "speculative/drafts",
 )}  # fmt: skip
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
-EACH = (OPERATIONS or 400) // 8  # interrupts a scenario
+EACH = (OPERATIONS or 400) // 9  # interrupts a scenario
 
 # Python itself swallows, and reports, what is raised while an object is dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -100,6 +101,13 @@ def generate(prompts: list[list[int]], params: Any) -> Callable[[LLM], Any]:
     return lambda llm: texts(llm.generate(prompts, params))
 
 
+def told(llm: LLM) -> Any:
+    """What is said of prompts and texts, with requests that give way in the middle of either."""
+    params = SamplingParams(max_tokens=8, n=2, temperature=0.9, seed=1, ignore_eos=True, logprobs=1, prompt_logprobs=1)
+    done = llm.generate([[*PROMPT, *PROMPT], PROMPT, [3, 4, 5]], params)
+    return texts(done), [(c.prompt_logprobs, [o.logprobs for o in c.outputs]) for c in done]
+
+
 def stream(llm: LLM) -> str:
     return "".join(llm.stream(PROMPT, SamplingParams(max_tokens=9, ignore_eos=True)))
 
@@ -132,6 +140,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[LLM], Any]]] = {
     "beams": ({}, generate([PROMPT, [3, 4]], SamplingParams(max_tokens=6, beam_width=3, ignore_eos=True))),
     "recompute": ({"num_blocks": 9}, generate([PROMPT, PROMPT[:5], [3, 4, 5]], HOT)),
     "swap": ({"num_blocks": 9, "preemption": "swap"}, generate([PROMPT, PROMPT[:5], [3, 4, 5]], HOT)),
+    "told": ({"num_blocks": 15, "max_batch_tokens": 8}, told),
     "stream": ({}, stream),
     "step by step": ({"num_blocks": 12}, step_by_step),
 }
@@ -146,7 +155,8 @@ def test_an_interrupt_at_any_line(tiny: Model, name: str, seed: int) -> None:
     runs: Counter[tuple[str, int]] = Counter()
     with at_each_line(lambda place: runs.update([place])):
         assert scenario(toy(tiny, **options)) == expected
-    moments = [(place, nth) for place, count in runs.items() for nth in {1, (count + 1) // 2, count}]
+    some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
+    moments = [(place, nth) for place, times in some.items() for nth in times]
     interrupted = 0
     for place, nth in rng.sample(moments, min(EACH, len(moments))):
         llm, seen = toy(tiny, **options), Counter[tuple[str, int]]()
