@@ -53,7 +53,7 @@ class Picture:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         image, file = self.image(), io.BytesIO()
-        image.quantize(64).save(file, format="png", optimize=True)
+        image.quantize(128).save(file, format="png", optimize=True)
         size = {"width": image.width // SCALE, "height": image.height // SCALE}
         return {"image/png": b64encode(file.getvalue()).decode(), "text/plain": self.text()}, {"image/png": size}
 

@@ -60,7 +60,7 @@ function renderStage({ model, el: host, moved = () => {} }) {
   const root = makeRoot("what the engine did, step by step"), keepTabStops = roving(root);
   const find = (css) => root.querySelector(css), all = (css) => root.querySelectorAll(css);
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let recording, film, state, at = 0, playing = false, rate = 8, timer = 0, pointed = null, ids = [];
+  let recording, film, state, before, at = 0, playing = false, rate = 8, timer = 0, pointed = null, ids = [];
   const size = () => recording.block_size;
   const lookOf = ({ look }) => ({ color: COLORS[look % 7], pattern: (look + Math.floor(look / 7)) % 7 });
   const end = () => film.length - 1;
@@ -82,6 +82,7 @@ function renderStage({ model, el: host, moved = () => {} }) {
   }
   function go(step) {
     at = Math.max(0, Math.min(end(), step));
+    before = state?.at === at - 1 ? state : at ? film.state(at - 1) : null;
     state = film.state(at);
     moved(at);
     paint();
@@ -149,10 +150,10 @@ function renderStage({ model, el: host, moved = () => {} }) {
     const { texts, counts, used, cached, copied } = state, shown = [...texts.values()].filter(({ state }) => state !== "dropped");
     const shared = counts.reduce((n, count) => n + (count > 1), 0), free = recording.num_blocks - used;
     const stats = { used, free, shared, copied, cached }, hidden = recording.num_blocks - recording.drawn;
-    const position = `Step ${at} of ${end()}`, live = model.get("live");
+    const position = `Step ${at} of ${end()}`, live = model.get("live"), said = say();
     root.className = `pl-root ps-root ${classes({ many: recording.drawn > 128, pointing: pointed !== null, playing })}`;
     show(root, html`
-      <p class="pl-prompt">${say()}</p>
+      <p class="pl-prompt">${said}</p>
       <div class="ps-controls">
         <span class="pl-group" role="toolbar" aria-label="playback">
           ${control("play", playing ? "❚❚ Pause" : at === end() && !live ? "↻ Again" : "▶ Play")}
@@ -173,7 +174,7 @@ function renderStage({ model, el: host, moved = () => {} }) {
       <p class="ps-more" ${hidden ? "" : "hidden"}>Drawn are the first ${plural(recording.drawn, "block")} of
         ${format(recording.num_blocks)}; the counters are of all.</p>
       <div class="ps-air" aria-hidden="true" data-own></div>
-      <div class="pl-spoken" aria-live="polite">${playing ? "" : `${position}. ${say()}`}</div>`);
+      <div class="pl-spoken" aria-live="polite">${playing ? "" : `${position}. ${said}`}</div>`);
     find(".pl-scrubber").value = at;
     paintTexts(shown);
     paintBlocks(shown);
@@ -188,17 +189,16 @@ function renderStage({ model, el: host, moved = () => {} }) {
   const control = (op, text, title) => html`<button class="pl-button" type="button" data-op="${op}" tabindex="-1"
     aria-label="${title ?? text}">${text}</button>`;
 
-  // A node for each item, by name, that is written only where its template has changed.
-  function list(box, items, template) {
+  // A node for each item, written only where its template has changed.
+  function list(box, items, template, tag = "div") {
     items.forEach((item, i) => {
-      const node = box.children[i] ?? box.appendChild(document.createElement("div"));
-      const [css, style, attributes, inside] = template(item);
-      if (node.className !== css) node.className = css;
-      if (node.styled !== style) node.setAttribute("style", (node.styled = style));
-      for (const [name, value] of Object.entries(attributes)) {
-        if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
-      }
-      show(node, inside);
+      const node = box.children[i] ?? box.appendChild(document.createElement(tag));
+      const { inside, ...attributes } = template(item);
+      if (tag === "button" && !node.written) node.tabIndex = -1; // arrow keys move among them, see `roving`
+      const key = JSON.stringify(attributes);
+      if (node.written !== key) for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+      node.written = key;
+      if (inside) show(node, inside);
     });
     while (box.children.length > items.length) box.lastChild.remove();
   }
@@ -206,12 +206,13 @@ function renderStage({ model, el: host, moved = () => {} }) {
   function paintTexts(texts) {
     const box = find(".ps-texts");
     box.style.setProperty("--rows", texts.length <= 2 ? 9 : texts.length <= 4 ? 4 : 2);
+    const tail = texts.length > 8 ? 4 : Infinity; // where there is room for two lines of each, older words need no nodes
     list(box, texts, (text) => {
-      const { color, pattern } = lookOf(text), css = `ps-text ps-${text.state}`;
-      return [css, `--c: ${color}`, { "data-text": text.name }, html`
+      const { color, pattern } = lookOf(text);
+      return { class: `ps-text ps-${text.state}`, style: `--c: ${color}`, "data-text": text.name, inside: html`
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATES[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${runs(text).map(run)}</p>`];
+        <p class="ps-words">${runs(text).slice(-tail).map(run)}</p>` };
     });
     for (const words of all(".ps-words")) {
       if (words.seen !== words.textContent.length) words.scrollTop = 1e6; // the end of what is written stays in view
@@ -248,32 +249,37 @@ function renderStage({ model, el: host, moved = () => {} }) {
     for (const { name, blocks, tokens, look } of texts) blocks.forEach((id, i) => own[id]?.push(
       { name, ...lookOf({ look }), held: Math.max(0, Math.min(size(), tokens - i * size())) }));
     const { copies = [], hits = [], counts: changed = {} } = state.now;
-    const rows = Array.from({ length: Math.ceil(ids.length / wide()) }, (_, r) => ids.slice(r * wide(), (r + 1) * wide()));
     const block = (id) => {
       const count = state.counts[id], readers = own[id].map(({ name }) => name);
       const css = classes({ block: true, used: count, empty: !count, shared: count > 1, kept: !count && state.kept[id],
         source: copies.some(([from]) => from === id), destination: copies.some(([, to]) => to === id),
-        found: hits.includes(id), fresh: playing && count === 1 && id in changed, lit: String(id) === pointed });
+        found: hits.includes(id), fresh: playing && count === 1 && id in changed });
       const bands = own[id].slice(0, 4).map(({ color, pattern, held }) => html`<i class="pl-fill pl-hatch pl-p${pattern}"
         style="--c: ${color}; --empty: ${percent(size() - held, size())}"></i>`);
-      return html`<button type="button" role="gridcell" tabindex="-1" class="${css}" data-block="${id}" data-count="${count}"
-        data-owners="${readers.join(" ")}" aria-label="block ${id}, ${count ? readers.join(" and ") || "held" : "free"}"
-        ><span class="pl-bands">${bands}</span><span class="pl-id">${id}</span><span class="pl-count">${count || ""}</span></button>`;
+      return { type: "button", role: "gridcell", class: css, "data-block": id, "data-count": count,
+        "data-owners": readers.join(" "), "aria-label": `block ${id}, ${count ? readers.join(" and ") || "held" : "free"}`,
+        inside: html`<span class="pl-bands">${bands}</span><span class="pl-id">${id}</span>
+          <span class="pl-count">${count || ""}</span>` };
     };
-    list(find(".pl-blocks"), rows, (row) => ["pl-row", "", { role: "row" }, html`${row.map(block)}`]);
+    const rows = Array.from({ length: Math.ceil(ids.length / wide()) }, (_, r) => ids.slice(r * wide(), (r + 1) * wide()));
+    const box = find(".pl-blocks");
+    list(box, rows, () => ({ class: "pl-row", role: "row" }));
+    rows.forEach((row, r) => list(box.children[r], row, block, "button"));
   }
 
   function paintTables(texts) {
-    list(find(".pl-tables"), texts, (text) => {
+    const box = find(".pl-tables");
+    list(box, texts, (text) => {
       const { color, pattern } = lookOf(text);
-      const cells = text.blocks.map((id, i) => html`<button type="button" role="gridcell" tabindex="-1" class="pl-cell"
-        data-block="${id}" aria-label="${text.name}, logical block ${i}: physical block ${id}"><i style="width:
-        ${percent(Math.max(0, Math.min(size(), text.tokens - i * size())), size())}"></i><span>${id}</span></button>`);
-      return ["pl-table", `--c: ${color}`, { role: "row", "data-sequence": text.name }, html`
+      return { class: "pl-table", style: `--c: ${color}`, role: "row", "data-sequence": text.name, inside: html`
         <span class="pl-name" role="rowheader"><b>${text.name}</b><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
           <small>${plural(text.tokens, "token")}</small></span>
-        <div class="pl-strip" role="presentation">${cells}</div>`];
+        <div class="pl-strip" role="presentation" data-own></div>` };
     });
+    texts.forEach(({ name, blocks, tokens }, row) => list(box.children[row].querySelector(".pl-strip"), [...blocks.entries()],
+      ([i, id]) => ({ type: "button", role: "gridcell", class: "pl-cell", "data-block": id,
+        "aria-label": `${name}, logical block ${i}: physical block ${id}`, inside: html`<i style="width:
+          ${percent(Math.max(0, Math.min(size(), tokens - i * size())), size())}"></i><span>${id}</span>` }), "button"));
   }
 
   // ---- words
@@ -281,9 +287,8 @@ function renderStage({ model, el: host, moved = () => {} }) {
     const { now, texts } = state, said = [], names = (list) => (list.length > 3 ? plural(list.length, "text") : list.join(" and "));
     if (!at && !Object.keys(now.texts ?? {}).length) return "Nobody is here yet. Every block is free.";
     const who = { came: [], queued: [], back: [], away: [], done: [], dropped: 0 };
-    const before = at ? film.state(at - 1).texts : new Map();
     for (const [name, change] of Object.entries(now.texts ?? {})) {
-      const was = before.get(name)?.state;
+      const was = before?.texts.get(name)?.state;
       if (change.state === "waiting") (was ? who.away : who.queued).push(name);
       else if (change.state === "swapped") who.away.push(name);
       else if (change.state === "running") (was === "swapped" ? who.back : who.came).push(name);
