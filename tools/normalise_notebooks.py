@@ -24,7 +24,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-BAR = re.compile(r"\d+%\|.*\[.*\]\s*$")  # a progress bar, which has gone when its cell has run
+BAR = re.compile(r"(\d+%\|.*|\d+it) ?\[.*it/s\]\s*$")  # a progress bar, which has gone when its cell has run
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
 TAKES = re.compile(r"\*\*Takes\*\* \d+ minutes")

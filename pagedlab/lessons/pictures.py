@@ -206,7 +206,11 @@ def beam_tree(
     )
     if step:
         gone = [f"beam {beam} is dropped" for beam in range(width) if beam not in parents[-1]]
-        more = [f"beam {beam} goes on {n} times" for beam, n in Counter(parents[-1]).items() if n > 1]
+        more = [
+            f"beam {beam} goes on {'twice' if n == 2 else f'{n} times'}"
+            for beam, n in Counter(parents[-1]).items()
+            if n > 1
+        ]
         freed = sorted({block for _, blocks in run[step - 1] for block in blocks} - used)
         said += f" Of the step before, {', '.join(more + gone)}." if gone else " Each beam of the step before goes on."
         said += f" Free again: block {' and '.join(map(str, freed))}." if freed else ""
@@ -329,7 +333,7 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
         start, length = allocator.regions(key)[0].start, allocator.held(key)[0]  # in a fresh memory all lie in a row
         drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(start, prompt, sequence_color(key))
         if length == row:
-            drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 12, SOFT))
+            drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 11, SOFT))
         say = (
             f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} places taken, {length - prompt:,} of them empty"
         )
@@ -348,16 +352,16 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
         f'<path d="M0 0V7" stroke="{sequence_color(i)}" stroke-width="4"/></pattern>'
         for i in range(7)
     )
-    x, key = 52.0, list[str]()
+    x, legend = 52.0, list[str]()
     for look, text in (
         (sequence_color(0), "holds a token"),
         ("url(#pl-0)", "taken, and empty"),
         ("var(--well)", "free"),
     ):
-        key += [box(x, 30, 22, 15, look, 1, LINE), label(x + 28, 42, text, 12, SOFT)]
+        legend += [box(x, 30, 22, 15, look, 1, LINE), label(x + 28, 42, text, 12, SOFT)]
         x += 54 + wide(text, 12)
-    head = label(52, 18, said, 15, WRONG if inside < len(requests) else INK, 1028, BOLD)
-    return svg(1080, 66 + 29 * -(-size // row), [f"<defs>{stripes}</defs>", head, *key, *parts])
+    head = label(52, 18, said, 15, "var(--bad)" if inside < len(requests) else INK, 1028, BOLD)
+    return svg(1080, 66 + 29 * -(-size // row), [f"<defs>{stripes}</defs>", head, *legend, *parts])
 
 
 # 02: position, table, slot --------------------------------------------------------------------------------------
@@ -395,12 +399,12 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
     parts.append(label(0, y + 12, f"Memory, {pool.num_blocks * size} slots in blocks of {size}", 13, INK, look=BOLD))
     for slot in range(pool.num_blocks * size):
         block, offset = divmod(slot, size)
-        at = blocks.index(block) * size + offset if block in blocks else None
-        if at is not None and at < len(texts):
+        at = blocks.index(block) * size + offset if block in blocks else -1
+        if 0 <= at < len(texts):
             drawn = cell(slot, y + 37, slot, texts[at], sequence_color(at // size), 0.3, 60)
             parts.append(linked([f"t{at}"], say(at), *drawn))
         else:
-            color = NEUTRAL if at is None and pool.refcount(block) else CARD
+            color = NEUTRAL if at < 0 and pool.refcount(block) else CARD
             parts += cell(slot, y + 37, slot, "", color, 0.45, 60)
     x = 0.0
     for color, text in ((NEUTRAL, "another sequence's"), (CARD, "free")):
