@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from pagedlab.lessons.progress import bar
 from pagedlab.model import Model
 
 # The engine reads none of these from generation_config.json, so the baseline must not either.
@@ -30,13 +31,20 @@ def generate_baseline(
     eos = [] if ignore_eos else sorted(model.eos_token_ids)
     texts: list[list[int]] = []
     cache_bytes = 0
-    with model.stock_attention() as module:
+    with model.stock_attention() as module, bar("generate", len(batches) * max_tokens) as tokens:
+
+        def written(ids: torch.Tensor, _: object) -> torch.Tensor:
+            """Asked after every token whether to stop: never."""
+            tokens.update()
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
         for batch in batches:
             width = max(map(len, batch))
             ids = torch.tensor([[0] * (width - len(p)) + p for p in batch], device=model.device)
             mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in batch], device=model.device)
             options = {"attention_mask": mask, "max_new_tokens": max_tokens, "eos_token_id": eos or None, **PLAIN}
-            out = module.generate(ids, **options, pad_token_id=0, return_dict_in_generate=True)
+            options |= {"pad_token_id": 0, "return_dict_in_generate": True, "stopping_criteria": [written]}
+            out = module.generate(ids, **options)
             cache = out.past_key_values
             cache_bytes = max(cache_bytes, sum(2 * layer.keys.nbytes for layer in cache.layers))
             for answer in out.sequences[:, width:].tolist():
