@@ -272,7 +272,7 @@ class BlockTable:
         needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
         if needed and needed > self.pool.num_free:
             raise OutOfBlocks(
-                f"{n} more tokens need {needed} blocks and {self.pool.num_free} of {self.pool.num_blocks} are free; "
+                f"append({n}) takes {needed} of {self.pool.num_blocks} blocks, and {self.pool.num_free} are free: "
                 "free a sequence, or make the pool larger"
             )
         fresh = self._take(needed, self.pool.allocate) if needed else []

@@ -599,7 +599,7 @@ def test_a_pool_needs_whole_positive_sizes(sizes: tuple[Any, Any]) -> None:
 def test_errors_say_what_would_do() -> None:
     pool = BlockPool(2, 4)
     table = BlockTable(pool)
-    with pytest.raises(OutOfBlocks, match=r"9 more tokens need 3 blocks and 2 of 2 are free; free a sequence"):
+    with pytest.raises(OutOfBlocks, match=r"append\(9\) takes 3 of 2 blocks, and 2 are free: free a sequence"):
         table.append(9)
     table.append(8)
     with pytest.raises(OutOfBlocks, match=r"all 2 are in use"):

@@ -98,7 +98,8 @@ class BlockPoolWidget(anywidget.AnyWidget):
     def seek(self, step: int) -> None:
         """Show the state after `step` operations."""
         self.session.seek(step)
-        self._show()
+        done = self.session.last.operation if self.session.last else None
+        self._show(done and (done.child or done.sequence))
 
     def reset(self) -> None:
         """Start over with a fresh pool and an empty log."""

@@ -275,10 +275,13 @@ class Session:
         if self._broken:
             raise RuntimeError("there is no pool to work on")
         if op.verb == "new":
-            self._add(op.sequence, self.table(self.pool))
+            table = self.table(self.pool)
+            copies = table.append(op.n) if op.n else ()
+            self._add(op.sequence, table)  # not one that found no room
+            return copies
         table = self.tables[op.sequence]
         match op.verb:
-            case "new" | "append" if op.n:
+            case "append" if op.n:
                 return table.append(op.n)
             case "fork":
                 child = table.fork()
