@@ -7,7 +7,6 @@ Colour is never the only sign: every kind of slot has a hatch too.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
@@ -116,26 +115,6 @@ def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
     picture = palette[color] * (solid | striped)[..., None]
     ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")  # sharp, and small
     ax.set(xlabel="time (steps)", ylabel="address (token slots)")
-
-
-def draw_chains(ax: Axes, chains: Sequence[Sequence[tuple[str, str]]]) -> None:
-    """Prompts block by block, each a chain of (text, name): one row while names agree, then a row each."""
-    places: dict[tuple[int, str], float] = {}
-    for row, chain in enumerate(chains):
-        for i, (text, name) in enumerate(chain):
-            if (i, name) in places:
-                continue
-            shared = all(i < len(other) and other[i][1] == name for other in chains)
-            y = places[i, name] = -((len(chains) - 1) / 2 if shared else row)
-            color = sequence_color(0 if shared else 1 + row)
-            ax.add_patch(plt.Rectangle((i, y - 0.3), 0.82, 0.6, **outlined(color, linewidth=2)))
-            ax.text(i + 0.41, y, textwrap.fill(text, 17), ha="center", va="center", fontsize=8)
-            ax.text(i + 0.41, y - 0.33, name, ha="center", va="top", fontsize=8, family="monospace", color=color)
-            if i:
-                start = (i - 0.18, places[i - 1, chain[i - 1][1]])
-                ax.annotate("", (i, y), start, arrowprops={"arrowstyle": "->", "color": NEUTRAL})
-    ax.set(xlim=(-0.05, max(map(len, chains))), ylim=(-len(chains) + 0.4, 0.4))
-    ax.axis("off")
 
 
 def page_corners(ax: Axes, num_pages: int, size: int, pages_a_row: int) -> list[tuple[float, int]]:

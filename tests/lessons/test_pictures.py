@@ -1,0 +1,96 @@
+"""The opening pictures: SVG that parses, and draws what pool, tables and texts say."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+import pytest
+
+from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.lessons.broken import NeverCopies
+from pagedlab.lessons.pictures import beam_tree, parents_of, two_prompts, two_stories
+from pagedlab.prefix import PrefixCache, hash_chain
+
+
+def said(picture: str) -> list[str]:
+    """What its parts say when they are pointed at; the picture is XML."""
+    return [part.get("data-say", "") for part in ElementTree.fromstring(picture).iter("g")]  # noqa: S314
+
+
+def told(table_class: type[BlockTable], texts: Sequence[str], shared: int) -> list[tuple[list[str], list[int]]]:
+    """Stories of the same `shared` first words, each written word by word beside the other."""
+    split = [re.findall(r" ?[^ ]+", text) for text in texts]
+    first = table_class(BlockPool(32, 4))
+    first.append(shared)
+    tables = [first, first.fork()]
+    for _ in split[0][shared:]:
+        for table in tables:
+            table.append(1)
+    return [(words, table.slots(0, len(words))) for words, table in zip(split, tables, strict=True)]
+
+
+def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
+    right = told(BlockTable, ["a b c d e <f> fox & g", "a b c d e owl Xenia y z"], 5)
+    wrong = told(NeverCopies, ["a b c d e <f> Xenia & g", "a b c d e owl Xenia y z"], 5)
+    parts = said(two_stories(wrong, right, 4))
+    assert "said '<f>'; memory holds 'owl', of story 1" in parts
+    # The same word in the same slot is not overwritten, and yet it is not this story's own.
+    assert [part for part in parts if part.startswith("'Xenia' is a word of story 1")]
+    assert "block 1, in both tables: e owl Xenia y" in parts
+    parts = said(two_stories(right, right, 4))
+    assert not any("memory holds" in part or "is a word of" in part for part in parts)
+    assert {part for part in parts if "block 0, in both" in part} == {"block 0, in both tables: a b c d"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed: int) -> None:
+    chance, width, size = random.Random(seed), 4, 3
+    prompt = list(range(100, 100 + chance.randint(3, 8)))
+    (table := BlockTable(BlockPool(128, size))).append(len(prompt))
+    beams = [([chance.randrange(9)], table), *(([10 + i], table.fork()) for i in range(1, width))]
+    run, histories = [], []
+    for _ in range(8):
+        run.append([(ids, table.block_ids[:]) for ids, table in beams])
+        for _, table in beams:
+            table.append(1)
+        parents = [chance.randrange(width) for _ in range(width)]
+        new = [([*beams[p][0], 20 + i], beams[p][1].fork()) for i, p in enumerate(parents)]
+        for _, table in beams:
+            table.free()
+        beams = new
+        histories.append(parents)
+    assert parents_of(run) == histories[:-1]
+    for step, at in enumerate(run):
+        drawn = [part for part in said(beam_tree(run, step, prompt, size, str)) if "held by beam" in part]
+        holders = {
+            block: " and ".join(str(i) for i, (_, blocks) in enumerate(at) if block in blocks)
+            for _, blocks in at
+            for block in blocks[len(prompt) // size :]
+        }
+        assert sorted(part.split(":")[0] for part in drawn) == sorted(
+            f"block {block}, held by beam {who}" for block, who in holders.items()
+        )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
+    chance = random.Random(seed)
+    common = [chance.randrange(9) for _ in range(chance.choice([0, 3, 4, 11, 40, 130]))]
+    cache, prompts, found = PrefixCache(BlockPool(512, 4)), [], 0
+    for _ in range(2):
+        ids = common + [chance.randrange(9) for _ in range(chance.randrange(12))]
+        table = cache.match(ids)
+        found = table.num_tokens
+        table.append(len(ids) - found)
+        cache.insert(table, ids)
+        prompts.append(([f" <{i}>" for i in ids], table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
+    picture = two_prompts(prompts, 4)
+    assert len([part for part in said(picture) if ", in both tables" in part]) == min(24, found // 4)
+    assert f"{found} of them stand in the first" in picture
+
+
+def test_two_prompts_may_be_empty() -> None:
+    assert said(two_prompts([([], [], []), ([], [], [])], 4)) == []
