@@ -86,6 +86,7 @@ def next_tokens(
     return draws, searches
 
 
+@torch.no_grad()
 def adjust(logits: Tensor, chosen: Seq[tuple[SamplingParams, Sequence]]) -> Tensor:
     """logits [R, V] with each row's penalties, bias and min_p applied, or as they are if nobody wants any.
 

@@ -1,0 +1,54 @@
+"""On a GPU: requests that tell or change something leave the windows and keep their neighbours' texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.model import TINY_MODEL, Model, load_model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"logprobs": 3},
+    {"temperature": 0.8, "n": 2, "logprobs": 2, "prompt_logprobs": 2},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "logit_bias": {13: -100}},
+    {"temperature": 1.2, "min_p": 0.2, "logprobs": 0},
+    {"stop_token_ids": [13]},
+    {"temperature": 0.8},
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model(TINY_MODEL, device="cuda", dtype="float32", verbose=False)
+
+
+def test_logprobs_and_penalties_beside_windows(model: Model, seed: int) -> None:
+    prompt = model.encode("Once upon a time, there was a")
+    params = [SamplingParams(max_tokens=24, ignore_eos=True, seed=seed + 100 * i, **a) for i, a in enumerate(ASKED)]
+    fast = LLM(model, num_blocks=512, verbose=False)
+    plain = LLM(model, num_blocks=512, cuda_graphs=False, fused=False, verbose=False)
+    assert fast.windows is not None
+    done = fast.generate([prompt] * len(params), params)
+    for completion, p in zip(done, params, strict=True):
+        (alone,) = plain.generate([prompt], p)
+        assert [o.token_ids for o in completion.outputs] == [o.token_ids for o in alone.outputs]
+        for output in completion.outputs:
+            with model.stock_attention() as module, torch.inference_mode():
+                ids = torch.tensor([prompt + output.token_ids], device="cuda")
+                rows = torch.log_softmax(module(input_ids=ids).logits[0].float(), dim=1).cpu()
+            assert (output.logprobs is None) == (p.logprobs is None)
+            own = rows[len(prompt) - 1 : -1].gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
+            if output.logprobs is not None:
+                torch.testing.assert_close(
+                    torch.tensor([t.logprob for t in output.logprobs]), own, atol=2e-3, rtol=1e-3
+                )
+            assert abs(output.cumulative_logprob - own.sum().item()) < 0.05
+        for i, said in enumerate((completion.prompt_logprobs or [])[1:]):
+            assert said is not None
+            assert abs(said.logprob - rows[i, prompt[i + 1]].item()) < 2e-3 + 1e-3 * abs(said.logprob)
+    assert fast.pool.num_free == fast.pool.num_blocks
