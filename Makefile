@@ -1,6 +1,11 @@
 # make lab         set up .venv and open JupyterLab on the series
 # make test        set up .venv, run all tests and all notebooks
-# make notebooks   execute every notebook in place and normalise it, to be committed
+# make test-qwen   all notebooks, and the tests that want one, with the real Qwen in the folder PAGEDLAB_TEST_MODEL
+# make notebooks   execute the notebooks in place with PAGEDLAB_MODEL (or the tiny model) and normalise them, to be
+#                  committed; those of a GPU (07, 10, cells tagged "gpu") keep what they show
+# make notebooks-gpu PAGEDLAB_MODEL=FOLDER [PYTHON=python3] [OUT=notebooks]   those of a GPU, on a machine that has one;
+#                  PYTHON has torch, transformers and triton, matplotlib, anywidget, pillow, nbclient and ipykernel
+# make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
 # make lint        ruff, mypy and who may import whom; make format mends what can be mended
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/
 # make site        the notebooks as pages, with glossary and reference, in build/site (and make lite's, if it is there)
@@ -10,11 +15,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One thread a process: tests and notebooks run side by side, and OpenMP threads that compete are far slower.
 # The shipped model, so that a test run neither waits for a hub nor depends on one.
-RUN := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PAGEDLAB_MODEL=$(CURDIR)/data/tiny-qwen2 $(BIN)/python
+RUN := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PAGEDLAB_MODEL="$(CURDIR)/data/tiny-qwen2" $(BIN)/python
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+ON_A_GPU := $(wildcard notebooks/07_*.ipynb notebooks/08_*.ipynb notebooks/10_*.ipynb)
+ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
+ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
 
-.PHONY: lab test test-browser test-notebooks notebooks lint format wheel site lite test-lite setup
+.PHONY: lab test test-browser test-notebooks test-qwen notebooks notebooks-gpu time lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
@@ -30,9 +38,22 @@ test-browser:
 test-notebooks:
 	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
 
+# Threads as a reader has them.
+test-qwen: setup
+	@test -d "$$PAGEDLAB_TEST_MODEL" || { echo "PAGEDLAB_TEST_MODEL names no folder with a real Qwen"; exit 2; }
+	PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest --nbmake --nbmake-timeout=900 notebooks
+	$(RUN) -m pytest -m qwen tests
+
 notebooks: setup
-	$(RUN) -m jupyter nbconvert --to notebook --execute --inplace $(NOTEBOOKS)
+	$(ASKED) $(BIN)/python tools/time_notebooks.py --out notebooks $(ELSEWHERE)
 	$(RUN) tools/normalise_notebooks.py $(NOTEBOOKS)
+
+notebooks-gpu:
+	@test -n "$$PAGEDLAB_MODEL" || { echo "say which weights: PAGEDLAB_MODEL=FOLDER"; exit 2; }
+	PYTHONPATH="$(CURDIR)" $(PYTHON) tools/time_notebooks.py --out $(or $(OUT),notebooks) $(ON_A_GPU)
+
+time: setup
+	$(ASKED) $(BIN)/python tools/time_notebooks.py $(NOTEBOOKS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ METADATA = {
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 BAR = re.compile(r"(\d+%\|.*|\d+it) ?\[.*it/s\]\s*$")  # a progress bar, which has gone when its cell has run
+BAR = re.compile(r"\[\d\d:\d\d.*(it/s|s/it)")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
 TAKES = re.compile(r"\*\*Takes\*\* \d+ minutes")
@@ -36,7 +37,8 @@ SOLUTION = re.compile(r"<summary>\s*Solution\s*</summary>.*?```python\n(.*?)```"
 def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """A copy with outputs kept and everything else that differs between two runs taken away."""
     clean = strip_output(copy.deepcopy(notebook), keep_output=True, keep_count=False, keep_id=True)
-    clean.metadata = nbformat.from_dict(METADATA)
+    ran = {key: notebook.metadata[key] for key in ("pagedlab",) if key in notebook.metadata}  # tools/time_notebooks.py
+    clean.metadata = nbformat.from_dict(METADATA | ran)
     for cell in clean.cells:
         cell.metadata.pop("execution", None)  # when it ran
         if cell.cell_type != "code":
@@ -51,6 +53,14 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
                     if key in text:
                         text[key] = ADDRESS.sub("", text[key])
     return clean
+
+
+def moved(output: nbformat.NotebookNode) -> bool:
+    """Whether this is what a bar of tqdm leaves behind: a widget, or lines that were written over."""
+    if output.output_type == "stream":
+        return output.name == "stderr" and "\r" in output.text and bool(BAR.search(output.text))
+    data = output.get("data", {})
+    return WIDGET_VIEW in data and data.keys() <= {WIDGET_VIEW, "text/plain"} and bool(BAR.search(data["text/plain"]))
 
 
 def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

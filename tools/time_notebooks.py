@@ -2,15 +2,21 @@
 
 python tools/time_notebooks.py [--out FOLDER] [--over 3] notebooks/08_qwen.ipynb ...
 
-Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names; --out keeps what was
-executed, also of a notebook that failed. A silence is time in which a cell prints, draws and moves nothing. --over N
-lists every cell of more than N seconds. The processor's time tells what a busy machine made of it: with
-OMP_NUM_THREADS=1 it is about what the cell takes on a quiet one. Only nbclient and ipykernel are needed.
+Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names. A silence is time in
+which a cell prints, draws and moves nothing. --over N lists every cell of more than N seconds. The processor's time
+tells what a busy machine made of it: with OMP_NUM_THREADS=1 it is about what a cell takes on a quiet one.
+
+--out keeps what was executed; `--out notebooks` is what `make notebooks` commits, and a notebook that failed stays as
+it was. Cells tagged "gpu" keep their outputs where there is no GPU, the others of such a notebook where there is one.
+The notebook's metadata says what its code was when it ran; tests/notebooks/test_stored.py reads that.
+Only nbclient and ipykernel are needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import hashlib
 import os
 import sys
 import tempfile
@@ -21,8 +27,9 @@ from typing import Any
 
 import nbformat
 import psutil
+import torch
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 
 class Timed(NotebookClient):
@@ -63,18 +70,37 @@ class Timed(NotebookClient):
         return 0.0
 
 
+def code_of(notebook: nbformat.NotebookNode) -> str:
+    """A short name of what all code cells say."""
+    sources = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    return hashlib.sha256(sources.encode()).hexdigest()[:16]
+
+
+def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None:
+    """Put the stored outputs back where they come from the other kind of machine, and note what ran here."""
+    here = "gpu" if torch.cuda.is_available() else "cpu"
+    ran = dict(stored.metadata.get("pagedlab", {}))
+    mixed = any("gpu" in cell.metadata.get("tags", []) for cell in stored.cells)
+    for cell, old in zip(notebook.cells, stored.cells, strict=True):
+        if mixed and ("gpu" in cell.metadata.get("tags", [])) != (here == "gpu"):
+            cell.update({key: old[key] for key in ("outputs", "execution_count") if key in old})
+    notebook.metadata["pagedlab"] = (ran if mixed else {}) | {here: code_of(notebook)}
+
+
 def measure(path: Path, out: Path | None) -> tuple[Timed, str]:
     """Execute one notebook in an empty folder; the error, if one ended it."""
     notebook, error = nbformat.read(path, as_version=4), ""
+    stored = nbformat.from_dict(copy.deepcopy(notebook))
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["--log-level=ERROR"]
         client = Timed(notebook, timeout=1800, resources={"metadata": {"path": folder}}, extra_arguments=quiet)
         try:
             client.execute()
-        except CellExecutionError as failed:
-            error = f"{failed.ename}: {failed.evalue}"
-    if out:
+        except (CellExecutionError, DeadKernelError) as failed:
+            error = f"{getattr(failed, 'ename', 'the kernel')}: {getattr(failed, 'evalue', 'died')}"
+    if out and not (error and out.resolve() == path.resolve().parent):
         out.mkdir(parents=True, exist_ok=True)
+        kept(notebook, stored)
         nbformat.write(notebook, out / path.name)
     return client, error
 

@@ -1,0 +1,75 @@
+"""What is stored in the notebooks, and so what people browse: which model and card it is from, and that it is current.
+
+`make notebooks` with PAGEDLAB_MODEL naming a real Qwen, and `make notebooks-gpu` on a machine with a GPU, write it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from pagedlab.lessons.show import show_source
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from time_notebooks import code_of  # noqa: E402
+
+NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))}
+LOADED = re.compile(r"^model: (\S+) on (\S+) in (\S+)", re.MULTILINE)
+CARD = {
+    "07": r"^kernels run on NVIDIA ",
+    "08": r"^NVIDIA .* texts equal generate's in bfloat16",
+    "10": r"^this machine: NVIDIA ",
+}
+SHOWN = re.compile(r"^# (pagedlab/\S+)\.py: (\S+)$\n", re.MULTILINE)
+
+
+def outputs(number: str) -> list[str]:
+    """What the cells of a notebook printed or returned, as text."""
+    found = []
+    for cell in nbformat.read(NOTEBOOKS[number], 4).cells:
+        for output in cell.get("outputs", []):
+            found.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return found
+
+
+@pytest.mark.parametrize("number", ["00", "04", "05", "08", "09", "12", "13"])
+def test_a_real_qwen_speaks(number: str) -> None:
+    loaded = LOADED.findall("\n".join(outputs(number)))
+    assert any(re.search(r"qwen2\.5", name, re.IGNORECASE) for name, _, _ in loaded), f"loaded were {loaded}"
+
+
+@pytest.mark.parametrize("number", CARD)
+def test_the_card_is_named(number: str) -> None:
+    assert re.search(CARD[number], "\n".join(outputs(number)), re.MULTILINE), "run `make notebooks-gpu` where a GPU is"
+
+
+def test_10_ran_real_weights_in_bfloat16() -> None:
+    loaded = LOADED.findall("\n".join(outputs("10")))
+    assert any("tiny" not in name and where.startswith("cuda") and kind == "bfloat16" for name, where, kind in loaded)
+
+
+@pytest.mark.parametrize("number", NOTEBOOKS)
+def test_the_cells_are_those_that_ran(number: str) -> None:
+    notebook = nbformat.read(NOTEBOOKS[number], 4)
+    kinds = {"07": ["gpu"], "08": ["cpu", "gpu"], "10": ["gpu"]}.get(number, ["cpu"])
+    assert notebook.metadata.get("pagedlab") == dict.fromkeys(kinds, code_of(notebook))
+
+
+@pytest.mark.parametrize("number", NOTEBOOKS)
+def test_the_source_that_is_shown_is_the_source_that_there_is(number: str) -> None:
+    for text in outputs(number):
+        head, *parts = SHOWN.split(text)
+        if head or not all(parts):  # no source, or a diff, whose two headings have nothing between them
+            continue
+        for path, name, source in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            item = importlib.import_module(path.replace("/", "."))
+            for step in name.split("."):
+                item = getattr(item, step)
+            _, _, present = show_source(item).text.partition("\n")
+            assert source.rstrip("\n") == present, f"{path}.py: {name} was changed after notebook {number} was run"
