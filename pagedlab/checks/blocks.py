@@ -206,7 +206,8 @@ def broken_pools(answer: dict[str, str]) -> str:
             raise Wrong(f"Pool {name} needs one of the names.", " | ".join(INVARIANTS), repr(said))
         if said != invariant:
             try:
-                search([partial(pool_trial, POOLS[name])])
+                # Under a name that says nothing of what is wrong with it.
+                search([partial(pool_trial, type(f'POOLS["{name}"]', (POOLS[name],), {}))])
             except Wrong as shown:
                 hint = " Its counts are right as long as no call raises." if said == "counted" and name == "C" else ""
                 shown.args = (f"Pool {name} breaks another one.{hint} Watch it here, beside a right pool. {shown}",)

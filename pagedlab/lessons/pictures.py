@@ -405,9 +405,9 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
             parts.append(linked([f"t{at}"], say(at), *drawn))
         else:
             color = NEUTRAL if at < 0 and pool.refcount(block) else CARD
-            parts += cell(slot, y + 37, slot, "", color, 0.45, 60)
+            parts += cell(slot, y + 37, slot, "", color, 0.25, 60)
     x = 0.0
     for color, text in ((NEUTRAL, "another sequence's"), (CARD, "free")):
-        parts += [box(x + 420, y + 1, 16, 14, color, 0.45, LINE), label(x + 442, y + 13, text, 12, SOFT)]
+        parts += [box(x + 420, y + 1, 16, 14, color, 0.25, LINE), label(x + 442, y + 13, text, 12, SOFT)]
         x += 40 + wide(text, 12)
     return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)
