@@ -22,11 +22,8 @@ MAIN = main_thread().ident
 class _Main:
     """Of the main thread, which alone gets signals."""
 
-    __slots__ = ("came", "handler", "holding")
-
-    def __init__(self) -> None:
-        self.holding = self.came = False  # came: a signal, while holding
-        self.handler: Any = None  # who is in charge of it otherwise
+    holding = came = False  # came: a signal, while holding
+    handler: Any = None  # who is in charge of it otherwise
 
 
 _main = _Main()

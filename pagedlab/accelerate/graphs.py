@@ -81,16 +81,11 @@ class Decoder:
         here = [torch.zeros_like(one, device=device) for one, _ in mirrored]
         self._now, self._orders, self._temperature, self._tables, self._history = here
         self._ends = torch.tensor(sorted(ends) or [-1], device=device)
-        self._batch = batch = Batch(
-            token_ids=torch.zeros(max_rows, dtype=torch.int64, device=device),
-            positions=torch.zeros(max_rows, dtype=torch.int64, device=device),
-            slots=torch.zeros(max_rows, dtype=torch.int64, device=device),
-            block_tables=self._tables,
-            seq_lens=torch.zeros(max_rows, dtype=torch.int32, device=device),
-            query_starts=torch.arange(max_rows + 1, dtype=torch.int32, device=device),
-            last_rows=torch.arange(max_rows, device=device),
-        )
-        self._inputs = batch.token_ids, batch.positions, batch.slots, batch.seq_lens
+        token_ids, positions, slots = (torch.zeros(max_rows, dtype=torch.int64, device=device) for _ in range(3))
+        seq_lens = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        starts, rows = (torch.arange(n, device=device) for n in (max_rows + 1, max_rows))
+        self._inputs = token_ids, positions, slots, seq_lens
+        self._batch = Batch(token_ids, positions, slots, self._tables, seq_lens, starts.int(), rows)
 
     def launch(self, chunks: list[Chunk], params: Mapping[int, SamplingParams], before: Window | None = None) -> Window:
         """Start computing all chunks, a row each, and draw behind every position; nothing waits.
@@ -191,16 +186,8 @@ class Decoder:
 
     def _compute(self, size: int) -> None:
         with torch.inference_mode():
-            everything = self._batch
-            batch = Batch(
-                everything.token_ids[:size],
-                everything.positions[:size],
-                everything.slots[:size],
-                everything.block_tables[:size],
-                everything.seq_lens[:size],
-                everything.query_starts[: size + 1],
-                everything.last_rows[:size],
-            )
+            first = {name: tensor[:size] for name, tensor in vars(self._batch).items()}
+            batch = Batch(**first | {"query_starts": self._batch.query_starts[: size + 1]})
             logits = self.forward(batch, self.cache, self.attend)
             u = triton_uniform(self._orders[:size, SEED].contiguous(), batch.positions + 1)
             tokens, logprobs = triton_choose(logits, self._temperature[:size], u)
