@@ -27,12 +27,20 @@ def model() -> Model:
     return load_model(TINY_MODEL, device="cuda", dtype="float32", verbose=False)
 
 
-def test_logprobs_and_penalties_beside_windows(model: Model, seed: int) -> None:
+def test_logprobs_and_penalties_beside_windows(model: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = model.encode("Once upon a time, there was a")
     params = [SamplingParams(max_tokens=24, ignore_eos=True, seed=seed + 100 * i, **a) for i, a in enumerate(ASKED)]
     fast = LLM(model, num_blocks=512, verbose=False)
     plain = LLM(model, num_blocks=512, cuda_graphs=False, fused=False, verbose=False)
     assert fast.windows is not None
+    graphs_kept, forward = [], fast.forward
+
+    def seen(*given: Any) -> torch.Tensor:
+        logits = forward(*given)
+        graphs_kept.append(logits.requires_grad)
+        return logits
+
+    monkeypatch.setattr(fast, "forward", seen)
     done = fast.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = plain.generate([prompt], p)
@@ -52,3 +60,5 @@ def test_logprobs_and_penalties_beside_windows(model: Model, seed: int) -> None:
             assert said is not None
             assert abs(said.logprob - rows[i, prompt[i + 1]].item()) < 2e-3 + 1e-3 * abs(said.logprob)
     assert fast.pool.num_free == fast.pool.num_blocks
+    assert graphs_kept
+    assert not any(graphs_kept)  # what a gradient would need is as large as all activations

@@ -167,6 +167,7 @@ class Fused:
                     )
                 )
 
+    @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
         """`Model.forward`: logits [R, V] of the rows asked for, KV stored in `cache`."""
         model = self.module.model
