@@ -21,7 +21,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-
 if TYPE_CHECKING:
     from pagedlab.prefix import Entry
 
