@@ -24,7 +24,6 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-BAR = re.compile(r"(\d+%\|.*|\d+it) ?\[.*it/s\]\s*$")  # a progress bar, which has gone when its cell has run
 BAR = re.compile(r"\[\d\d:\d\d.*(it/s|s/it)")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
@@ -43,7 +42,7 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell.metadata.pop("execution", None)  # when it ran
         if cell.cell_type != "code":
             continue
-        cell.outputs = merged([o for o in cell.outputs if not BAR.search(o.get("data", {}).get("text/plain", ""))])
+        cell.outputs = merged([output for output in cell.outputs if not moved(output)])
         for output in cell.outputs:
             data = output.get("data", {})
             # Without the state behind it a view is dead weight; the picture beside it is what people see.
