@@ -1,0 +1,72 @@
+"""The first screen of a notebook: its folded first cell alone makes a picture that is whole, moves and lights up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import browser
+import pytest
+
+pytestmark = pytest.mark.browser
+
+RUN_FIRST_CODE_CELL = """async () => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.type === 'code');
+    notebook.deselectAll();
+    await window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+
+
+def forget(root: Any) -> None:
+    root.locator('[data-name="forget_to_copy"]').click()
+
+
+def step_back(root: Any) -> None:
+    root.locator('[data-name="step"]').press("Home")
+
+
+def type_more(root: Any) -> None:
+    root.locator('[data-name="second"]').press_sequentially(" Or not.")
+
+
+# How each picture is moved, and what stands in it before and after.
+MOVES: dict[str, tuple[Any, str, str]] = {
+    "03_copy_on_write": (forget, "taken from the other story", "took a copy"),
+    "04_sampling_and_beams": (step_back, "Step 14:", "Step 0:"),
+    "05_prefix_caching": (type_more, "kind", "Or"),
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
+    why = browser.missing()
+    if why and not os.environ.get("PAGEDLAB_REQUIRE_BROWSER"):
+        pytest.skip(why)
+    assert not why, why
+    root = tmp_path_factory.mktemp("lab")
+    (root / "notebooks").symlink_to(browser.REPO / "notebooks")
+    with browser.jupyter_lab(root) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_the_first_cell_alone_makes_the_picture(lab: browser.Lab, name: str) -> None:
+    move, before, after = MOVES[name]
+    with lab.notebook(f"notebooks/{name}.ipynb", width=1440, height=900) as page:
+        page.evaluate(RUN_FIRST_CODE_CELL)
+        root = page.locator(".px-root").first
+        root.get_by_text(before).first.wait_for(timeout=120_000)
+        assert browser.cell_errors(page) == []
+        box = root.bounding_box()
+        assert 0 < box["y"] < box["y"] + box["height"] < 900, f"not on one screen: {box}"
+        assert page.locator(".jp-CodeCell").first.locator(".jp-InputArea-editor").count() == 0, "its code is not folded"
+        part = root.locator("[data-link]").last
+        part.hover()
+        lit = root.locator(".pl-lit[data-link]")
+        assert lit.count() > 1
+        assert root.locator(".px-say").inner_text() == part.get_attribute("data-say")
+        move(root)
+        root.get_by_text(after).first.wait_for(timeout=15_000)
+        assert page.problems == []
