@@ -41,8 +41,8 @@ ATTACKS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def server(model: str) -> Iterator[str]:
-    """Host and port of a server that runs until the end of the block."""
+def server(model: str) -> Iterator[tuple[str, int]]:
+    """Host and port of a server that runs until the end of the block, and its process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "pagedlab.serving", "--model", model, "--port", str(port)]
@@ -54,7 +54,7 @@ def server(model: str) -> Iterator[str]:
                 break
             except OSError:
                 time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", process.pid
     finally:
         process.terminate()
         process.wait()
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = []
-    with server(args.model) as where:
+    with server(args.model) as (where, _):
         gaps(where, 50)  # the first pass is slower
         print(
             f"{'sent by each of ' + str(args.clients):20}  gap, ms: median  longest | attack: median  longest   ratio"

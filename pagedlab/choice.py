@@ -68,7 +68,7 @@ def next_tokens(
     tokens, logprobs = (column.tolist() for column in sample(adjusted, [p for p, _ in chosen], seeds, positions))
     if adjusted is not plain:
         logprobs = [t.logprob for t in likelihoods(plain, [(i, token, 0) for i, token in enumerate(tokens)])]
-    draws, first, asked, counts = [], 0, list[tuple[int, int, int]](), list[int]()
+    draws, first, asked = [], 0, list[list[tuple[int, int, int]]]()
     for request, sequence, nth, rows, to_score in wanted:
         own, said = tokens[first : first + len(rows)], logprobs[first : first + len(rows)]
         first += len(rows)
@@ -78,12 +78,10 @@ def next_tokens(
         draws.append(Draw(request, sequence, nth, own, said))
         if (k := params[request.request_id].logprobs) is not None:
             to_score += [(row, token, k) for row, token in zip(rows, own, strict=False)]
-        asked += to_score
-        counts.append(len(to_score))
-    told = likelihoods(logits, asked)
-    if asked:
-        draws = [draw._replace(said=list(islice(told, n))) for draw, n in zip(draws, counts, strict=True)]
-    return draws, searches
+        asked.append(to_score)
+    told = likelihoods(logits, [one for each in asked for one in each])
+    pairs = zip(draws, asked, strict=True)
+    return [draw._replace(said=list(islice(told, len(each)))) if each else draw for draw, each in pairs], searches
 
 
 @torch.no_grad()
@@ -103,7 +101,7 @@ def adjust(logits: Tensor, chosen: Seq[tuple[SamplingParams, Sequence]]) -> Tens
         if (p.presence_penalty or p.frequency_penalty) and text.num_outputs:
             seen, counts = torch.tensor(text.output_ids, device=row.device).unique(return_counts=True)
             row[seen] -= p.presence_penalty + p.frequency_penalty * counts
-        for token, bias in dict(p.logit_bias).items():
+        for token, bias in p.logit_bias.items():
             row[token] += bias
         if p.min_p:
             row[row < row.max() + p.temperature * math.log(p.min_p)] = -torch.inf

@@ -95,7 +95,7 @@ class Job:
     def __post_init__(self) -> None:
         p, most = self.params, self.request.max_tokens
         self.ends = frozenset(p.stop_token_ids) | (frozenset() if p.ignore_eos else self.model.eos_token_ids)
-        for token in dict(p.logit_bias):
+        for token in p.logit_bias:
             whole("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
         if p.prompt_logprobs is not None:
             self.completion.prompt_logprobs, self.request.sequences[0].score_from = [None], 0
@@ -106,8 +106,8 @@ class Job:
         """Hand a text out, in pieces if that is wanted."""
         needs_pieces = stream or self.params.stop
         detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop)) if needs_pieces else None
-        told: list[TokenLogprob] | None = None if self.params.logprobs is None else []
-        self.completion.outputs.append(Output(text, detokenizer, self.model.decode, told))
+        said: list[TokenLogprob] | None = None if self.params.logprobs is None else []
+        self.completion.outputs.append(Output(text, detokenizer, self.model.decode, said))
 
     def fork(self, first: Sequence) -> Sequence:
         """One more text that continues the same prompt, over the same blocks."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pagedlab.arguments import one_of, real, shown, whole
+from pagedlab.arguments import one_of, real, shown, whole, with_verbs
 from pagedlab.kernels import compiles_for
 
 # Of splitmix64, as int64.
@@ -39,13 +39,10 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(whole(name, i) for i in (value if isinstance(value, Iterable) else [value]))
 
 
-def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """Token ids and what is added to their logits."""
-    try:
-        pairs = dict(value).items()
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must map token ids to numbers, got {shown(value)}") from None
-    return tuple((whole(name, token), real(name, bias, -100, 100)) for token, bias in pairs)
+def _biases(name: str, value: Any) -> dict[int, float]:
+    """What is added to the logits of which token ids."""
+    pairs = with_verbs(name, value, ("items",)).items() if value != () else ()
+    return {whole(name, token): real(name, bias, -100, 100) for token, bias in pairs}
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -92,7 +89,7 @@ class SamplingParams:
     repetition_penalty: float = _checked(1.0, real, 0, 100, above=True)
     presence_penalty: float = _checked(0.0, real, -2, 2)
     frequency_penalty: float = _checked(0.0, real, -2, 2)
-    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = _checked((), _biases)
+    logit_bias: Mapping[int, float] = _checked((), _biases)
     stop_token_ids: tuple[int, ...] = _checked((), _ids)
 
     @property
@@ -100,12 +97,6 @@ class SamplingParams:
         """Whether logits change before a token is taken, see `choice.adjust`."""
         changes = self.min_p, self.presence_penalty, self.frequency_penalty, self.logit_bias
         return any(changes) or self.repetition_penalty != 1
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether each token is drawn from all of them as they are, and nothing is told."""
-        special = self.beam_width, self.top_k, self.top_p < 1, self.adjusts, self.stop_token_ids
-        return not any(special) and self.logprobs is None
 
     @property
     def num_texts(self) -> int:
@@ -119,8 +110,8 @@ class SamplingParams:
             raise ValueError(f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 or n=1")
         told = (self.logprobs, self.prompt_logprobs) != (None, None)
         if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop or self.adjusts or told):
-            takes = "n=1, temperature=0, no stop strings, no logprobs, no penalties"
-            raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
+            no = "n=1, temperature=0, no stop strings, logprobs or penalties"
+            raise ValueError(f"beam search looks for the likeliest texts: it takes {no}")
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

@@ -178,5 +178,5 @@ def test_what_cannot_be_told(name: str) -> None:
     for bad in (-1, 1.5, True, "3"):
         with pytest.raises(ValueError, match=name):
             SamplingParams(**{name: bad})
-    with pytest.raises(ValueError, match="no logprobs"):
+    with pytest.raises(ValueError, match="logprobs or penalties"):
         SamplingParams(beam_width=2, **{name: 1})

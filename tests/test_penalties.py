@@ -139,7 +139,7 @@ def test_bad_values_are_named(name: str, bad: Any) -> None:
 
 
 def test_what_cannot_be(tiny: Model) -> None:
-    with pytest.raises(ValueError, match="no penalties"):
+    with pytest.raises(ValueError, match="logprobs or penalties"):
         SamplingParams(beam_width=2, min_p=0.1)
     llm = LLM(tiny, num_blocks=16, verbose=False)
     with pytest.raises(ValueError, match="a token id in logit_bias must be a whole number from 0 to 4095"):

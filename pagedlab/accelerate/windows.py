@@ -85,4 +85,5 @@ class Windows:
 def _can_run_ahead(chunk: Chunk, params: SamplingParams) -> bool:
     """Whether the chunk is one step of plain decoding: no prompt, no draft, no fork, nothing special about the draw."""
     one = chunk.is_last and chunk.stop - chunk.start == 1 and not chunk.sequence.num_draft
-    return one and not chunk.request.texts_to_fork and params.is_plain
+    special = params.beam_width, params.top_k, params.top_p < 1, params.adjusts, params.stop_token_ids
+    return one and not (chunk.request.texts_to_fork or any(special)) and params.logprobs is None
