@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -86,6 +87,23 @@ def test_constraints_satisfy_every_range() -> None:
             assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
+def test_bars_leave_nothing_behind() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    from normalise_notebooks import normalised
+
+    bar = {"text/plain": "steps: 1it [00:01,  1.66s/it]", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
+    outputs = [
+        nbformat.v4.new_output("display_data", data=bar),
+        nbformat.v4.new_output("stream", name="stderr", text="50%|# | 1/2 [00:01<00:01, 9.8it/s]\r   \r"),
+        nbformat.v4.new_output("stream", name="stdout", text="kept\n"),
+        nbformat.v4.new_output("display_data", data=bar | {"text/html": "a twin"}),
+    ]
+    cell = nbformat.v4.new_code_cell("1", outputs=outputs)
+    clean = normalised(nbformat.v4.new_notebook(cells=[cell], metadata={"pagedlab": {"cpu": "1"}}))
+    assert [output.output_type for output in clean.cells[0].outputs] == ["stream", "display_data"]
+    assert clean.metadata["pagedlab"] == {"cpu": "1"}
+
+
 def test_notebooks_are_normalised() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "normalise_notebooks.py", "--check", *NOTEBOOKS],
@@ -125,14 +143,16 @@ def test_notebook_links_lead_somewhere(path: Path) -> None:
                     assert (path.parent / target).exists(), target
 
 
-def test_ci_runs_the_pinned_the_newest_and_a_million_operations() -> None:
+def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     jobs = workflow["jobs"]
-    assert set(jobs) == {"pinned", "newest", "fuzz"}
+    assert set(jobs) == {"pinned", "newest", "fuzz", "qwen"}
     assert jobs["pinned"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
     steps = {name: job["steps"][-1] for name, job in jobs.items()}
     assert steps["pinned"]["run"] == steps["newest"]["run"] == ".ci/run"
-    assert [name for name, step in steps.items() if "PAGEDLAB_NEWEST" in step["env"]] == ["newest"]
+    assert [name for name, step in steps.items() if "PAGEDLAB_NEWEST" in step.get("env", {})] == ["newest"]
+    assert "PAGEDLAB_TEST_MODEL" in steps["qwen"]["run"]
+    assert "make test-qwen" in steps["qwen"]["run"]
     assert steps["fuzz"]["env"]["PAGEDLAB_OPERATIONS"] == "1000000"
     words = shlex.split(steps["fuzz"]["run"])
     files = [ROOT / word for word in words if word.startswith("tests/")]
