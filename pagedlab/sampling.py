@@ -25,18 +25,17 @@ Limits = tuple[Tensor, Tensor, Tensor]
 
 
 def _checked(default: Any, check: Callable[..., Any], *limits: Any, **more: Any) -> Any:
-    """A field with its default; check(name, value, *limits, **more) says what it must be."""
-    return field(default=default, metadata={"check": lambda name, value: check(name, value, *limits, **more)})
+    """A field with its default, which may be None; check(name, value, *limits, **more) says what else it must be."""
 
+    def checked(name: str, value: Any) -> Any:
+        return None if value is default is None else check(name, value, *limits, **more)
 
-def _or_none(name: str, value: Any) -> int | None:
-    """A whole number, or None."""
-    return None if value is None else whole(name, value)
+    return field(default=default, metadata={"check": checked})
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     """Some token ids."""
-    return tuple(whole(name, i) for i in (value if isinstance(value, Iterable) else [value]))
+    return tuple(whole(name, i) for i in with_verbs(name, value, ("__iter__",)))
 
 
 def _biases(name: str, value: Any) -> dict[int, float]:
@@ -80,11 +79,11 @@ class SamplingParams:
     beam_width: int = _checked(0, whole)
     stop: tuple[str, ...] | str = _checked((), _texts)
     ignore_eos: bool = _checked(False, one_of, (False, True))
-    seed: int | None = _checked(None, _or_none)
+    seed: int | None = _checked(None, whole)
     length_penalty: float = _checked(1.0, real, -10, 10)
     early_stopping: bool | Literal["never"] = _checked(False, one_of, (False, True, "never"))
-    logprobs: int | None = _checked(None, _or_none)
-    prompt_logprobs: int | None = _checked(None, _or_none)
+    logprobs: int | None = _checked(None, whole)
+    prompt_logprobs: int | None = _checked(None, whole)
     min_p: float = _checked(0.0, real, 0, 1)
     repetition_penalty: float = _checked(1.0, real, 0, 100, above=True)
     presence_penalty: float = _checked(0.0, real, -2, 2)

@@ -116,7 +116,7 @@ def test_stop_token_ids(tiny: Model, ignore_eos: bool) -> None:
     llm = LLM(tiny, num_blocks=64, verbose=False)
     story = "Once upon a time, there was a"
     plain = llm.generate(story, SamplingParams(max_tokens=12, ignore_eos=True))[0].outputs[0].token_ids
-    stops = SamplingParams(max_tokens=12, stop_token_ids=plain[5], ignore_eos=ignore_eos)
+    stops = SamplingParams(max_tokens=12, stop_token_ids=[plain[5]], ignore_eos=ignore_eos)
     output = llm.generate(story, stops)[0].outputs[0]
     assert output.token_ids == plain[: plain.index(plain[5]) + 1]
     assert output.finish_reason == "stop"
