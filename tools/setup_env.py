@@ -49,13 +49,18 @@ def set_up() -> None:
     has_gpu = answers("nvidia-smi", "-L")
     torch_sees_gpu = has_gpu and answers(sys.executable, "-c", "import torch; assert torch.cuda.is_available()")
     recipe = hashlib.sha256(f"{sys.version} {ROOT} {has_gpu} {torch_sees_gpu} {EXTRAS} {NEWEST}".encode())
+    base = recipe.hexdigest()
     for name in ("pyproject.toml", "constraints.txt", "tools/setup_env.py"):
         recipe.update((ROOT / name).read_bytes())
-    if STAMP.exists() and STAMP.read_text() == recipe.hexdigest():
+    done = STAMP.read_text().split() if STAMP.exists() else []
+    if done == [base, recipe.hexdigest()]:
         return
-    print(f"setting up {VENV.name} (a few minutes, once)", flush=True)
+    same = done[:1] == [base]  # only what is to be installed has changed: pip mends that, under whoever is using it
+    print(f"{'bringing up to date' if same else 'setting up'} {VENV.name} (a few minutes, once)", flush=True)
+    STAMP.unlink(missing_ok=True)
     try:
-        venv.create(VENV, with_pip=True, system_site_packages=torch_sees_gpu, clear=VENV.exists())
+        if not same:
+            venv.create(VENV, with_pip=True, system_site_packages=torch_sees_gpu, clear=VENV.exists())
     except subprocess.CalledProcessError:
         sys.exit("python's venv module has no pip to put into .venv; on Debian and Ubuntu: apt install python3-venv")
     pins = [] if NEWEST else (ROOT / "constraints.txt").read_text().splitlines()
@@ -71,7 +76,7 @@ def set_up() -> None:
         # what it has, be it a CPU build on disk.
         pip("--no-deps", "--retries=1", "--extra-index-url", CPU_INDEX, pin)
     pip("--constraint", str(constraints), "--editable", f"{ROOT}[{EXTRAS}]")
-    STAMP.write_text(recipe.hexdigest())
+    STAMP.write_text(f"{base} {recipe.hexdigest()}")
 
 
 def main() -> None:

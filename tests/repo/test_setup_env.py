@@ -112,3 +112,15 @@ def test_a_second_run_does_nothing(setup_env: ModuleType, monkeypatch: pytest.Mo
     monkeypatch.setattr(setup_env, "NEWEST", not newest)
     setup_env.main()
     assert len(asked) == 4, "another recipe, another environment"
+
+
+def test_other_requirements_are_installed_into_the_same_environment(
+    setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked, made = pip_answers(monkeypatch, 0), []
+    monkeypatch.setattr(venv, "create", lambda path, **options: (made.append(path), Path(path).mkdir(exist_ok=True)))
+    setup_env.main()
+    base, _ = setup_env.STAMP.read_text().split()
+    setup_env.STAMP.write_text(f"{base} another")  # as if pyproject.toml had been changed since
+    setup_env.main()
+    assert (len(asked), len(made)) == (4, 1)
