@@ -8,7 +8,7 @@
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
 # make lint        ruff, mypy and who may import whom; make format mends what can be mended
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/
-# make site        the notebooks as pages, with glossary and reference, in build/site (and make lite's, if it is there)
+# make site        the first page, the notebooks as pages, glossary and reference, in build/site (and make lite's, if it is there)
 # make lite        the notebooks that need no PyTorch, to run in a browser, in build/live/lite; make test-lite runs them
 
 PYTHON ?= python3
@@ -74,6 +74,7 @@ site: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .venv/constraints.txt --editable ".[site]"
 	rm -rf build/site
 	$(RUN) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
+	$(RUN) tools/build_front.py build/site
 
 lite: setup
 	$(RUN) tools/build_lite.py

@@ -47,7 +47,7 @@ html_copy_source = False
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_extra_path = ["root"]
+html_extra_path = []
 LIVE = ROOT / "build" / "live"  # where `make lite` builds
 if LIVE.is_dir():
     html_extra_path.append(str(LIVE))

@@ -29,6 +29,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
 TAKES = re.compile(r"\*\*Takes\*\* \d+ minutes")
 MAP_ROW = re.compile(r"^\| \**(\d\d)\** \| \[?([^|\]]*?)(?:\]\([^)]*\))? \| ([^|]*?) \|.*$", re.MULTILINE)
+REPOSITORY = re.compile(r'^repository = ".*?"', re.MULTILINE)
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 SOLUTION = re.compile(r"<summary>\s*Solution\s*</summary>.*?```python\n(.*?)```", re.DOTALL)
 
@@ -110,11 +111,20 @@ def in_series(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookN
         return f"| **{number}** | [{name}]({file.name}) | {question} | {minutes(nbformat.read(file, 4))} |"
 
     for cell in notebook.cells:
+        if "colab" in cell.metadata.get("tags", []):
+            cell.source = REPOSITORY.sub(f'repository = "{repository()}"', cell.source)
         if cell.cell_type == "markdown":
             cell.source = TAKES.sub(f"**Takes** {minutes(notebook)} minutes", cell.source)
             if not here:
                 cell.source = MAP_ROW.sub(map_row, cell.source)
     return notebook
+
+
+def repository() -> str:
+    """The address that the series is published at: "Source" in pyproject.toml, and nowhere else; or nothing."""
+    text = (Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^Source = "(.+)"', text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def title(path: Path) -> str:

@@ -65,7 +65,7 @@ class BlockPoolWidget(anywidget.AnyWidget):
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
         models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
         super().__init__(setup={"models": models, "presets": [] if self.challenge else list(PRESETS)})
-        self.on_msg(self._receive)
+        self.on_msg(self.receive)
         self.preset(preset) if preset else self._show()
 
     def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
@@ -141,7 +141,7 @@ class BlockPoolWidget(anywidget.AnyWidget):
 
     # ------------------------------------------------------------------ page and Python
 
-    def _receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
+    def receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
         try:
             match message:
                 case {"op": "undo" | "redo" | "reset" | "solve" as verb}:

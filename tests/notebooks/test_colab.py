@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from importlib.metadata import requires
@@ -38,7 +39,9 @@ def cell() -> str:
     if not cells:
         pytest.skip("notebook 00 has no cell tagged colab")
     (source,) = cells
-    return TransformerManager().transform_cell(source)
+    assert "OWNER" not in source
+    address = re.sub('^repository = ".*?"', 'repository = "https://example.org/pagedlab"', source, flags=re.MULTILINE)
+    return TransformerManager().transform_cell(address)
 
 
 def commands(cell: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -63,6 +66,14 @@ def installed_by(requirement: str) -> set[str]:
 
 def test_it_does_nothing_outside_colab(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert commands(cell, tmp_path, monkeypatch) == []
+
+
+def test_in_colab_without_an_address_it_says_what_to_write(
+    cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    with pytest.raises(SystemExit, match="Write the address of your copy"):
+        commands(cell.replace("https://example.org/pagedlab", ""), tmp_path, monkeypatch)
 
 
 def test_in_colab_it_runs_once(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

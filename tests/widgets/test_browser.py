@@ -588,7 +588,7 @@ START_ALL = """() => {
 
 
 def click_pool(page: Any) -> None:
-    grid = page.locator(".pl-root").first
+    grid = page.locator(".pl-root:has(.pl-tables)").first
     grid.locator('[data-sequence="s0"] .pl-name').click()
     grid.locator('[data-op="free"]').click()
     grid.locator('[data-stat="used"]', has_text="2").wait_for()

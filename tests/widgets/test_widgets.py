@@ -22,7 +22,7 @@ from pagedlab.widgets.reading import runs
 
 def click(widget: BlockPoolWidget, op: str, **fields: Any) -> dict[str, Any]:
     """Send what the page sends, and return the state that the page gets."""
-    widget._receive(widget, {"op": op, **fields}, [])
+    widget.receive(widget, {"op": op, **fields}, [])
     return widget.state
 
 
@@ -110,7 +110,7 @@ def test_a_bad_message_is_answered_in_the_widget(message: Any) -> None:
     widget = BlockPoolWidget()
     widget.do("new", n=5)
     serial = widget.state["serial"]
-    widget._receive(widget, message)
+    widget.receive(widget, message)
     assert widget.state["serial"] == serial + 1
     assert widget.state["note"].startswith("ValueError")
     assert widget.state["used"] == 1

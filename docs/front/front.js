@@ -1,0 +1,79 @@
+// The front page: the stage plays a recording at once; Python comes when somebody forks, or while the page is idle.
+import stage from "./stage.js";
+
+const load = async (name) => (await fetch(name)).json();
+const page = (values) => ({ get: (name) => values[name], set() {}, save_changes() {}, off() {}, on() {}, send() {} });
+const at = (id) => document.getElementById(id);
+
+load("three_answers.json").then((recorded) => {
+  stage.render({ model: page({ recorded, step: -1, live: false }), el: at("stage") });
+});
+
+// ---- the real pagedlab, in the browser
+const FOLDER = new URL("lite/static/pyodide/", location.href);
+let python = null; // a promise of {start, receive}
+
+function wake() {
+  python ??= (async () => {
+    const say = (text) => { if (!at("fork").hidden && at("fork").dataset.asked) at("progress").textContent = text; };
+    say("Python is coming …");
+    const { loadPyodide } = await import(new URL("pyodide.mjs", FOLDER));
+    const pyodide = await loadPyodide({ indexURL: FOLDER.href });
+    say("and what it needs …");
+    await pyodide.loadPackage(["pagedlab"], { messageCallback: (text) => say(text.slice(0, 60)) });
+    say("pagedlab wakes up …");
+    await pyodide.runPythonAsync(await (await fetch("fork.py")).text());
+    pyodide.globals.get("story").update(pyodide.toPy(await load("one_story.json")));
+    return { start: pyodide.globals.get("start"), receive: pyodide.globals.get("receive") };
+  })();
+  return python;
+}
+
+let shown = null, listeners = {};
+const model = { get: (name) => shown[name], set() {}, save_changes() {}, off() {},
+  on: (event, listener) => { listeners[event] = listener; },
+  send: async (message) => show((await python).receive(JSON.stringify(message))) };
+
+function show(snapshot) {
+  shown = JSON.parse(snapshot);
+  listeners["change:state"]?.();
+  const colors = Object.fromEntries(shown.state.tables.map(({ name, color }) => [name, color]));
+  at("told").replaceChildren(...shown.texts.map(([name, words]) => {
+    const p = document.createElement("p");
+    p.style.setProperty("--c", colors[name]);
+    p.append(Object.assign(document.createElement("b"), { textContent: `${name}: ` }));
+    for (const [word, block, right] of words) {
+      const span = document.createElement("span");
+      span.textContent = word;
+      if (!right) Object.assign(span, { className: "wrong", title: `block ${block}: somebody else wrote this` });
+      p.append(span);
+    }
+    return p;
+  }));
+}
+
+async function fork() {
+  at("fork").dataset.asked = "yes";
+  try {
+    const { start } = await wake();
+    const first = !shown;
+    const { default: grid } = await import("./block_grid.js");
+    listeners = {};
+    shown = JSON.parse(start(at("forget").checked));
+    at("grid").replaceChildren();
+    grid.render({ model, el: at("grid") });
+    show(JSON.stringify(shown));
+    at("told").hidden = at("switch").hidden = false;
+    at("fork").textContent = "Start over";
+    at("progress").textContent = first ? "This is pagedlab itself, running here." : "";
+  } catch (error) {
+    python = null;
+    at("progress").textContent = `Python did not come: ${error.message}`;
+  }
+}
+if (at("fork")) { // a site that was built without Python has none
+  at("fork").addEventListener("click", fork);
+  at("forget").addEventListener("change", fork);
+  const calm = window.requestIdleCallback ?? ((call) => setTimeout(call, 5000));
+  if (!navigator.connection?.saveData) setTimeout(() => calm(() => wake().catch(() => { python = null; })), 4000);
+}
