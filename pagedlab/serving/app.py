@@ -183,8 +183,14 @@ async def _answer(
     finally:
         ticket.close()
     outputs = [(output, completion) for completion in ticket.completions for output in completion.outputs]
-    choices = [full(piece_of(i, *each)) for i, each in enumerate(outputs)]
-    return JSONResponse({**head, "choices": choices, "usage": _usage(ticket, body)})
+
+    def written() -> bytes:
+        choices = (json.dumps(full(piece_of(i, *each))) for i, each in enumerate(outputs))  # one by one: others get on
+        begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
+        return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
+
+    scored = ticket.params.prompt_logprobs is not None  # a long prompt's and many choices' are megabytes
+    return Response(await asyncio.to_thread(written) if scored else written(), media_type="application/json")
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -24,6 +24,7 @@ class Spelling:
         self.tokenizer = tokenizer
         backend = tokenizer.backend_tokenizer
         self._added = {i: token.content.encode() for i, token in backend.get_added_tokens_decoder().items()}
+        self._texts: dict[int, str] = {}
         self._by_bytes = backend.get_vocab().keys() >= set(ByteLevel.alphabet())
 
     def __call__(self, token_id: int) -> bytes:
@@ -36,11 +37,13 @@ class Spelling:
 
     def text(self, token_id: int) -> str:
         """Of one token; part of a character is written as OpenAI does, bytes:\\xe2\\x80."""
-        spelled = self(token_id)
-        try:
-            return spelled.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
+        if token_id not in self._texts:
+            spelled = self(token_id)
+            try:
+                self._texts[token_id] = spelled.decode()
+            except UnicodeDecodeError:
+                self._texts[token_id] = "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
+        return self._texts[token_id]
 
 
 def of_chat(spell: Spelling, said: Sequence[TokenLogprob]) -> dict[str, Any]:
