@@ -96,10 +96,10 @@ def _say_state(state: Sequence[Any]) -> str:
 
 
 def _check_state(expected: State, got: Any) -> None:
-    """`Wrong` unless `got` is this state, within one part in 10^9."""
+    """`Wrong` unless `got` is this state, within one part in 10^5: who computes in fp32 may."""
     agree(shape(expected), shape(got), "m, total and out have other shapes.", str)
     for name, right, yours in zip(("m", "total", "out"), expected, got, strict=True):
-        if at := first_wrong(right, yours):
+        if at := first_wrong(right, yours, 1e-5):
             expects, found = _say_state(expected), _say_state(got)
             if right.numel() > 4:
                 expects, found = f"{name}{at} = {right[tuple(at)]:.5g}", f"{yours[tuple(at)]:.5g}"
@@ -145,10 +145,10 @@ def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
         with trying(f"scores(q {shape(q)}, k {shape(k)})"):
             got, expected = answer(*deepcopy((q, k))), grouped_scores(q, k)
             agree(shape(expected), shape(got), "The scores have another shape.", str)
-            if at := first_wrong(expected, got):
+            if at := first_wrong(expected, got, 0.02):  # another head's score is further off than bf16 rounds
                 kv, g, i, key = at
                 head, score = kv * (heads // kv_heads) + g, got[kv, g, i, key]
-                other = ((k[key] @ q[i, head] - score).abs() < 1e-9).nonzero()
+                other = ((k[key] @ q[i, head] - score).abs() < 1e-3).nonzero()
                 read = f", the score with KV head {int(other[0])}" if len(other) else ""
                 said = f"The score of query {i}, head {head}, with key {key} of KV head {kv}:"
                 raise Wrong(said, f"{at} = {expected[kv, g, i, key]:.5g}", f"{score:.5g}{read}")

@@ -73,7 +73,8 @@ class Explorer(anywidget.AnyWidget):
             import matplotlib.pyplot as plt
 
             plt.close(page)  # otherwise the notebook shows it a second time
-            page = re.sub(r"^.*?(?=<svg)", "", self._saved("svg", transparent=True).decode(), flags=re.DOTALL)
+            page = self._saved("svg", transparent=True).decode()
+            page = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", page, flags=re.DOTALL)
             page = re.sub(INK, "var(--soft)", page, flags=re.IGNORECASE)
         self.drawn = {"number": number, "html": page}
 

@@ -190,6 +190,14 @@ def head_by_head(q: Tensor, k: Tensor) -> Tensor:
     return torch.stack([q[:, h] @ k[:, h // group].T for h in range(q.shape[1])]).unflatten(0, (-1, group))
 
 
+def scores_in_fp32(q: Tensor, k: Tensor) -> Tensor:
+    return by_einsum(q.float(), k.float())
+
+
+def step_in_fp32(*state_and_block: Tensor) -> State:
+    return online_step(*(x.float() for x in state_and_block))
+
+
 WRONG: dict[str, list[Any]] = {
     "softmax_step": [
         from_the_textbook,
@@ -217,7 +225,7 @@ WRONG: dict[str, list[Any]] = {
     "shared_heads": [dealt_like_cards, repeated, repeated_in_turn, broadcast, queries_first, rows_out_of_order],
 }
 RIGHT: dict[str, list[Any]] = {
-    "softmax_step": [repairs_afterwards, in_place],
+    "softmax_step": [repairs_afterwards, in_place, step_in_fp32],
     "merge_halves": [by_logarithms],
-    "shared_heads": [by_einsum, head_by_head],
+    "shared_heads": [by_einsum, head_by_head, scores_in_fp32],
 }

@@ -1,0 +1,163 @@
+"""Explore, guess and quiz in a real JupyterLab, by keyboard; and the first screens of 01, 02 and 06, touched once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import browser
+import pytest
+
+pytestmark = pytest.mark.browser
+
+CELLS = [
+    """
+from pagedlab.widgets.explore import explore
+drawn = []
+def draw(size, text, dark):
+    drawn.append(size)
+    parts = [f'<text x="{9 * i}" y="9" data-link="w{i % 2}" data-say="word {i}" data-set="size={i}">{word}</text>'
+             for i, word in enumerate(text.split())]
+    return f'<svg viewBox="0 0 90 20">{"".join(parts)}</svg>'
+shown = explore(draw, "Point.", size=(range(20), 5), text="a b c d", dark=False)
+shown""",
+    "from pagedlab.widgets.guess import guess\nasked = guess('How much?', '%')",
+    "told = asked.reveal(42.5, 'for a reason')\ntold",
+    "from pagedlab.widgets.quiz import Quiz\nQuiz('01')",
+    "# behind the last widget",
+]
+INSIDE = [
+    ".px-root input[type=range]",
+    ".px-root input[type=text]",
+    ".px-root [data-say]",
+    ".pg-root input",
+    ".pq-answer",
+]
+FIRST = """async () => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.type === 'code');
+    await window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+IDLE = "() => ![...document.querySelectorAll('.jp-InputPrompt')].some(e => e.textContent.includes('*'))"
+STATE = """() => {
+    const { content } = window.jupyterapp.shell.currentWidget;
+    const { node } = content.activeCell;
+    return [content.widgets.length, content.activeCellIndex, content.mode, node.contains(document.activeElement)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
+    why = browser.missing()
+    if why and not os.environ.get("PAGEDLAB_REQUIRE_BROWSER"):
+        pytest.skip(why)
+    assert not why, why
+    root = tmp_path_factory.mktemp("lab")
+    browser.write_notebook(root / "widgets.ipynb", CELLS)
+    (root / "notebooks").symlink_to(browser.REPO / "notebooks")
+    with browser.jupyter_lab(root) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def page(lab: browser.Lab) -> Iterator[Any]:
+    with lab.notebook("widgets.ipynb") as page:
+        browser.run_all(page)
+        assert browser.cell_errors(page) == []
+        page.locator(".pq-root").wait_for()
+        yield page
+        assert page.problems == []
+
+
+def values(page: Any) -> str:
+    return browser.run_python(page, "print(shown.values)").strip()
+
+
+def test_controls_redraw_parts_light_up_and_the_latest_wins(page: Any) -> None:
+    browser.run_python(page, "shown.set(size=5, text='a b c d', dark=False); drawn.clear()")
+    root = page.locator(".px-root").first
+    root.locator("output", has_text="5").wait_for()
+    root.locator("input[type=range]").evaluate(
+        """node => [6, 7, 8, 9, 10].forEach((at) => {
+            node.value = at;
+            node.dispatchEvent(new Event('input', { bubbles: true }));
+        })"""
+    )
+    root.locator("output", has_text="10").wait_for()
+    page.wait_for_timeout(200)
+    assert browser.run_python(page, "print(drawn)").strip() == "[6, 10]", "one on its way, and then the latest"
+    root.locator("input[type=text]").fill("e f g h i")
+    root.get_by_text("i", exact=True).wait_for()
+    root.get_by_role("switch").check()
+    part = root.locator("[data-link]").nth(2)
+    part.hover()
+    assert (root.locator(".pl-lit").count(), root.locator(".px-say").inner_text()) == (3, "word 2")
+    part.click()
+    root.locator("output", has_text="2").wait_for()
+    page.mouse.move(0, 0)
+    root.locator("[data-say][tabindex='0']").focus()
+    for key in ("ArrowLeft", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_function("node => node.textContent === '1'", arg=root.locator("output").element_handle())
+    assert root.locator(".px-say").inner_text() == "word 1"
+    assert values(page) == "{'size': 1, 'text': 'e f g h i', 'dark': True}"
+
+
+def test_the_truth_comes_when_it_is_asked_for(page: Any) -> None:
+    browser.run_python(page, "asked.typed = ''; told.shown = False")
+    question, answer = page.locator(".pg-root").nth(0), page.locator(".pg-root").nth(1)
+    answer.get_by_text("show me").wait_for()
+    assert "42" not in page.locator(".jp-Notebook").inner_text().replace(
+        "told = asked.reveal(42.5, 'for a reason')", ""
+    )
+    question.locator("input").fill("about 30")
+    page.keyboard.press("Enter")
+    answer.get_by_text("you said 30 %").wait_for()
+    answer.get_by_text("it is 42.5 %").wait_for()
+    answer.get_by_text("for a reason").wait_for()
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_keys_do_what_they_do_everywhere_and_letters_do_nothing(page: Any, inside: str) -> None:
+    node = page.locator(inside).first
+    node.click()
+    cells, cell, *_ = page.evaluate(STATE)
+    for key in ("b", "d", "d"):
+        page.keyboard.press(key)
+    assert page.evaluate(STATE)[0] == cells
+    page.keyboard.press("Control+Enter")
+    assert page.evaluate(STATE)[:3] == [cells, cell, "command"]
+    page.wait_for_function(IDLE)
+    page.locator(inside).first.click()
+    page.keyboard.press("Escape")
+    assert page.evaluate(STATE) == [cells, cell, "command", True]
+    page.locator(inside).first.click()
+    page.keyboard.press("Shift+Enter")
+    page.wait_for_function(f"() => ({STATE})()[1] === {min(cell + 1, cells - 1)}")
+    page.wait_for_function(IDLE)
+
+
+SCREENS = {
+    "01_fragmentation": ("User 12 is out of memory", '[data-name="each_gets"]', "End", "12 of 12 users are in"),
+    "02_block_pool": ("nobody", '[data-name="text"]', "x", "mindsx"),
+    "06_online_softmax": (None, '[data-name="late_score"]', "End", "1,000"),
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_first_cell_alone_makes_a_picture_that_moves(lab: browser.Lab, name: str) -> None:
+    before, control, key, after = SCREENS[name]
+    with lab.notebook(f"notebooks/{name}.ipynb", width=1440, height=900) as page:
+        page.evaluate(FIRST)
+        root = page.locator(".px-root")
+        root.locator(".px-picture > svg").wait_for(timeout=60_000)
+        assert before is None or root.locator(".px-picture").get_by_text(before).first.is_visible()
+        place = root.bounding_box()
+        assert place["y"] + place["height"] < 900, "all of it is on the first screen"
+        assert page.locator(".jp-CodeCell").first.locator(".jp-InputArea-editor").count() == 0, "its code is folded"
+        root.locator(control).focus()
+        page.keyboard.press("End")
+        page.keyboard.press(key)
+        root.get_by_text(after).first.wait_for()
+        assert browser.cell_errors(page) == page.problems == []
