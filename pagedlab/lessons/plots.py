@@ -19,7 +19,7 @@ from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 
 from pagedlab.lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
-from pagedlab.lessons.simulation import Place, Run
+from pagedlab.lessons.simulation import Run
 
 if TYPE_CHECKING:
     from pagedlab.lessons.tracer import Trace
@@ -79,17 +79,6 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     _stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
-
-
-def draw_strip(ax: Axes, row: float, places: Sequence[Place]) -> None:
-    """A row of memory at one moment: tokens solid, slots that are reserved and empty hatched, holes left blank."""
-    for place in places:
-        color, left = sequence_color(place.request), place.tokens
-        for start, size in place.regions:
-            used = min(left, size)
-            left -= used
-            ax.broken_barh([(start, used)], (row - 0.35, 0.7), facecolor=color)
-            ax.broken_barh([(start, size)], (row - 0.35, 0.7), **outlined(color, "////" if used < size else ""))
 
 
 def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:

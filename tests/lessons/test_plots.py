@@ -13,7 +13,7 @@ from PIL import Image
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
 from pagedlab.lessons.memory import Region, Request, make_allocator
-from pagedlab.lessons.plots import draw_memory, draw_rates, draw_shares, draw_step_times, draw_strip, figure
+from pagedlab.lessons.plots import draw_memory, draw_rates, draw_shares, draw_step_times, figure
 from pagedlab.lessons.simulation import KINDS, Place, Run, Sample, simulate
 
 matplotlib.use("Agg")
@@ -42,13 +42,6 @@ def test_shares_are_stacked_and_named() -> None:
     bars = {container.get_label(): [bar.get_width() for bar in container] for container in ax.containers}
     assert bars == {"used": [20, 96], "reserved": [10, 0], "internal": [60, 0], "external": [10, 0]}
     assert [label.get_text() for label in ax.get_yticklabels()] == ["max  20.0 %", "paged  96.0 %"]
-
-
-def test_a_strip_is_as_wide_as_its_tokens() -> None:
-    _, ax = figure()
-    draw_strip(ax, 0, [Place(0, 20, 36, [Region(32, 16), Region(0, 16)])])
-    drawn = [patch.get_paths()[0].get_extents() for patch in ax.collections]
-    assert [(box.x0, box.x1) for box in drawn] == [(32, 48), (32, 48), (0, 4), (0, 16)]
 
 
 def test_memory_is_drawn_slot_by_slot() -> None:

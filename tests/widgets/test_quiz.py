@@ -54,7 +54,7 @@ def test_notebooks_open_and_end_in_the_same_way(path: Path) -> None:
     cells = nbformat.read(path, 4).cells
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     assert texts[0].startswith(f"# {path.stem[:2]} · ")
-    opening = "\n".join(texts[:3])
+    opening = "\n".join(texts[:4])
     words = ["**Takes** ", "**Needs** "] if path.stem[:2] == "00" else ["You will\n1. ", "\n3. ", "**Builds on** "]
     assert all(word in opening for word in words), opening
     headings = [text.split("\n")[0] for text in texts]
@@ -67,6 +67,18 @@ def test_notebooks_open_and_end_in_the_same_way(path: Path) -> None:
     on = [text for text in texts if text.startswith("**On:**")]
     assert len(on) == 1
     assert places[-1] < texts.index(on[0])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:7], ids=lambda path: path.stem)
+def test_notebooks_open_on_a_picture(path: Path) -> None:
+    """A folded cell behind a title of three lines draws it, and its stored output is the picture already."""
+    title, _, picture = nbformat.read(path, 4).cells[:3]
+    assert len(title.source.partition("\n\n")[2].splitlines()) <= 3
+    assert picture.cell_type == "code"
+    assert picture.metadata["jupyter"]["source_hidden"]
+    stored = [output.data for output in picture.outputs if "data" in output]
+    assert any("image/png" in data or "<img " in data.get("text/html", "") for data in stored)
+    assert "explore(" in picture.source
 
 
 def test_glossary_is_linked_from_every_notebook_but_by_terms_that_it_has() -> None:
