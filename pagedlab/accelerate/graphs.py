@@ -20,9 +20,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pagedlab.accelerate.advance import advance
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
-from pagedlab.kernels.sampling import advance, triton_choose, triton_uniform
+from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Chunk
