@@ -3,7 +3,7 @@
 
 function render({ model, el }) {
   const root = makeRoot("a drawing with controls"), controls = model.get("controls"), caption = model.get("caption");
-  let { number, at } = model.get("asked"), waiting = false, wanted = null, timer = 0, playing = 0, pointed = null;
+  let { number, at } = model.get("asked"), waiting = false, wanted = null, timer = 0, playing = 0, stopped = null, pointed = null;
 
   root.className = "pl-root px-root";
   root.innerHTML = escape(html`<div class="px-controls">${controls.map(({ name, kind, options }) => html`
@@ -42,14 +42,16 @@ function render({ model, el }) {
     wanted = null;
     model.save_changes();
   }
-  function play(name) { // step by step to the end, each as soon as the one before is there
+  function play(name) { // from the first to the end, or on from where it was stopped; never before the last is there
     clearInterval(playing);
     const last = controls.find((control) => control.name === name)?.options.length - 1;
     const button = root.querySelector(`[data-play="${name}"]`), goes = button?.textContent === "❚❚";
+    const was = stopped;
     root.querySelectorAll("[data-play]").forEach((other) => { other.textContent = "▶"; });
+    stopped = goes ? name : null;
     if (!button || goes) return;
     button.textContent = "❚❚";
-    if (at[name] === last) ask(name, 0);
+    if (was !== name || at[name] === last) ask(name, 0);
     playing = setInterval(() => {
       if (!root.isConnected || at[name] >= last) play();
       else if (!waiting) ask(name, at[name] + 1);
@@ -57,7 +59,7 @@ function render({ model, el }) {
   }
   root.addEventListener("input", ({ target }) => {
     const { name } = target.dataset, { type } = target;
-    if (playing) play();
+    play();
     clearTimeout(timer);
     if (type === "text") timer = setTimeout(() => ask(name, target.value), 120);
     else ask(name, type === "checkbox" ? target.checked : Number(target.value));
@@ -91,7 +93,8 @@ function render({ model, el }) {
     else choose(event.target.closest("[data-set]"));
   });
   picture.addEventListener("keydown", (event) => { // one Tab stop; arrows go from part to part
-    const all = parts(), to = all.indexOf(partOf(event)) + ({ ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key] ?? NaN);
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key] ?? NaN;
+    const all = parts(), to = all.indexOf(partOf(event)) + by;
     if (all[to]) { event.preventDefault(); all[to].focus(); }
     if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey) choose(partOf(event));
   });

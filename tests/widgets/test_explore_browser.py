@@ -101,6 +101,11 @@ def test_controls_redraw_parts_light_up_and_the_latest_wins(page: Any) -> None:
         page.keyboard.press(key)
     page.wait_for_function("node => node.textContent === '1'", arg=root.locator("output").element_handle())
     assert root.locator(".px-say").inner_text() == "word 1"
+    root.get_by_label("play").click()
+    root.locator("output", has_text="3").wait_for()
+    root.get_by_label("play").click()
+    assert browser.run_python(page, "print(drawn[-4:])").strip() == "[0, 1, 2, 3]"
+    browser.run_python(page, "shown.set(size=1)")
     assert values(page) == "{'size': 1, 'text': 'e f g h i', 'dark': True}"
 
 
