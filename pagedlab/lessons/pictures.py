@@ -1,4 +1,4 @@
-"""The pictures that open 01 to 05: SVG as text, which `widgets.explore` shows and draws again.
+"""The pictures that open notebooks: SVG as text, which `widgets.explore` shows and draws again.
 
 Elements that share a word of `data-link` light together; `data-say` is what the line below says of one.
 """
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from textwrap import wrap
+from typing import Any
 
 from pagedlab.blocks import BlockTable, OutOfBlocks
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
@@ -376,7 +377,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
     def cell(at: int, y: float, number: int, text: str, color: str, share: float, high: int = 46) -> list[str]:
         x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * high
         where = box(x, y, pitch - 6, 40, color, share, LINE)
-        return [where, label(x + 4, y + 12, str(number), 10, SOFT), label(x + 4, y + 30, text, 12, INK, pitch - 12)]
+        return [where, label(x + 4, y + 12, str(number), 10), label(x + 4, y + 30, text, 12, INK, pitch - 12)]
 
     def say(at: int) -> str:
         entry, offset = divmod(at, size)
@@ -411,3 +412,84 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
         parts += [box(x + 420, y + 1, 16, 14, color, 0.25, LINE), label(x + 442, y + 13, text, 12, SOFT)]
         x += 40 + wide(text, 12)
     return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)
+
+
+# 09: a race -----------------------------------------------------------------------------------------------------
+
+Moment = dict[str, dict[str, Any]]  # the texts after a step, as `widgets.recording.Replay` has them
+
+
+def steps_of(run: Sequence[Moment]) -> dict[str, tuple[int, int]]:
+    """Of each text that came before the first step, in which steps it wrote its first word and its last one."""
+
+    def first(name: str, right: Callable[[dict[str, Any]], bool]) -> int:
+        return next(step for step, texts in enumerate(run) if right(texts[name]))
+
+    return {
+        name: (
+            first(name, lambda text: len(text["words"]) > text["prompt"]),
+            first(name, lambda text: text["state"] not in ("waiting", "running")),
+        )
+        for name in run[0]
+    }
+
+
+def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int, size: int) -> str:
+    """The same texts after `step` in two runs, on one scale of steps: who waits, who writes what, in which blocks.
+
+    The race is over when the last run has one text left; what is still to come is drawn pale then.
+    """
+    known = {title: steps_of(run) for title, run in runs.items()}
+    ends = {title: max(end for _, end in steps.values()) for title, steps in known.items()}
+    over = step >= sorted(end for _, end in [*known.values()][-1].values())[-2]
+    pitch, y, parts, done = 560 / max(ends.values()), 62.0, list[str](), list[str]()
+    for title, run in runs.items():
+        now, steps = run[min(step, len(run) - 1)], known[title]
+        there, high = sum(end <= step for _, end in steps.values()), 16 * len(steps)
+        waiting = sum(text["state"] == "waiting" for text in now.values())
+        empty = places - sum(text["state"] == "running" for text in now.values())
+        done.append(f"{title.split(':')[0].lower()} {there} of {len(steps)}")
+        said = f"{there} have their answer, {waiting} wait, {empty} of {places} places empty"
+        parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, look=BOLD)]
+        owners = dict[int, tuple[int, int, str]]()  # of a block: whose it is, how full, what it says
+        for row, (name, (start, end)) in enumerate(steps.items()):
+            top, color, text = y + 8 + 16 * row, sequence_color(row), now[name]
+            drawn = [label(0, top + 11, name, 11.5, SOFT)]
+            for first, last, look in ((0, start - 1, "var(--well)"), (start - 1, end, color)):
+                for a, b, share in ((first, min(last, step), 0.75), (max(first, step), last, 0.18 * over)):
+                    if a < b and share:
+                        edge = LINE if look != color and share > 0.5 else "none"
+                        drawn.append(box(40 + pitch * a, top, pitch * (b - a) - 1, 13, look, share, edge))
+            if pitch * min(start - 1, step) > 40:
+                drawn.append(label(46, top + 10.5, "waits", 10.5, SOFT))
+            asked = "".join(text["words"][: text["prompt"]]).split()[-1]
+            wrote = "".join(text["words"][text["prompt"] :]).replace("\n", " ")
+            shown = f"… {asked}{wrote}" if len(wrote) < 56 else f"… {wrote[-60:]}"
+            drawn.append(label(632, top + 11, shown if wrote else "", 11.5, INK, 448))
+            say = f"{name} waits {start - 1} steps and writes {end - start + 1}: its answer is there after step {end}"
+            parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
+            for place, block in enumerate(text["blocks"]):
+                held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
+                owners[block] = row, len(held), f"block {block}, {name}: {''.join(held)!r}"
+        top, wide_ = y + high + 15, 560 / blocks
+        parts.append(label(0, top + 13, "blocks", 11, SOFT, 36))
+        for block in range(blocks):
+            x = 40 + wide_ * block
+            drawn = [box(x, top, wide_ - 3, 19, "var(--well)", 1, LINE)]
+            if block in owners:
+                row, full, say = owners[block]
+                drawn.append(box(x, top, (wide_ - 3) * full / size, 19, sequence_color(row), 0.75))
+                parts.append(linked([f"{title[0]}-{[*steps][row]}"], say, *drawn))
+            else:
+                parts += drawn
+        parts.append(label(632, top + 13, f"{len(owners)} of {blocks} blocks hold something", 12, SOFT))
+        y = top + 44
+    axis, x = y - 10, 40 + pitch * step
+    parts.insert(0, f'<path d="M{x:.1f} 50V{axis - 12}" stroke="{INK}" stroke-dasharray="3 3"/>')
+    parts += [label(40 + pitch * n - 8, axis, str(n), 11, SOFT) for n in range(0, max(ends.values()) + 1, 10)]
+    parts.append(label(0, axis, "step", 11, SOFT))
+    whole = " and ".join(f"{end} steps {title.split(':')[0].lower()}" for title, end in ends.items())
+    said = f"After {step} steps, answers that are there: {', '.join(done)}."
+    more = f"Until everybody has an answer: {whole}." + (" Pale is what is still to come." if over else "")
+    parts += [label(0, 15, said, 15, look=BOLD), label(0, 35, more, 13)]
+    return svg(1080, axis + 6, parts)

@@ -22,8 +22,8 @@ import traitlets
 from pagedlab.lessons.colors import INK
 from pagedlab.widgets.page import script, style
 
-LIGHT = {"ink": "#1f2328", "soft": "#5f6772", "ground": "#fff", "card": "#fff", "well": "#f3f4f6", "line": "#d5d9de"}
-LIGHT |= {"accent": "#1976d2", "bad": "#c62828", "good": "#2e7d32"}  # block_grid.css has them for either theme
+# The theme's colours where there is no theme.
+LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
 
 
 class Explorer(anywidget.AnyWidget):
