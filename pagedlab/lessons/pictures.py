@@ -18,7 +18,7 @@ from pagedlab.lessons.colors import NEUTRAL, sequence_color
 from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
 
 INK, SOFT, LINE, CARD = (f"var(--{name})" for name in ("ink", "soft", "line", "card"))
-WRONG, BOLD = sequence_color(5), "font-weight:700"
+WRONG, BAD, BOLD = sequence_color(5), "var(--bad)", "font-weight:700"
 
 # What all are drawn with ---------------------------------------------------------------------------------------
 
@@ -442,54 +442,56 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
     known = {title: steps_of(run) for title, run in runs.items()}
     ends = {title: max(end for _, end in steps.values()) for title, steps in known.items()}
     over = step >= sorted(end for _, end in [*known.values()][-1].values())[-2]
-    pitch, y, parts, done = 560 / max(ends.values()), 62.0, list[str](), list[str]()
+    pitch, y, parts, done = 560 / max(ends.values()), 56.0, list[str](), list[str]()
     for title, run in runs.items():
         now, steps = run[min(step, len(run) - 1)], known[title]
-        there, high = sum(end <= step for _, end in steps.values()), 16 * len(steps)
+        there, high = sum(end <= step for _, end in steps.values()), 14 * len(steps)
         waiting = sum(text["state"] == "waiting" for text in now.values())
         empty = places - sum(text["state"] == "running" for text in now.values())
         done.append(f"{title.split(':')[0].lower()} {there} of {len(steps)}")
-        said = f"{there} have their answer, {waiting} wait, {empty} of {places} places empty"
-        parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, look=BOLD)]
-        owners = dict[int, tuple[int, int, str]]()  # of a block: whose it is, how full, what it says
+        said, color = f"waiting {waiting}, places empty {empty} of {places}", INK if not waiting or not empty else BAD
+        parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, color, look=BOLD)]
+        x = 40 + pitch * step
+        parts.append(f'<path d="M{x:.1f} {y + 5:.0f}V{y + high + 36:.0f}" stroke="{INK}" stroke-dasharray="3 3"/>')
+        owners = dict[int, tuple[str, str, int, str]]()  # of a block: whose it is, the colour, how full, what it says
         for row, (name, (start, end)) in enumerate(steps.items()):
-            top, color, text = y + 8 + 16 * row, sequence_color(row), now[name]
-            drawn = [label(0, top + 11, name, 11.5, SOFT)]
+            top, color, text = y + 7 + 14 * row, sequence_color(row and 1 + (row - 1) % 6), now[name]
+            drawn = [label(0, top + 10, name, 11, SOFT)]
             for first, last, look in ((0, start - 1, "var(--well)"), (start - 1, end, color)):
                 for a, b, share in ((first, min(last, step), 0.75), (max(first, step), last, 0.18 * over)):
                     if a < b and share:
                         edge = LINE if look != color and share > 0.5 else "none"
-                        drawn.append(box(40 + pitch * a, top, pitch * (b - a) - 1, 13, look, share, edge))
+                        drawn.append(box(40 + pitch * a, top, pitch * (b - a) - 1, 11.5, look, share, edge))
             if pitch * min(start - 1, step) > 40:
-                drawn.append(label(46, top + 10.5, "waits", 10.5, SOFT))
+                drawn.append(label(46, top + 9.5, "waits", 10.5, SOFT))
             asked = "".join(text["words"][: text["prompt"]]).split()[-1]
             wrote = "".join(text["words"][text["prompt"] :]).replace("\n", " ")
-            shown = f"… {asked}{wrote}" if len(wrote) < 56 else f"… {wrote[-60:]}"
-            drawn.append(label(632, top + 11, shown if wrote else "", 11.5, INK, 448))
+            shown = f"… {asked}{wrote}" if len(wrote) < 56 else f"… {wrote[-60:].split(' ', 1)[-1]}"
+            drawn.append(label(632, top + 10, shown if wrote else "", 11.5, INK, 448))
             say = f"{name} waits {start - 1} steps and writes {end - start + 1}: its answer is there after step {end}"
             parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
             for place, block in enumerate(text["blocks"]):
                 held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
-                owners[block] = row, len(held), f"block {block}, {name}: {''.join(held)!r}"
-        top, wide_ = y + high + 15, 560 / blocks
+                owners[block] = name, color, len(held), f"block {block}, {name}: {''.join(held)!r}"
+        top, wide_ = y + high + 13, 560 / blocks
         parts.append(label(0, top + 13, "blocks", 11, SOFT, 36))
         for block in range(blocks):
             x = 40 + wide_ * block
             drawn = [box(x, top, wide_ - 3, 19, "var(--well)", 1, LINE)]
             if block in owners:
-                row, full, say = owners[block]
-                drawn.append(box(x, top, (wide_ - 3) * full / size, 19, sequence_color(row), 0.75))
-                parts.append(linked([f"{title[0]}-{[*steps][row]}"], say, *drawn))
+                name, color, full, say = owners[block]
+                drawn.append(box(x, top, (wide_ - 3) * full / size, 19, color, 0.75))
+                drawn.append(label(x + 4, top + 13.5, str(block), 11, look=BOLD))
+                parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
             else:
                 parts += drawn
         parts.append(label(632, top + 13, f"{len(owners)} of {blocks} blocks hold something", 12, SOFT))
-        y = top + 44
-    axis, x = y - 10, 40 + pitch * step
-    parts.insert(0, f'<path d="M{x:.1f} 50V{axis - 12}" stroke="{INK}" stroke-dasharray="3 3"/>')
+        y = top + 42
+    axis = y - 9
     parts += [label(40 + pitch * n - 8, axis, str(n), 11, SOFT) for n in range(0, max(ends.values()) + 1, 10)]
     parts.append(label(0, axis, "step", 11, SOFT))
     whole = " and ".join(f"{end} steps {title.split(':')[0].lower()}" for title, end in ends.items())
-    said = f"After {step} steps, answers that are there: {', '.join(done)}."
+    said = f"After {step} steps, answers written to their end: {', '.join(done)}."
     more = f"Until everybody has an answer: {whole}." + (" Pale is what is still to come." if over else "")
-    parts += [label(0, 15, said, 15, look=BOLD), label(0, 35, more, 13)]
+    parts += [label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
     return svg(1080, axis + 6, parts)

@@ -276,6 +276,17 @@ class Replay:
         return answers
 
 
+def moments(llm: Any, prompts: Sequence[Any], params: Sequence[Any]) -> list[dict[str, dict[str, Any]]]:
+    """Run these requests, which come together; the texts as they stand before the first step and after each."""
+    for prompt, asked in zip(prompts, params, strict=True):
+        llm.add(prompt, asked)
+    with Recorder(llm) as recorder:
+        while llm.step():
+            pass
+    replay = Replay(recorder.recording)
+    return [replay.seek(step).texts for step in range(len(replay.steps))]
+
+
 def load(path: str | Path) -> dict[str, Any]:
     """A recording from a file. `ValueError` if it is none."""
     recording = json.loads(Path(path).read_text(encoding="utf-8"))

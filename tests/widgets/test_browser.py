@@ -612,7 +612,7 @@ def click_stage(page: Any) -> None:
 
 
 def click_timeline(page: Any) -> None:
-    page.locator('.pt-root [data-row="0"] .pt-run').first.click(position={"x": 3, "y": 8})
+    page.locator('.pt-root:has(+ .ps-root) [data-row="0"] .pt-run').first.click(position={"x": 3, "y": 8})
     page.locator('.pt-root[data-step="1"]').first.wait_for()
     page.locator('.ps-root[data-at="1"]').first.wait_for()
 
