@@ -12,8 +12,9 @@ fast, and collisions can be made to order, so a hit is verified: the block's own
 parent must be the very block matched before, in the same generation. Either check alone serves foreign text. With
 "sha256" the name is trusted as it stands.
 
-A block is registered once its KV is computed, and stays so while anybody uses it and after, as one of the pool's
-cached blocks, until the pool needs it (eviction.py says which goes first) or somebody writes to it.
+A block is registered by the step that computes its KV, and forgotten if the step fails. It stays so while anybody uses
+it and after, as one of the pool's cached blocks, until the pool needs it (eviction.py says which goes first) or
+somebody writes to it.
 """
 
 from __future__ import annotations
