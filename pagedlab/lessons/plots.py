@@ -6,7 +6,6 @@ Colour is never the only sign: every kind of slot has a hatch too.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
@@ -239,21 +238,19 @@ def draw_late_score(late_score: float, blocks_read: int) -> Figure:
 def draw_rates(
     ax: Axes, rates: Mapping[str, Sequence[float]], theirs: Collection[str] = (), roof: float | None = None
 ) -> None:
-    """Tokens a second, logarithmic: a bar to the best of each row's runs, the range beside it; `theirs` are hatched.
+    """Tokens a second: a bar to the best of each row's runs, the range beside it; `theirs` are hatched.
 
     The roof is a dotted bar below: as a line it would cross the numbers.
     """
-    least = min(map(min, rates.values()))
-    first = 10 ** math.floor(math.log10(least))  # bars begin at a power of ten below all of them
     rows = {**rates, "roof": [roof]} if roof else rates
     looks = {**dict.fromkeys(theirs, outlined(SEQUENCE_COLORS[1], "//")), "roof": outlined(NEUTRAL, linestyle=":")}
     for y, (name, runs) in enumerate(rows.items()):
-        ax.barh(y, max(runs) - first, 0.7, left=first, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
+        ax.barh(y, max(runs), 0.7, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
         said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
         ax.text(max(runs), y, f" {said}", va="center", fontsize="small")
     ax.set_yticks(range(len(rows)), list(rows))
     ax.invert_yaxis()
-    ax.set(xscale="log", xlabel="output tokens/s", xlim=(first, 4 * max(map(max, rows.values()))))
+    ax.set(xlabel="output tokens/s", xlim=(0, 1.3 * max(map(max, rows.values()))))
 
 
 def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:

@@ -9,10 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
+from pagedlab.lessons.journey import STATIONS, draw_journey, follow, short
 from pagedlab.lessons.pictures import beam_tree, parents_of, two_prompts, two_stories
 from pagedlab.prefix import PrefixCache, hash_chain
+from pagedlab.shipped import data_folder
 
 
 def said(picture: str) -> list[str]:
@@ -94,3 +97,26 @@ def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
 
 def test_two_prompts_may_be_empty() -> None:
     assert said(two_prompts([([], [], []), ([], [], [])], 4)) == []
+
+
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_a_request_is_followed_through_every_station(tokens: int) -> None:
+    llm = LLM(data_folder("tiny-qwen2"), block_size=4, num_blocks=24, cuda_graphs=False, fused=False, verbose=False)
+    begin = "Once upon a time, there was a fox who"
+    params = SamplingParams(max_tokens=tokens, temperature=0.8, seed=3, ignore_eos=True)
+    plain = llm.generate(f"{begin} wanted to", params)[0].outputs[0].text
+    run = follow(llm, f"{begin} wanted to", params)
+    assert not llm.num_unfinished
+    assert llm.scheduler.schedule.__name__ == "schedule", "nobody watches any more"
+    stations = [moment.station for moment in run.values()]
+    turn = ["schedule", "batch", "forward", "draw", "append"]
+    assert stations == ["arrive", "admit", "match", *tokens * turn, "free"]
+    assert [*run.values()][-1].answer == plain.strip()
+    for name, moment in run.items():
+        texts = said(draw_journey(run, name, 4))
+        assert sum(text.endswith("takes the request there.") for text in texts) == len(STATIONS)
+        assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
+
+
+def test_slots_are_named_in_few_characters() -> None:
+    assert [short(n) for n in ([], [3], [3, 4, 5, 9], [2, 1])] == ["", "3", "3\N{EN DASH}5, 9", "2, 1"]

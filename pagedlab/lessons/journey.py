@@ -1,0 +1,288 @@
+"""One request followed through the engine: recorded from a real run, and drawn station by station.
+
+    follow(llm, prompt, params)  ->  moments  ->  draw_journey(moments, name)
+
+Nothing is made up: the scheduler, the prefix cache and the model of `llm` are watched while they work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, box, label, linked, plain, svg, wide
+from pagedlab.sampling import SamplingParams, probabilities
+
+# Where it stands (column, row), the file that does it, the notebooks that build it.
+STATIONS = {
+    "arrive": (0, 0, "engine.py", ("08",)),
+    "admit": (1, 0, "scheduler.py", ("09",)),
+    "match": (2, 0, "prefix.py", ("05",)),
+    "schedule": (3, 0, "scheduler.py", ("02", "09")),
+    "batch": (4, 0, "batch.py", ("09",)),
+    "forward": (4, 1, "model.py", ("06", "07", "08")),
+    "draw": (3, 1, "sampling.py", ("04",)),
+    "append": (2, 1, "outputs.py", ("08",)),
+    "free": (1, 1, "blocks.py", ("02",)),
+}
+NOTEBOOKS = {
+    "02": "02_block_pool",
+    "04": "04_sampling_and_beams",
+    "05": "05_prefix_caching",
+    "06": "06_online_softmax",
+    "07": "07_the_paged_kernel",
+    "08": "08_qwen",
+    "09": "09_continuous_batching",
+}
+OURS, OTHERS = sequence_color(0), sequence_color(1)
+
+
+class Moment(NamedTuple):
+    """The request at one station: the step of the engine, what the station holds, and the memory then."""
+
+    station: str
+    step: int
+    lines: list[str]
+    say: str
+    table: list[int]  # its blocks
+    words: list[str]  # those that have slots in them
+    answer: str
+    memory: list[str]  # of each block of the pool: "ours", "other", "kept" or ""
+
+
+def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
+    """Add the prompt to an engine without `cuda_graphs`, step until its answer is there, and tell what happened."""
+    moments, seen, step, size = dict[str, Moment](), dict[str, Any](), 0, llm.pool.block_size
+    table, known, kept, answer = list[int](), list[str](), set[int](), ""
+
+    def word(token: int) -> str:
+        return plain(llm.decode([token]))
+
+    def note(station: str, say: str, *lines: str) -> None:
+        theirs = {block for text in llm.sequences() if text is not mine for block in text.table.block_ids}
+        whose = {**dict.fromkeys(kept, "kept"), **dict.fromkeys(theirs, "other"), **dict.fromkeys(table, "ours")}
+        memory = [whose.get(block, "") for block in range(llm.pool.num_blocks)]
+        moment = Moment(station, step, list(lines), say, table[:], known[:], answer, memory)
+        moments[f"{len(moments) + 1} {station}"] = moment
+
+    def watch(owner: Any, verb: str) -> Any:
+        real = getattr(owner, verb)
+
+        def watched(*given: Any, **more: Any) -> Any:
+            result = real(*given, **more)
+            seen[verb] = result.block_ids[:] if verb == "match" else (given, result)
+            return result
+
+        setattr(owner, verb, watched)
+        return real
+
+    def now_kept() -> set[int]:
+        return {block for block in range(llm.pool.num_blocks) if llm.pool.keeps(block)}
+
+    request, kept = llm.add(prompt, params), now_kept()
+    mine = llm.scheduler.waiting[-1].sequences[0]
+    ids = mine.token_ids[:]
+    waits = len(llm.scheduler.waiting)
+    note(
+        "arrive",
+        f"A text becomes {len(ids)} token ids. It owns no block yet, and waits.",
+        f"{len(ids)} token ids:",
+        " ".join(map(str, ids[:5])) + " …",
+        f"in line: {waits}",
+    )
+    watched = (llm.scheduler, "schedule"), (llm.prefix_cache, "match"), (llm, "forward")
+    real = {verb: watch(owner, verb) for owner, verb in watched}
+    finished = False
+    try:
+        while not finished:
+            step, was = step + 1, len(table)
+            free = llm.pool.num_free
+            touched = llm.step()
+            plan = seen["schedule"][1]
+            b, chunk = next((b, c) for b, c in enumerate(plan.chunks) if c.sequence is mine)
+            (batch, *_), logits = seen["forward"]
+            pages = batch.block_tables[b].tolist()[: -(-chunk.stop // size)]
+            if step == 1:
+                found = seen["match"]
+                note(
+                    "admit",
+                    "There is room: a place in the batch, and blocks enough for the prompt.",
+                    f"{free} of {llm.pool.num_blocks} blocks free",
+                    f"others that run: {len(plan.chunks) - 1}",
+                    "so: come in",
+                )
+                table, known = found[:], [word(i) for i in ids[: len(found) * size]]
+                was = len(table)
+                note(
+                    "match",
+                    f"An earlier text began with the same words: {len(known)} tokens need not be computed.",
+                    f"blocks {', '.join(map(str, found)) or 'none'}",
+                    f"hold its first {len(known)} tokens",
+                    f"to compute: {len(ids) - len(known)} of {len(ids)}",
+                )
+            table, tokens = pages, mine.token_ids[: chunk.stop]
+            known = [word(i) for i in tokens]
+            start, stop = batch.query_starts[b].item(), batch.query_starts[b + 1].item()
+            slots, new = batch.slots[start:stop].tolist(), table[was:]
+            fresh = f"new blocks: {short(new)}" if new else "no new block"
+            note(
+                "schedule",
+                f"{stop - start} tokens get slots. Slot = block x {size} + place in the block.",
+                f"its {'tokens' if stop - start > 1 else 'token'} {short([*range(chunk.start, chunk.stop)])}",
+                fresh,
+                f"slots {short(slots)}",
+            )
+            rows = [f"{c.stop - c.start} of {'this' if c.sequence is mine else 'another'}" for c in plan.chunks]
+            note(
+                "batch",
+                "All texts' tokens lie in one row, without padding; where each lies stands beside it.",
+                f"{len(batch.token_ids)} tokens in a row",
+                *rows,
+            )
+            note(
+                "forward",
+                "Every layer writes keys and values to the slots, and reads the past through the table.",
+                f"writes slots {short(slots)}",
+                f"reads blocks {short(table)}",
+                f"out: {logits.shape[1]:,} scores",
+            )
+            drawn, kept = mine.token_ids[-1], now_kept()
+            row = [c.sequence for c in plan.chunks].index(mine)
+            chances = probabilities(logits[row : row + 1], [params])[0].cpu()
+            chances = chances / chances.sum()
+            best = [i for i in torch.topk(chances, 3).indices.tolist() if i != drawn]
+            shares = [f"{word(i)!r} {chances[i]:.0%}" for i in (drawn, *best)][:3]
+            note(
+                "draw",
+                f"One token is drawn: {word(drawn)!r}, id {drawn}, with a chance of {chances[drawn]:.0%}.",
+                f"drawn: {shares[0]}",
+                *(f"  not:  {share}" for share in shares[1:]),
+            )
+            finished = any(c.request_id == request and c.finished for c in touched)
+            answer = llm.decode(mine.token_ids[len(ids) :]).strip()
+            more = "the last one" if finished else "its slot: next step"
+            note(
+                "append",
+                "The token joins the text; its reader sees it. Its key and value come with the next step.",
+                f"+ {word(drawn)!r}",
+                f"{len(mine.token_ids)} tokens now",
+                more,
+            )
+    finally:
+        for owner, verb in watched:
+            setattr(owner, verb, real[verb])
+    gone, table, known = table, [], []
+    readable = len(kept.intersection(gone))
+    note(
+        "free",
+        "The table is given back. Full blocks stay readable until somebody needs the room.",
+        f"blocks {short(gone)}",
+        f"kept, readable: {readable}",
+        f"{llm.pool.num_free} of {llm.pool.num_blocks} free",
+    )
+    return moments
+
+
+def short(numbers: list[int]) -> str:
+    """Numbers in few characters: runs as a range."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1][1:] = [n]
+        else:
+            runs.append([n])
+    return ", ".join(map("–".join, ([str(n) for n in run] for run in runs)))
+
+
+def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
+    """The stations, each with what it held last; the one where the request is now stands out. Below, its memory."""
+    names = [*moments]
+    at, now = names.index(name), moments[name]
+    last = {moments[n].station: moments[n] for n in names[: at + 1]}
+    width, high, tops = 204, 114, (46, 198)
+    parts = [label(0, 15, f"{now.station} · {now.say}", 14, within=1080, look=BOLD)]
+    before = "before the first step" if not now.step else f"step {now.step} of the engine since it came"
+    parts.append(label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, SOFT))
+    lefts = [219.0 * column for column in range(5)]
+    for d in (
+        *(f"M{lefts[c] + width} {tops[0] + 57}h12" for c in range(4)),
+        f"M{lefts[4] + 102} {tops[0] + high}v35",
+        f"M{lefts[4]} {tops[1] + 57}h-12",
+        f"M{lefts[3]} {tops[1] + 57}h-12",
+        f"M{lefts[2]} {tops[1] + 57}h-12",
+        f"M{lefts[2] + 150} {tops[1]}v-19H{lefts[3] + 40}v-16",
+    ):
+        parts.append(f'<path d="{d}" fill="none" stroke="{SOFT}" stroke-width="1.5" marker-end="url(#journey-to)"/>')
+    kind = 'viewBox="0 0 6 6" refX="4" refY="3" markerWidth="6" markerHeight="6" orient="auto"'
+    parts.append(f'<defs><marker id="journey-to" {kind}><path d="M0 0L6 3L0 6z" fill="{SOFT}"/></marker></defs>')
+    parts.append(label(lefts[2] + 30, tops[1] - 14, "until it is done", 11, SOFT))
+    for station, (column, row, file, built) in STATIONS.items():
+        x, top, here, held = lefts[column], tops[row], station == now.station, last.get(station)
+        drawn = [
+            box(
+                x,
+                top,
+                width,
+                high,
+                OURS if here else "var(--well)",
+                0.22 if here else 1,
+                OURS if here else LINE,
+                'stroke-width="2.5"' if here else "",
+            )
+        ]
+        drawn.append(label(x + 10, top + 20, station, 14, look=BOLD))
+        for i, line in enumerate(held.lines[:4] if held else ["…"]):
+            drawn.append(label(x + 10, top + 40 + 16 * i, line, 11.5, INK if here else SOFT, width - 20))
+        where = next((n for n in names[at + 1 :] + names[:at] if moments[n].station == station), name)
+        say = held.say if held else "It has not been here yet."
+        group = linked([f"s-{station}"], f"{station}: {say} A click takes the request there.", *drawn)
+        parts.append(group.replace("<g ", f'<g data-set="moment={where}" ', 1))
+        links = [(file, f"../pagedlab/{file}"), *((n, f"{NOTEBOOKS[n]}.ipynb") for n in built)]
+        left = x + 10.0
+        for text, href in links:
+            shown = label(left, top + high - 9, text, 11.5, "var(--accent)", look="text-decoration:underline")
+            parts.append(f'<a href="{href}" target="_blank">{shown}</a>')
+            left += wide(text, 11.5) + 10
+    parts.append(label(0, tops[1] + 20, "its reader sees", 12, SOFT))
+    for i in range(0, min(len(now.answer), 104), 26):
+        parts.append(label(0, tops[1] + 42 + 18 * i // 26, now.answer[i : i + 26].replace("\n", " "), 13, look=BOLD))
+    y = 350.0
+    parts.append(label(0, y - 14, "its table, and the words that lie there", 12, SOFT))
+    wide_ = 1080 / max(6, len(now.table))
+    for place, block in enumerate(now.table):
+        texts = now.words[place * size : (place + 1) * size]
+        x = wide_ * place
+        drawn = [box(x, y, wide_ - 6, 26, OURS, 0.25, OURS), label(x + 6, y + 17, str(block), 12, look=BOLD)]
+        drawn.append(label(x + 28, y + 17, " ".join(texts), 11.5, INK, wide_ - 40))
+        parts.append(linked([f"b{block}"], f"block {block}: {' '.join(texts)}", *drawn))
+    if not now.table:
+        parts.append(label(0, y + 17, "no block", 12.5))
+    y, wide_ = y + 40, 1080 / len(now.memory)
+    says = {
+        "ours": "this request",
+        "other": "the other text that runs",
+        "kept": "of a text that has ended, still readable",
+        "": "free",
+    }
+    looks = {"ours": (OURS, 0.6), "other": (OTHERS, 0.6), "kept": (NEUTRAL, 0.75), "": ("none", 1.0)}
+    for block, whose in enumerate(now.memory):
+        x = wide_ * block
+        drawn = [box(x, y, wide_ - 4, 22, "var(--well)", 1, LINE), box(x, y, wide_ - 4, 22, *looks[whose])]
+        drawn.append(label(x + 5, y + 15, str(block), 11))
+        parts.append(linked([f"b{block}"], f"block {block}: {says[whose]}", *drawn))
+    x = 0.0
+    for whose, said in (
+        ("ours", "this request"),
+        ("other", "another that runs"),
+        ("kept", "kept for who begins alike"),
+        ("", "free"),
+    ):
+        parts += [
+            box(x, y + 32, 13, 13, looks[whose][0], looks[whose][1], LINE),
+            label(x + 19, y + 43, said, 11.5, SOFT),
+        ]
+        x += 45 + wide(said, 11.5)
+    return svg(1080, y + 50, parts)
