@@ -1,9 +1,8 @@
-"""Checks of notebook 08: the bytes of paged chats, the rows that speak, attention over one sequence's blocks."""
+"""Checks of notebook 08: the bytes of paged chats, attention over one sequence's blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 from pagedlab.blocks import blocks_for
@@ -18,15 +17,6 @@ from pagedlab.checks.kernel import paged
 def paged_bytes(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
     """KV bytes of sequences of these lengths in whole blocks."""
     return sum(blocks_for(length, block_size) for length in lengths) * block_size * bytes_per_token
-
-
-@compared(
-    "One row a sequence, prefill and decode alike: the model's output layer runs on those rows only.",
-    [([*accumulate(lengths, initial=0)],) for lengths in ([1], [3], [1, 1], [5, 1, 2], [1] * 6, [17, 4, 1, 9])],
-)
-def last_rows(query_starts: list[int]) -> list[int]:
-    """The last row of each sequence of a ragged batch."""
-    return [start - 1 for start in query_starts[1:]]
 
 
 @exercise

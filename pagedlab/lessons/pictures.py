@@ -495,3 +495,65 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
     more = f"Until everybody has an answer: {whole}." + (" Pale is what is still to come." if over else "")
     parts += [label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
     return svg(1080, axis + 6, parts)
+
+
+# 08: a rectangle and blocks ------------------------------------------------------------------------------------
+
+
+def rectangle(run: Sequence[Moment], step: int, questions: Sequence[str], size: int, token_bytes: float) -> str:
+    """Chats after `step`, on one scale: as the rows of an ordinary cache, padded on the left, and in their blocks."""
+    ends, prompt = {name: end for name, (_, end) in steps_of(run).items()}, {n: t["prompt"] for n, t in run[0].items()}
+    longest = max(prompt.values())
+    columns, unit, now, parts = longest + step - 1, 500 / (longest + max(ends.values()) - 1), run[step], list[str]()
+    needed = pieces = 0
+    for row, (name, text) in enumerate(now.items()):
+        y, color, over = 112.0 + 40 * row, sequence_color(row), ends[name] <= step
+        held = prompt[name] + min(step, ends[name]) - 1  # what was written last is not stored yet
+        left, stored = longest - prompt[name], text["tokens"]
+        needed, pieces = needed + stored, pieces + len(text["blocks"])
+        first, *_, end = questions[row].split(". ") * 2
+        asked = questions[row] if len(questions[row]) < 70 else f"{first}. … {end}"
+        drawn = [box(0, y - 12, 540, 36, CARD, 0), label(0, y, asked, 12, INK, 500)]  # the whole line can be pointed at
+        drawn += [box(0, y + 6, columns * unit, 17, "url(#pl-pad)", 1, LINE)]
+        drawn.append(box(left * unit, y + 6, held * unit, 17, CARD))
+        drawn.append(box(left * unit, y + 6, held * unit, 17, color, 0.2 if over else 0.75))
+        say = f"{asked} A row of {columns} places, {columns - held} of them padding"
+        parts.append(linked([name], say + ("; the chat has ended, the row stays." if over else "."), *drawn))
+        wrote = "".join(text["words"][prompt[name] :]).replace("\n", " ").strip()
+        shown = wrote if len(wrote) < 70 else f"… {wrote[-68:].split(' ', 1)[-1]}"
+        drawn = [box(560, y - 12, 520, 36, CARD, 0), label(570, y, shown, 12, SOFT if over else INK, 500)]
+        for place, block in enumerate(text["blocks"]):
+            x, full = 570 + place * size * unit, min(size, stored - place * size)
+            drawn += [
+                box(x, y + 6, size * unit - 2, 17, CARD, 1, color),
+                box(x, y + 6, full * unit - 2, 17, color, 0.75),
+            ]
+            drawn.append(label(x + 4, y + 18.5, str(block), 11, look=BOLD))
+        if over:
+            drawn.append(label(570, y + 19, f"ended with step {ends[name]}; its blocks are free", 11.5, SOFT))
+        say = f"{asked} {len(text['blocks'])} blocks of {size} for {stored} tokens."
+        parts.append(linked([name], say, *drawn))
+
+    def told(places: int) -> str:
+        return f"{places * token_bytes / 1024:,.0f} KiB"
+
+    places, most = columns * len(now), max(sum(len(t["blocks"]) for t in texts.values()) for texts in run[: step + 1])
+    said = f"Step {step}: the rectangle takes {told(places)}, the blocks take {told(pieces * size)}."
+    more = f"{len(now)} rows x {columns} columns; {1 - needed / places:.0%} is padding or of chats that ended"
+    less = f"{pieces} blocks of {size}; {1 - needed / (pieces * size):.0%} empty. At their peak {told(most * size)}"
+    parts += [label(0, 15, said, 15, look=BOLD), label(0, 42, "An ordinary cache: one rectangle", 13, look=BOLD)]
+    parts += [label(570, 42, "The same chats in blocks", 13, look=BOLD), label(0, 61, more, 12, INK, 540)]
+    parts.append(label(570, 61, less, 12, INK, 510))
+    x = 0.0
+    for look, share, named in (
+        (sequence_color(0), 0.75, "holds a token"),
+        ("url(#pl-pad)", 1, "padding"),
+        (sequence_color(0), 0.2, "of a chat that has ended"),
+    ):
+        parts += [box(x, 72, 20, 12, look, share, LINE), label(x + 26, 82, named, 12, SOFT)]
+        x += 50 + wide(named, 12)
+    lines = f'<path d="M0 0V6" stroke="{NEUTRAL}" stroke-width="2"/>'
+    pattern = (
+        f'<pattern id="pl-pad" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">{lines}'
+    )
+    return svg(1080, 104 + 40 * len(now), [f"<defs>{pattern}</pattern></defs>", *parts])

@@ -25,21 +25,6 @@ def rounds_the_sum(lengths: list[int], block_size: int, bytes_per_token: int) ->
     return -(-sum(lengths) // block_size) * block_size * bytes_per_token
 
 
-# Rows ---------------------------------------------------------------------------------------------------------
-
-
-def all_starts_less_one(query_starts: list[int]) -> list[int]:
-    return [start - 1 for start in query_starts]
-
-
-def first_rows(query_starts: list[int]) -> list[int]:
-    return query_starts[:-1]
-
-
-def one_behind(query_starts: list[int]) -> list[int]:
-    return query_starts[1:]
-
-
 # Attention ----------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +74,6 @@ def queries_at_the_front(q: Any, k_cache: Any, v_cache: Any, block_ids: list[int
 
 WRONG: dict[str, list[Any]] = {
     "paged_bytes": [only_what_is_written, one_block_too_many, a_rectangle, rounds_the_sum],
-    "last_rows": [all_starts_less_one, first_rows, one_behind],
     "attend_one": [
         forgets_the_scale,
         sees_the_future,

@@ -36,6 +36,7 @@ MOVES: dict[str, tuple[Any, str, str]] = {
     "03_copy_on_write": (forget, "taken from the other story", "took a copy"),
     "04_sampling_and_beams": (step_back, "Step 14:", "Step 0:"),
     "05_prefix_caching": (type_more, "kind", "Or"),
+    "08_qwen": (step_back, "Step 59:", "Step 1:"),
     "09_continuous_batching": (step_back, "After 40 steps", "After 0 steps"),
 }
 
