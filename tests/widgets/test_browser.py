@@ -165,7 +165,7 @@ def test_every_button_does_to_the_pool_what_it_shows(page: Any) -> None:
     grid.click("redo")
     assert grid.check()["stats"]["shared"] == 3
     grid.click("free")
-    assert grid.check()["tables"] == [["s1", [0, 1, 2]]]
+    assert grid.check()["tables"] == [["s0", [0, 1, 2]]]
     grid.click("reset")
     assert grid.check()["stats"] == {"used": 0, "free": 64, "shared": 0, "copied": 0}
     assert grid.root.locator('[data-op="fork"]').get_attribute("aria-disabled") == "true"
