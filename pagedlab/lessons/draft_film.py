@@ -1,72 +1,121 @@
-"""Drafts on the block grid: every checked draft as a picture of the pool, before the check and after it."""
+"""Drafts in their slots: every draft of a real run before its check and after it, the words pale, solid or wiped.
+
+checks, words = record_drafts(llm, prompt, params)  ->  draw_drafts(checks, words, "3 drafted", size)
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from matplotlib.axes import Axes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.plots import LATE, outlined, page_corners
+from pagedlab.lessons.colors import sequence_color
+from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, WRONG, box, label, linked, plain, svg
+from pagedlab.sampling import SamplingParams
 
-if TYPE_CHECKING:
-    from pagedlab.speculative import Checked
-
-COLUMNS = 8
+OURS = sequence_color(0)
+ROW = 16  # slots in a row of the drawing
 
 
-class Frame(NamedTuple):
-    """One check: the text's blocks while it ran, the draft, and the words of the tokens drafted and kept."""
+class Check(NamedTuple):
+    """A draft that was checked: the text's blocks meanwhile, its words, and how many were right."""
 
     blocks: list[int]
-    draft: Checked
+    position: int  # of the first drafted token
     drafted: list[str]
-    kept: list[str]
+    accepted: int
+    step: int  # of the engine
+    outputs: int  # new tokens after it
 
 
-class DraftFilm:
-    """Watches an engine that serves one text after another with drafts, from now on; `frames` are the checks so far.
+def record_drafts(llm: Any, prompt: Any, params: SamplingParams) -> tuple[list[Check], list[str]]:
+    """The checks while `llm`, which drafts and serves nobody else, answers; all words of prompt and answer."""
+    checks, held, fresh = list[Check](), list[int](), list[int]()
 
-    llm  has `on_step`, `pool` with `subscribe`, `sequences()`, `decode` and `speculation.checked`
-    """
+    def on_step() -> None:
+        for draft in llm.speculation.checked:
+            drafted, outputs = [llm.decode([token]) for token in draft.tokens], draft.position + draft.accepted + 1
+            checks.append(Check(held + fresh, draft.position, drafted, draft.accepted, llm.stats.steps, outputs))
+        fresh.clear()
+        held[:] = [block for text in llm.sequences() for block in text.table.block_ids]
 
-    def __init__(self, llm: Any) -> None:
-        self.frames: list[Frame] = []
-        self._llm = llm
-        self._held: list[int] = []
-        self._fresh: list[int] = []
-        llm.pool.subscribe(lambda event: self._fresh.append(event.block_id) if event.kind == "allocate" else None)
-        llm.on_step(self._on_step)
+    ends = llm.pool.subscribe(lambda event: fresh.append(event.block_id) if event.kind == "allocate" else None)
+    stop = llm.on_step(on_step)
+    try:
+        (answer,) = llm.generate([prompt], params)
+    finally:
+        stop()
+        ends()
+    start, ids = len(answer.prompt_token_ids), [*answer.prompt_token_ids, *answer.outputs[0].token_ids]
+    counted = [check._replace(outputs=min(check.outputs, len(ids)) - start) for check in checks]
+    return counted, [llm.decode([token]) for token in ids]
 
-    def _on_step(self) -> None:
-        blocks, self._fresh = self._held + self._fresh, []
-        texts = self._llm.sequences()
-        for draft in self._llm.speculation.checked:
-            words = [self._llm.decode([token]) for token in draft.tokens]
-            own = [self._llm.decode([token]) for text in texts for token in text.token_ids[-1:]]
-            self.frames.append(Frame(blocks, draft, words, words[: draft.accepted] + own))
-        self._held = texts[0].table.block_ids[:] if texts else []
 
-    def draw(self, ax: Axes, i: int, after: bool) -> None:
-        """The pool at check i: known tokens solid, drafted hatched; after it, kept ones solid, others crossed."""
-        blocks, draft, drafted, kept = self.frames[i]
-        size, start, color = self._llm.pool.block_size, draft.position, sequence_color(0)
-        solid = start + draft.accepted if after else start
-        held = blocks[: blocks_for(solid, size)] if after else blocks
-        corners = page_corners(ax, self._llm.pool.num_blocks, size, COLUMNS)
-        for block_id, (x, y) in enumerate(corners):
-            edge = outlined(color, linewidth=1.6) if block_id in held else outlined(NEUTRAL, linestyle=":")
-            ax.broken_barh([(x, size)], (y, 0.72), **edge)
-        for position in range(min(start + len(drafted), len(blocks) * size)):
-            x, y = corners[blocks[position // size]]
-            x += position % size + 0.1
-            if position >= solid and after:
-                ax.text(x + 0.4, y + 0.36, "×", ha="center", va="center", color=LATE)
-                continue
-            look = outlined(color, "/////") if position >= solid else {"facecolor": color}
-            if start <= position < solid:
-                look = outlined(LATE, facecolor=color, linewidth=1.4)
-            ax.broken_barh([(x, 0.8)], (y + 0.1, 0.52), **look)
-        said, words = (f"{draft.accepted} of {len(drafted)} right, kept", kept) if after else ("draft", drafted)
-        ax.set_title(f"{said}: {'|'.join(words)}".replace("\n", "¶"), loc="left")
+def moments_of(checks: Sequence[Check]) -> list[str]:
+    """Two of each check, in order."""
+    return [f"{i} {state}" for i in range(1, len(checks) + 1) for state in ("drafted", "checked")]
+
+
+def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size: int) -> str:
+    """The text in its blocks of `size` slots, as many as there ever are: what is known, drafted, right and wrong."""
+    number, state = moment.split()
+    check, after, wide = checks[int(number) - 1], state == "checked", 1080 / ROW
+    known = check.position + (check.accepted if after else 0)
+    held = check.blocks[: blocks_for(known, size)] if after else check.blocks
+    own = words[known] if after and known < len(words) else ""
+    lost = len(check.drafted) - check.accepted
+    if after:
+        said = f"{check.accepted} of {len(check.drafted)} right: solid." if check.accepted else "None right."
+        said += f" {lost} wiped." if lost else ""
+        said += f" Behind them the model's own: {plain(own)!r}." if own else ""
+    else:
+        said = f"Drafted, and computed in one step: {' | '.join(plain(word) for word in check.drafted)}"
+    parts = [label(0, 16, f"Check {number} of {len(checks)}.  {said}", 14, within=1080, look=BOLD)]
+    count = f"With this check: {check.outputs} new tokens in {check.step} steps. Without drafts it is a step for each."
+    parts.append(label(0, 36, count, 12.5, SOFT))
+    last = max(one.position + len(one.drafted) for one in checks)
+    for place in range(blocks_for(max(last, len(words)), size)):
+        block = check.blocks[place] if place < len(check.blocks) else None
+        first, alive = place * size, place < len(held)
+        x, y = wide * (first % ROW), 50 + 41.0 * (first // ROW)
+        drawn = [
+            box(
+                x, y, wide * size - 3, 36, "none", 1, OURS if alive else LINE, "" if alive else 'stroke-dasharray="3 3"'
+            )
+        ]
+        for at in range(first, first + size):
+            left, nth = x + wide * (at - first) + 3, at - check.position
+            if at < known:
+                new = after and nth >= 0
+                drawn.append(box(left, y + 4, wide - 9, 28, OURS, 0.5 if new else 0.2, OURS if new else "none"))
+                drawn.append(label(left + 3, y + 22, plain(words[at]), 12, INK, wide - 16, BOLD if new else ""))
+            elif 0 <= nth < len(check.drafted) and not after:
+                drawn.append(box(left, y + 4, wide - 9, 28, OURS, 0.07, OURS, 'stroke-dasharray="4 3"'))
+                drawn.append(
+                    label(left + 3, y + 22, plain(check.drafted[nth]), 12, SOFT, wide - 16, "font-style:italic")
+                )
+            elif 0 <= nth < len(check.drafted):
+                look = f"text-decoration:line-through 2px {WRONG}"
+                drawn.append(label(left + 3, y + 15, plain(check.drafted[nth]), 11.5, SOFT, wide - 16, look))
+            if own and at == known:
+                drawn.append(label(left + 3, y + 31, plain(own), 12, INK, wide - 16, BOLD))
+        full = max(0, min(size, known - first))
+        say = (
+            f"block {block}: {full} of {size} slots known" if alive else "given back: it held nothing but wrong guesses"
+        )
+        say = say if block is not None else "a block that the text does not need yet"
+        parts.append(linked([f"p{place}"], say, *drawn))
+    y = 50 + 41.0 * -(-blocks_for(max(last, len(words)), size) * size // ROW) + 4
+    looks = {
+        "known": (box(0, y, 22, 15, OURS, 0.2), 0),
+        "drafted, not yet checked": (box(90, y, 22, 15, OURS, 0.07, OURS, 'stroke-dasharray="4 3"'), 90),
+        "right, and kept": (box(320, y, 22, 15, OURS, 0.5, OURS), 320),
+        "wrong, and wiped": (
+            label(484, y + 12, "word", 11.5, SOFT, look=f"text-decoration:line-through 2px {WRONG}"),
+            490,
+        ),
+        "the model's own: its slot comes with the next step": (label(660, y + 12, "word", 12, look=BOLD), 668),
+    }
+    for text, (shape, x) in looks.items():
+        parts += [shape, label(x + 29, y + 12, text, 12, SOFT)]
+    return svg(1080, y + 22, parts)

@@ -12,10 +12,12 @@ import pytest
 from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
+from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
 from pagedlab.lessons.journey import STATIONS, draw_journey, follow, short
 from pagedlab.lessons.pictures import beam_tree, parents_of, two_prompts, two_stories
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
+from pagedlab.speculative import PromptLookup
 
 
 def said(picture: str) -> list[str]:
@@ -120,3 +122,22 @@ def test_a_request_is_followed_through_every_station(tokens: int) -> None:
 
 def test_slots_are_named_in_few_characters() -> None:
     assert [short(n) for n in ([], [3], [3, 4, 5, 9], [2, 1])] == ["", "3", "3\N{EN DASH}5, 9", "2, 1"]
+
+
+def test_drafts_stand_in_their_slots_before_and_after_the_check() -> None:
+    lookup = PromptLookup(k=4)
+    llm = LLM(
+        data_folder("tiny-qwen2"), block_size=8, num_blocks=24, speculative=lookup, prefix_caching=False, verbose=False
+    )
+    said_twice = "The box is red. The chair is blue. The box is red. The chair is"
+    checks, words = record_drafts(llm, said_twice, SamplingParams(max_tokens=24, ignore_eos=True))
+    right = sum(check.accepted for check in checks)
+    assert (right, sum(len(check.drafted) for check in checks)) == (llm.stats.accepted_tokens, llm.stats.drafted_tokens)
+    for i, (check, before, after) in enumerate(zip(checks, *[iter(moments_of(checks))] * 2, strict=True)):
+        assert words[check.position : check.position + check.accepted] == check.drafted[: check.accepted], i
+        drawn = [draw_drafts(checks, words, moment, 8) for moment in (before, after)]
+        assert drawn[0].count("font-style:italic") == len(check.drafted)
+        struck = drawn[1].count("line-through") - 1  # one in the legend
+        assert struck == len(check.drafted) - check.accepted
+        held = -(-(check.position + check.accepted) // 8)
+        assert sum("slots known" in text for text in said(drawn[1])) == held
