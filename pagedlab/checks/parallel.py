@@ -38,7 +38,7 @@ def mlp_part(answer: Callable[..., Any]) -> str:
     return "Each rank holds its part of every weight, computes alone, and one sum at the end makes it whole."
 
 
-_MODELS = [(2, 1), (2, 2), (8, 2), (14, 2), (15, 5), (6, 4), (32, 8), (64, 8), (28, 4)]
+_MODELS = [(2, 1), (2, 2), (8, 2), (14, 2), (15, 5), (24, 6), (32, 8), (64, 8), (28, 4)]
 
 
 @compared(

@@ -4,7 +4,7 @@ memory, simulation, traces    KV arithmetic, and four allocators on one trace of
 broken                        planted bugs                                                       02, 03, 05
 ladder, tracer                the road to the kernel in three short ones; who loads which slots  07
 timeline, draft_film          who did what in every step; drafts, solid or wiped                 09, 12
-journey                       one request through all stations of the engine                      10
+journey, two_pools            one request through the whole engine; one table and two pools       10, 11
 baseline                      the same texts from transformers' own `generate`                   08, 10
 plots, colors                 figures, and the palette they share with the widgets
 replay                        a prefix cache without a model, and the best order of eviction      05

@@ -63,6 +63,7 @@ def asks_query_heads_only(rank: int, size: int, num_heads: int, num_kv_heads: in
 
 
 def asks_kv_heads_only(rank: int, size: int, num_heads: int, num_kv_heads: int) -> Heads | None:
+    """Right: there are so many query heads for each KV head, so who can share these can share those."""
     return None if num_kv_heads % size else never_refuses(rank, size, num_heads, num_kv_heads)
 
 
@@ -115,10 +116,13 @@ WRONG: dict[str, list[Any]] = {
     "heads_of_rank": [
         never_refuses,
         asks_query_heads_only,
-        asks_kv_heads_only,
         deals_heads_in_turn,
         every_rank_all_kv_heads,
     ],
     "wire_bytes": [one_all_reduce_a_layer, payload_only, to_every_other_rank, sums_but_does_not_spread],
 }
-RIGHT: dict[str, list[Any]] = {"mlp_part": [all_interleaved], "wire_bytes": [in_exact_integers]}
+RIGHT: dict[str, list[Any]] = {
+    "mlp_part": [all_interleaved],
+    "heads_of_rank": [asks_kv_heads_only],
+    "wire_bytes": [in_exact_integers],
+}

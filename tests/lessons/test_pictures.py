@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pagedlab.lessons.broken import NeverCopies
 from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
 from pagedlab.lessons.journey import STATIONS, draw_journey, follow, short
 from pagedlab.lessons.pictures import beam_tree, parents_of, two_prompts, two_stories
+from pagedlab.lessons.two_pools import Frame, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
 from pagedlab.speculative import PromptLookup
@@ -141,3 +143,14 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check() -> None:
         assert struck == len(check.drafted) - check.accepted
         held = -(-(check.position + check.accepted) // 8)
         assert sum("slots known" in text for text in said(drawn[1])) == held
+
+
+def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
+    keys = [[[1.0, -2.0], [math.nan] * 2, [3.0, 4.0]], [[5.0, 6.0], [math.nan] * 2, [7.0, 8.0]]]
+    frames = [Frame([(["a", " b"], [0]), ([" c"], [2])], keys)]
+    picture = draw_pools(frames, 0, 2, ["KV head 0", "KV head 1"])
+    assert picture.count('data-link="b0"') == 3, "in the table and in both pools"
+    assert said(picture).count("block 1: free, on every rank") == 2
+    told = "block 2, text 1: c rank 0, KV head 0: +3.00, +4.00 …;  rank 1, KV head 1: +7.00, +8.00 …"
+    assert said(picture).count(told) == 3
+    assert all(number in picture for number in ("+1.00", "-2.00", "+5.00", "+6.00"))
