@@ -56,11 +56,14 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def moved(output: nbformat.NotebookNode) -> bool:
-    """Whether this is what a bar of tqdm leaves behind: a widget, or lines that were written over."""
+    """Whether this is what a bar of tqdm leaves behind, a widget or lines that were written over; or a link to a server
+    that is gone."""
     if output.output_type == "stream":
         return output.name == "stderr" and "\r" in output.text and bool(BAR.search(output.text))
     data = output.get("data", {})
-    return WIDGET_VIEW in data and data.keys() <= {WIDGET_VIEW, "text/plain"} and bool(BAR.search(data["text/plain"]))
+    plain = data.get("text/plain", "")
+    gone = bool(BAR.search(plain)) or "http://127.0.0.1:" in plain
+    return WIDGET_VIEW in data and data.keys() <= {WIDGET_VIEW, "text/plain"} and gone
 
 
 def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable
 from functools import partialmethod
 from itertools import product
+from types import FunctionType
 
 from pagedlab.checks import StillRunning, Wrong, agree, exercise, explain, trying
 from pagedlab.checks.prefix import Served
@@ -112,6 +113,16 @@ def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
             _, found = (server.serve(range(48), salt=salt) for salt in salts)
             may, wanted = ("share", 32) if first == second else ("not know of each other", 0)
             agree(wanted, found, f"These two may {may}. Their salts: {salts}.", "the second finds {} tokens".format)
+    code = getattr(answer, "__code__", None)
+    if code and "hash" in code.co_names:  # what it gives if all hashes were one
+        one = FunctionType(
+            code, {**answer.__globals__, "hash": lambda _: 0}, "one", answer.__defaults__, answer.__closure__
+        )
+        if one("a", None) == one("b", None):
+            message = "Two names may have one hash, and a spy can look for such a name; a new process has other hashes."
+            raise Wrong(
+                message, "a salt from which both can be read back", repr(answer("a", None)), "salt_for('a', None)"
+            )
     return f"{len(_CALLERS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
 
 

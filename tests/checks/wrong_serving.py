@@ -122,6 +122,10 @@ def a_number(tenant: str | None, cache_salt: str | None) -> Any:
     return hash((tenant, cache_salt))
 
 
+def a_hash_as_text(tenant: str | None, cache_salt: str | None) -> str | None:
+    return str(hash((tenant, cache_salt)))
+
+
 def nothing_is_none(tenant: str | None, cache_salt: str | None) -> str | None:
     return repr((tenant or "", cache_salt or ""))
 
@@ -163,6 +167,7 @@ WRONG: dict[str, list[Any]] = {
         with_a_comma,
         a_new_one_each_time,
         a_number,
+        a_hash_as_text,
         nothing_is_none,
     ],
     "vllm_classes": [

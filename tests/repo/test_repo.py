@@ -95,6 +95,7 @@ def test_bars_leave_nothing_behind() -> None:
     outputs = [
         nbformat.v4.new_output("display_data", data=bar),
         nbformat.v4.new_output("stream", name="stderr", text="50%|# | 1/2 [00:01<00:01, 9.8it/s]\r   \r"),
+        nbformat.v4.new_output("display_data", data=bar | {"text/plain": "HTML(value='http://127.0.0.1:33653')"}),
         nbformat.v4.new_output("stream", name="stdout", text="kept\n"),
         nbformat.v4.new_output("display_data", data=bar | {"text/html": "a twin"}),
     ]

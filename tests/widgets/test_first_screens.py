@@ -72,3 +72,18 @@ def test_the_first_cell_alone_makes_the_picture(lab: browser.Lab, name: str) -> 
         move(root)
         root.get_by_text(after).first.wait_for(timeout=15_000)
         assert page.problems == []
+
+
+def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab: browser.Lab) -> None:
+    with lab.notebook("notebooks/13_serve_it.ipynb", width=1440, height=900) as page:
+        page.evaluate(RUN_FIRST_CODE_CELL)
+        root = page.locator(".ps-root").first
+        root.get_by_text("aborted").wait_for(timeout=120_000)
+        box = root.bounding_box()
+        assert 0 < box["y"] < box["y"] + box["height"] < 900, f"not on one screen: {box}"
+        address = page.locator(".jp-OutputArea a").first.get_attribute("href")
+        live = page.context.new_page()
+        live.goto(address)
+        live.locator(".ps-root").wait_for()
+        assert browser.cell_errors(page) == []
+        assert page.problems == []
