@@ -80,7 +80,7 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         x, y = wide * (first % ROW), 50 + 41.0 * (first // ROW)
         drawn = [
             box(
-                x, y, wide * size - 3, 36, "none", 1, OURS if alive else LINE, "" if alive else 'stroke-dasharray="3 3"'
+                x, y, wide * size - 3, 36, OURS, 0, OURS if alive else LINE, "" if alive else 'stroke-dasharray="3 3"'
             )
         ]
         for at in range(first, first + size):
