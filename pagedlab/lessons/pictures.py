@@ -446,10 +446,10 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
     for title, run in runs.items():
         now, steps = run[min(step, len(run) - 1)], known[title]
         there, high = sum(end <= step for _, end in steps.values()), 14 * len(steps)
-        waiting = sum(text["state"] == "waiting" for text in now.values())
-        empty = places - sum(text["state"] == "running" for text in now.values())
+        waiting = sum(start > step for start, _ in steps.values())
+        empty = places - sum(start <= step <= end for start, end in steps.values())
         done.append(f"{title.split(':')[0].lower()} {there} of {len(steps)}")
-        said, color = f"waiting {waiting}, places empty {empty} of {places}", INK if not waiting or not empty else BAD
+        said, color = f"waiting {waiting}, places empty {empty} of {places}", BAD if step and waiting and empty else INK
         parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, color, look=BOLD)]
         x = 40 + pitch * step
         parts.append(f'<path d="M{x:.1f} {y + 5:.0f}V{y + high + 36:.0f}" stroke="{INK}" stroke-dasharray="3 3"/>')
