@@ -79,9 +79,7 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         first, alive = place * size, place < len(held)
         x, y = wide * (first % ROW), 50 + 41.0 * (first // ROW)
         drawn = [
-            box(
-                x, y, wide * size - 3, 36, OURS, 0, OURS if alive else LINE, "" if alive else 'stroke-dasharray="3 3"'
-            )
+            box(x, y, wide * size - 3, 36, OURS, 0, OURS if alive else LINE, "" if alive else 'stroke-dasharray="3 3"')
         ]
         for at in range(first, first + size):
             left, nth = x + wide * (at - first) + 3, at - check.position
