@@ -303,6 +303,7 @@ def main() -> None:
                     raise
                 print(f"continuous: {type(error).__name__}: {error}")
             gc.collect()
+            torch.cuda.empty_cache()  # the next rung takes what is free; transformers' manager took nearly all
     if GPU and (len(args.seeds) > 1 or args.load):
         llm = LLM(model, verbose=False)
         llm.warm_up()
