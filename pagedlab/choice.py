@@ -103,6 +103,7 @@ def adjust(logits: Tensor, chosen: Seq[tuple[SamplingParams, Sequence]]) -> Tens
             row[seen] -= p.presence_penalty + p.frequency_penalty * counts
         for token, bias in p.logit_bias.items():
             row[token] += bias
+        row.clamp_(torch.finfo(row.dtype).min, torch.finfo(row.dtype).max)  # a tiny repetition_penalty makes infinities
         if p.min_p:
             row[row < row.max() + p.temperature * math.log(p.min_p)] = -torch.inf
     return logits

@@ -145,3 +145,10 @@ def test_what_cannot_be(tiny: Model) -> None:
     with pytest.raises(ValueError, match="a token id in logit_bias must be a whole number from 0 to 4095"):
         llm.generate("Once", SamplingParams(logit_bias={5000: 1.0}))
     assert (llm.num_unfinished, llm.pool.num_free) == (0, 16)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny: Any, temperature: float) -> None:
+    params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=temperature, repetition_penalty=1e-213, seed=1)
+    (done,) = LLM(tiny, num_blocks=16, verbose=False).generate("The cat sat", params)
+    assert all(0 <= token < 4096 for token in done.outputs[0].token_ids)
