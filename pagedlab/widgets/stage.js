@@ -189,10 +189,13 @@ function renderStage({ model, el: host, moved = () => {} }) {
   const control = (op, text, title) => html`<button class="pl-button" type="button" data-op="${op}" tabindex="-1"
     aria-label="${title ?? text}">${text}</button>`;
 
-  // A node for each item, written only where its template has changed.
-  function list(box, items, template, tag = "div") {
+  // A node for each item, written only where its template has changed. signs: what an item's template depends on, where
+  // that is quicker to say than the template.
+  function list(box, items, template, tag = "div", signs = null) {
     items.forEach((item, i) => {
-      const node = box.children[i] ?? box.appendChild(document.createElement(tag));
+      const node = box.children[i] ?? box.appendChild(document.createElement(tag)), sign = signs?.(item);
+      if (signs && node.sign === sign) return;
+      node.sign = sign;
       const { inside, ...attributes } = template(item);
       if (tag === "button" && !node.written) node.tabIndex = -1; // arrow keys move among them, see `roving`
       const key = JSON.stringify(attributes);
@@ -264,7 +267,10 @@ function renderStage({ model, el: host, moved = () => {} }) {
     const rows = Array.from({ length: Math.ceil(ids.length / wide()) }, (_, r) => ids.slice(r * wide(), (r + 1) * wide()));
     const box = find(".pl-blocks");
     list(box, rows, () => ({ class: "pl-row", role: "row" }));
-    rows.forEach((row, r) => list(box.children[r], row, block, "button"));
+    const [from, to, found] = [copies.map((c) => c[0]), copies.map((c) => c[1]), hits].map((list) => new Set(list));
+    const signs = (id) => `${id} ${state.counts[id]} ${state.kept[id]} ${own[id].map((one) => one.name + one.held)} ${
+      from.has(id)}${to.has(id)}${found.has(id)}${id in changed}${playing}`;
+    rows.forEach((row, r) => list(box.children[r], row, block, "button", signs));
   }
 
   function paintTables(texts) {
