@@ -97,7 +97,8 @@ class Explorer(anywidget.AnyWidget):
             page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], self._shown).strip()
             svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
             if page.startswith("<svg"):  # as an image in HTML too, which JupyterLab shows before it trusts a notebook
-                shown = f'<img alt="" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
+                data = base64.b64encode(svg.encode()).decode()
+                shown = f'<img alt="{html.escape(repr(self))}" src="data:image/svg+xml;base64,{data}">'
                 still = {"image/svg+xml": svg, "text/html": shown}
             else:
                 still = {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}
