@@ -68,8 +68,12 @@ class Held:
                 raise
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if self._holds:
+            if isinstance(error, KeyboardInterrupt):
+                error.__traceback__ = (
+                    None  # a model's forty frames say nothing, and IPython takes a second to draw them
+                )
             try:
                 if self._outermost:
                     set_handler(signal.SIGINT, _main.handler)

@@ -294,3 +294,18 @@ def test_other_threads_and_ignored_signals_are_left_alone() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert ran == [signal.default_int_handler, signal.SIG_IGN]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="an exception's frames cannot be dropped on its way")
+def test_an_interrupt_names_the_line_that_was_stopped_and_none_below(tiny: Model) -> None:
+    llm = toy(tiny)
+
+    def interrupted(*_: Any) -> torch.Tensor:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it came through")
+
+    llm.forward = interrupted
+    for stopped in (lambda: llm.generate([PROMPT]), lambda: llm.add(PROMPT) + len(llm.step())):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            stopped()
+        assert {str(entry.path) for entry in caught.traceback} == {__file__}
