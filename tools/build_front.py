@@ -23,6 +23,8 @@ from normalise_notebooks import MAP_ROW, repository  # noqa: E402
 from pagedlab.widgets.page import script, style  # noqa: E402
 
 FRONT, RECORDINGS = ROOT / "docs" / "front", ROOT / "data" / "recordings"
+# What front.js fetches for the fork.
+PYTHON = ("*.wasm", "python_stdlib.zip", "pyodide-lock.json", "traitlets-*.whl", "pagedlab-*.whl")
 COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A8A8A"]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
@@ -73,16 +75,18 @@ def card(number: str, name: str, question: str, lite: bool) -> str:
 def build(site: Path) -> None:
     """Write the page and all that it loads."""
     site.mkdir(parents=True, exist_ok=True)
-    lite = (site / "lite" / "static" / "pyodide" / "pyodide.mjs").is_file()
+    pyodide = site / "lite" / "static" / "pyodide"
+    lite = (pyodide / "pyodide.mjs").is_file()
     cells = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells
     rows = [row for cell in cells for row in MAP_ROW.findall(cell.source)]
     source = f' · <a href="{repository()}">Source</a>' if repository() else ""
     page = (FRONT / "index.html").read_text(encoding="utf-8")
     page = page.replace("{map}", "\n".join(card(*row, lite=lite) for row in rows)).replace("{source}", source)
+    page = page.replace("{bytes}", str(sum(file.stat().st_size for name in PYTHON for file in pyodide.glob(name))))
     if not lite:  # no Python to load: what needs it is left out
         page = re.sub(r'<section aria-labelledby="fork-title">.*?</section>', "", page, flags=re.DOTALL)
     (site / "index.html").write_text(page, encoding="utf-8")
-    for name in ("front.css", "front.js", "fork.py"):
+    for name in ("front.css", "front.js", "lean.py", "fork.py"):
         shutil.copy2(FRONT / name, site)
     for name in ("three_answers.json", "one_story.json"):
         shutil.copy2(RECORDINGS / name, site)

