@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, WRONG, box, label, linked, plain, svg
+from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, WRONG, box, label, legend, linked, plain, svg
 from pagedlab.sampling import SamplingParams
 
 OURS = sequence_color(0)
 ROW = 16  # slots in a row of the drawing
+STRUCK = f"text-decoration:line-through 2px {WRONG}"
+DRAFTED = OURS, 0.07, OURS, 'stroke-dasharray="4 3"'
 
 
 class Check(NamedTuple):
@@ -78,9 +80,8 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         block = check.blocks[place] if place < len(check.blocks) else None
         first, alive = place * size, place < len(held)
         x, y = wide * (first % ROW), 50 + 41.0 * (first // ROW)
-        drawn = [
-            box(x, y, wide * size - 3, 36, OURS, 0, OURS if alive else LINE, "" if alive else 'stroke-dasharray="3 3"')
-        ]
+        look = (OURS, 0, OURS) if alive else (OURS, 0, LINE, 'stroke-dasharray="3 3"')
+        drawn = [box(x, y, wide * size - 3, 36, *look)]
         for at in range(first, first + size):
             left, nth = x + wide * (at - first) + 3, at - check.position
             if at < known:
@@ -88,32 +89,24 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
                 drawn.append(box(left, y + 4, wide - 9, 28, OURS, 0.5 if new else 0.2, OURS if new else "none"))
                 drawn.append(label(left + 3, y + 22, plain(words[at]), 12, INK, wide - 16, BOLD if new else ""))
             elif 0 <= nth < len(check.drafted) and not after:
-                drawn.append(box(left, y + 4, wide - 9, 28, OURS, 0.07, OURS, 'stroke-dasharray="4 3"'))
-                drawn.append(
-                    label(left + 3, y + 22, plain(check.drafted[nth]), 12, SOFT, wide - 16, "font-style:italic")
-                )
+                word = plain(check.drafted[nth])
+                drawn.append(box(left, y + 4, wide - 9, 28, *DRAFTED))
+                drawn.append(label(left + 3, y + 22, word, 12, SOFT, wide - 16, "font-style:italic"))
             elif 0 <= nth < len(check.drafted):
-                look = f"text-decoration:line-through 2px {WRONG}"
-                drawn.append(label(left + 3, y + 15, plain(check.drafted[nth]), 11.5, SOFT, wide - 16, look))
+                drawn.append(label(left + 3, y + 15, plain(check.drafted[nth]), 11.5, SOFT, wide - 16, STRUCK))
             if own and at == known:
                 drawn.append(label(left + 3, y + 31, plain(own), 12, INK, wide - 16, BOLD))
         full = max(0, min(size, known - first))
-        say = (
-            f"block {block}: {full} of {size} slots known" if alive else "given back: it held nothing but wrong guesses"
-        )
-        say = say if block is not None else "a block that the text does not need yet"
+        say = f"block {block}: {full} of {size} slots known"
+        if not alive:
+            unused = "a block that the text does not need yet"
+            say = unused if block is None else "given back: it held nothing but wrong guesses"
         parts.append(linked([f"p{place}"], say, *drawn))
     y = 50 + 41.0 * -(-blocks_for(max(last, len(words)), size) * size // ROW) + 4
-    looks = {
-        "known": (box(0, y, 22, 15, OURS, 0.2), 0),
-        "drafted, not yet checked": (box(90, y, 22, 15, OURS, 0.07, OURS, 'stroke-dasharray="4 3"'), 90),
-        "right, and kept": (box(320, y, 22, 15, OURS, 0.5, OURS), 320),
-        "wrong, and wiped": (
-            label(484, y + 12, "word", 11.5, SOFT, look=f"text-decoration:line-through 2px {WRONG}"),
-            490,
-        ),
-        "the model's own: its slot comes with the next step": (label(660, y + 12, "word", 12, look=BOLD), 668),
-    }
-    for text, (shape, x) in looks.items():
-        parts += [shape, label(x + 29, y + 12, text, 12, SOFT)]
+    parts += legend(
+        0, y, {"known": (OURS, 0.2), "drafted, not yet checked": DRAFTED, "right, and kept": (OURS, 0.5, OURS)}
+    )
+    parts += [label(480, y + 12, "word", 11.5, SOFT, look=STRUCK), label(516, y + 12, "wrong, and wiped", 12, SOFT)]
+    parts += [label(660, y + 12, "word", 12, look=BOLD)]
+    parts += [label(696, y + 12, "the model's own: its slot comes with the next step", 12, SOFT)]
     return svg(1080, y + 22, parts)

@@ -13,7 +13,21 @@ from typing import Any, NamedTuple
 import torch
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, box, label, linked, plain, svg, wide
+from pagedlab.lessons.pictures import (
+    BOLD,
+    INK,
+    LINE,
+    SOFT,
+    block_of_words,
+    box,
+    label,
+    legend,
+    linked,
+    memory,
+    plain,
+    svg,
+    wide,
+)
 from pagedlab.sampling import SamplingParams, probabilities
 
 # Where it stands (column, row), the file that does it, the notebooks that build it.
@@ -221,25 +235,14 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     parts.append(label(lefts[2] + 30, tops[1] - 14, "until it is done", 11, SOFT))
     for station, (column, row, file, built) in STATIONS.items():
         x, top, here, held = lefts[column], tops[row], station == now.station, last.get(station)
-        drawn = [
-            box(
-                x,
-                top,
-                width,
-                high,
-                OURS if here else "var(--well)",
-                0.22 if here else 1,
-                OURS if here else LINE,
-                'stroke-width="2.5"' if here else "",
-            )
-        ]
-        drawn.append(label(x + 10, top + 20, station, 14, look=BOLD))
+        look: tuple[Any, ...] = (OURS, 0.22, OURS, 'stroke-width="2.5"') if here else ("var(--well)", 1, LINE)
+        drawn = [box(x, top, width, high, *look), label(x + 10, top + 20, station, 14, look=BOLD)]
         for i, line in enumerate(held.lines[:4] if held else ["…"]):
             drawn.append(label(x + 10, top + 40 + 16 * i, line, 11.5, INK if here else SOFT, width - 20))
         where = next((n for n in names[at + 1 :] + names[:at] if moments[n].station == station), name)
         say = held.say if held else "It has not been here yet."
-        group = linked([f"s-{station}"], f"{station}: {say} A click takes the request there.", *drawn)
-        parts.append(group.replace("<g ", f'<g data-set="moment={where}" ', 1))
+        say = f"{station}: {say} A click takes the request there."
+        parts.append(linked([f"s-{station}"], say, *drawn, goes=f"moment={where}"))
         links = [(file, f"../pagedlab/{file}"), *((n, f"{NOTEBOOKS[n]}.ipynb") for n in built)]
         left = x + 10.0
         for text, href in links:
@@ -254,35 +257,14 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     wide_ = 1080 / max(6, len(now.table))
     for place, block in enumerate(now.table):
         texts = now.words[place * size : (place + 1) * size]
-        x = wide_ * place
-        drawn = [box(x, y, wide_ - 6, 26, OURS, 0.25, OURS), label(x + 6, y + 17, str(block), 12, look=BOLD)]
-        drawn.append(label(x + 28, y + 17, " ".join(texts), 11.5, INK, wide_ - 40))
-        parts.append(linked([f"b{block}"], f"block {block}: {' '.join(texts)}", *drawn))
+        say = f"block {block}: {' '.join(texts)}"
+        parts.append(block_of_words(wide_ * place, y, wide_ - 6, 26, block, texts, OURS, say))
     if not now.table:
         parts.append(label(0, y + 17, "no block", 12.5))
-    y, wide_ = y + 40, 1080 / len(now.memory)
-    says = {
-        "ours": "this request",
-        "other": "the other text that runs",
-        "kept": "of a text that has ended, still readable",
-        "": "free",
-    }
-    looks = {"ours": (OURS, 0.6), "other": (OTHERS, 0.6), "kept": (NEUTRAL, 0.75), "": ("none", 1.0)}
-    for block, whose in enumerate(now.memory):
-        x = wide_ * block
-        drawn = [box(x, y, wide_ - 4, 22, "var(--well)", 1, LINE), box(x, y, wide_ - 4, 22, *looks[whose])]
-        drawn.append(label(x + 5, y + 15, str(block), 11))
-        parts.append(linked([f"b{block}"], f"block {block}: {says[whose]}", *drawn))
-    x = 0.0
-    for whose, said in (
-        ("ours", "this request"),
-        ("other", "another that runs"),
-        ("kept", "kept for who begins alike"),
-        ("", "free"),
-    ):
-        parts += [
-            box(x, y + 32, 13, 13, looks[whose][0], looks[whose][1], LINE),
-            label(x + 19, y + 43, said, 11.5, SOFT),
-        ]
-        x += 45 + wide(said, 11.5)
-    return svg(1080, y + 50, parts)
+    looks = {"ours": ("this request", OURS), "other": ("another that runs", OTHERS)}
+    looks["kept"] = "kept for who begins alike", NEUTRAL
+    whose = {block: looks[kind] for block, kind in enumerate(now.memory) if kind}
+    owners = {block: (f"b{block}", f"block {block}: {said}", color, 1.0) for block, (said, color) in whose.items()}
+    parts += memory(0, y + 40, 1083, len(now.memory), owners)
+    parts += legend(0, y + 70, {said: (color, 0.7, LINE) for said, color in [*looks.values(), ("free", "none")]})
+    return svg(1080, y + 90, parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
 from typing import Any
@@ -54,10 +54,54 @@ def words(x: float, y: float, texts: Sequence[str], within: float, marked: Colle
     return drawn
 
 
-def linked(link: Iterable[object], say: str, *parts: str) -> str:
-    """Parts that light together with all that share a word of `link`."""
+def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str:
+    """Parts that light together with all that share a word of `link`. goes: "name=value", what a click sets."""
+    goes = f'data-set="{html.escape(goes)}" ' if goes else ""
     shared = html.escape(" ".join(map(str, link)))
-    return f'<g data-link="{shared}" data-say="{html.escape(say)}">{"".join(parts)}</g>'
+    return f'<g {goes}data-link="{shared}" data-say="{html.escape(say)}">{"".join(parts)}</g>'
+
+
+def legend(x: float, y: float, looks: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """What each look of a box stands for, side by side."""
+    parts = []
+    for text, look in looks.items():
+        parts += [box(x, y, 20, 14, *look), label(x + 26, y + 11.5, text, 12, SOFT)]
+        x += 50 + wide(text, 12)
+    return parts
+
+
+def stripes(name: str, color: str, turn: int = 45, share: float = 0, lines: str = "") -> str:
+    """A pattern to fill with as url(#name): stripes in the colour, or that of `lines`, on a share of the colour."""
+    kind = f'width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})"'
+    drawn = f'<path d="M0 0V7" stroke="{lines or color}" stroke-width="3"/>'
+    return f'<defs><pattern id="{name}" {kind}>{box(0, 0, 7, 7, color, share)}{drawn}</pattern></defs>'
+
+
+def block_of_words(
+    x: float, y: float, w: float, h: float, number: int, texts: Sequence[str], color: str, say: str, *marked: int
+) -> str:
+    """A block of a table, with its id and the words in it; those with the numbers `marked` are marked."""
+    middle = y + h / 2 + 5
+    drawn = [box(x, y, w, h, color, 0.22, color), label(x + 7, middle, str(number), 12, look=BOLD)]
+    return linked([f"b{number}"], say, *drawn, *words(x + 29, middle, texts, w - 37, marked))
+
+
+Owner = tuple[str, str, str, float]  # of a block: what it is linked with and says, its colour, how full it is
+
+
+def memory(x: float, y: float, width: float, many: int, owners: Mapping[int, Owner], row: int = 32) -> list[str]:
+    """A pool's blocks, `row` beside each other, 22 pixels a row: in the colour of who has one, as full as it is."""
+    parts, each = list[str](), width / min(many, row)
+    for block in range(many):
+        link, say, color, full = owners.get(block, (f"b{block}", f"block {block}: free", "none", 0))
+        left, top = x + each * (block % row), y + 22 * (block // row)
+        drawn = [
+            box(left, top, each - 3, 19, "var(--well)", 1, LINE),
+            box(left, top, (each - 3) * full, 19, color, 0.7),
+        ]
+        drawn.append(label(left + 4, top + 13.5, str(block), 11, INK if full else SOFT, look=BOLD * bool(full)))
+        parts.append(linked([link], say, *drawn))
+    return parts
 
 
 def wide(text: str, size: float) -> float:
@@ -88,42 +132,33 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
     other story wrote there, and words that come from the other story.
     """
     length = min(len(slots) for _, slots in stories)
-    memory = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}  # the second writes last
-    held = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
-    color = {block: sequence_color(i) for i, block in enumerate(dict.fromkeys(held[0] + held[1]))}
-    lost = {slot for tokens, slots in stories for at, slot in enumerate(slots) if memory[slot] != tokens[at]}
+    held = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}  # the second writes last
+    tables = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
+    color = {block: sequence_color(i) for i, block in enumerate(dict.fromkeys(tables[0] + tables[1]))}
+    lost = {slot for tokens, slots in stories for at, slot in enumerate(slots) if held[slot] != tokens[at]}
     strike, frame = f"text-decoration:line-through 2px {WRONG}", 'stroke-width="2"'
 
     def block(x: float, y: float, number: int, whose: str) -> str:
         slots = range(number * size, (number + 1) * size)
-        texts = [plain(memory[slot]) if slot in memory else "·" for slot in slots]
-        drawn = [
-            box(x, y, 344, 40, color[number], 0.22, color[number]),
-            label(x + 8, y + 25, str(number), 12, look=BOLD),
-        ]
-        drawn += words(x + 30, y + 25, texts, 306, [i for i, slot in enumerate(slots) if slot in lost])
-        return linked([f"b{number}"], f"block {number}, {whose}: {' '.join(texts)}", *drawn)
+        texts = [plain(held[slot]) if slot in held else "·" for slot in slots]
+        say, marked = f"block {number}, {whose}: {' '.join(texts)}", [i for i, slot in enumerate(slots) if slot in lost]
+        return block_of_words(x, y, 344, 40, number, texts, color[number], say, *marked)
 
     parts = [label(368, 16, "In both tables", 15, look=BOLD)]
     said = "The first to write found a block that two tables list, and took a copy. What is shared is only read."
     if lost:
         said = "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past of its own."
-        parts += [
-            label(368, 142, "word", 12, look=strike),
-            label(418, 142, "said, then overwritten in memory", 12, SOFT),
-        ]
-        parts += [
-            box(368, 150, 42, 17, edge=WRONG, look=frame),
-            label(418, 163, "taken from the other story", 12, SOFT),
-        ]
+        parts += [label(368, 142, "word", 12, look=strike), box(368, 150, 42, 17, edge=WRONG, look=frame)]
+        for y, text in ((142, "said, then overwritten in memory"), (163, "taken from the other story")):
+            parts.append(label(418, y, text, 12, SOFT))
     parts += [label(368, 52 + 20 * i, line, 12.5) for i, line in enumerate(wrap(said, 44))]
-    shared = [number for number in held[0] if number in held[1]]
+    shared = [number for number in tables[0] if number in tables[1]]
     parts += [block(368, 182 + 48 * i, number, "in both tables") for i, number in enumerate(shared)]
     for me, (tokens, slots) in enumerate(stories):
         x, y, mine = 736 * me, 52.0, {word for word, _ in _words(right[me][0])}
         others = {word for word, _ in _words(stories[1 - me][0]) if len(word) > 3 or word[:1].isupper()}
         taken = {at for word, places in _words(tokens) if word in others - mine for at in places}
-        table = f"table: {' '.join(map(str, held[me]))}"
+        table = f"table: {' '.join(map(str, tables[me]))}"
         parts += [label(x, 16, f"Story {me}", 15, look=BOLD), label(x + 84, 16, table, 12, SOFT)]
         left: float = x
         for at, (token, slot) in enumerate(zip(tokens, slots, strict=True)):
@@ -133,21 +168,19 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
                 left, y = x, y + 25
             drawn, look = [box(left - 2, y - 14, width + 3, 20, color[slot // size], 0.28)], ""
             say = f"{plain(token)!r} lies in block {slot // size}"
-            if memory[slot] != token:
-                look, say = strike, f"said {plain(token)!r}; memory holds {plain(memory[slot])!r}, of story {1 - me}"
+            if held[slot] != token:
+                look, say = strike, f"said {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}"
             elif at in taken:
                 drawn.append(box(left - 2, y - 14, width + 3, 20, edge=WRONG, look=frame))
                 look, say = BOLD, f"{plain(token)!r} is a word of story {1 - me}; without the accident it is not here"
-            parts.append(
-                linked([f"b{slot // size}"], say, *drawn, label(left, y, plain(token), 12.5, INK, width, look))
-            )
+            drawn.append(label(left, y, plain(token), 12.5, INK, width, look))
+            parts.append(linked([f"b{slot // size}"], say, *drawn))
             left += width
-        own = [number for number in held[me] if number not in shared]
+        own = [number for number in tables[me] if number not in shared]
         parts += [block(x, 182 + 48 * i, number, f"story {me}'s own") for i, number in enumerate(own)]
         if tokens != right[me][0]:
-            apart = next(
-                at for at, pair in enumerate(zip(*(told for told, _ in right), strict=False)) if len({*pair}) > 1
-            )
+            pairs = enumerate(zip(right[0][0], right[1][0], strict=False))
+            apart = next(at for at, (one, other) in pairs if one != other)
             lines = ["With a copy it writes:", *wrap("".join(right[me][0][apart:]).strip(), 46)]
             y = 182 + 48 * len(own) + 16
             parts += [label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)]
@@ -200,61 +233,50 @@ def beam_tree(
             strike = "" if mine else "text-decoration:line-through"
             drawn.append(label(left, y + 4, text, 12, INK if mine else SOFT, chip - 4, strike))
             parts.append(linked([f"b{block}" for block in blocks] or [f"t{t}-{beam}"], say, *drawn))
-    parts += _tables(run[step], ranked[step], [*prompt], len(prompt) + len(run), size, decode, top)
+    texts = [[*prompt, *ids[:-1]] for ids, _ in run[step]]
+    stored = [[plain(decode([token])) for token in ids] for ids in texts]
+    tables = {beam: run[step][beam][1] for beam in ranked[step]}
+    parts += _tables(tables, stored, len(prompt) // size, len(prompt) + len(run), size, top)
     used = {block for _, blocks in run[step] for block in blocks}
-    said = (
-        f"Step {step}: {len(used)} blocks in use; a copy for each beam would take {sum(len(b) for _, b in run[step])}."
-    )
+    copies = sum(len(blocks) for _, blocks in run[step])
+    said = f"Step {step}: {len(used)} blocks in use; a copy for each beam would take {copies}."
     if step:
         gone = [f"beam {beam} is dropped" for beam in range(width) if beam not in parents[-1]]
-        more = [
-            f"beam {beam} goes on {'twice' if n == 2 else f'{n} times'}"
-            for beam, n in Counter(parents[-1]).items()
-            if n > 1
-        ]
+        twice = [(beam, n) for beam, n in Counter(parents[-1]).items() if n > 1]
+        more = [f"beam {beam} goes on {'twice' if n == 2 else f'{n} times'}" for beam, n in twice]
         freed = sorted({block for _, blocks in run[step - 1] for block in blocks} - used)
         said += f" Of the step before, {', '.join(more + gone)}." if gone else " Each beam of the step before goes on."
         said += f" Free again: block {' and '.join(map(str, freed))}." if freed else ""
     parts.append(label(0, 14, said, 12.5, INK, 1080, "font-weight:600"))
-    parts.append(
-        label(0, top + 44 * width + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT)
-    )
-    return svg(1080, top + 44 * width + 16, [*lines, *parts])
+    below = top + 44 * width
+    parts.append(label(0, below + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT))
+    return svg(1080, below + 16, [*lines, *parts])
 
 
 def _tables(
-    beams: Beams,
-    ranked: list[int],
-    prompt: list[int],
-    longest: int,
-    size: int,
-    decode: Callable[[list[int]], str],
-    top: int,
+    tables: dict[int, list[int]], stored: list[list[str]], whole: int, longest: int, size: int, top: int
 ) -> list[str]:
-    """The blocks of beams, a row each, with the words in them; the full blocks of the prompt as one."""
-    whole, parts = len(prompt) // size, list[str]()
-    tables = {beam: beams[beam][1] for beam in ranked}
+    """The blocks of beams, a row each, with the words in them; the `whole` full ones of the prompt as one."""
+    parts = list[str]()
     # Who has a block in common stands together: all its blocks before are common too.
-    order = {(at, block): i for i, beam in reversed([*enumerate(ranked)]) for at, block in enumerate(tables[beam])}
-    ranked = sorted(ranked, key=lambda beam: [order[place] for place in enumerate(tables[beam])])
+    order = {(at, block): i for i, beam in reversed([*enumerate(tables)]) for at, block in enumerate(tables[beam])}
+    ranked = sorted(tables, key=lambda beam: [order[place] for place in enumerate(tables[beam])])
     column = 916 / (-(-longest // size) - whole)
     for at, beam in enumerate(ranked):
-        y, blocks = top + 44 * at, beams[beam][1]
+        y, blocks = top + 44 * at, tables[beam]
         name = [label(0, y + 25, f"beam {beam}", 12.5, look=BOLD), box(58, y + 12, 14, 18, sequence_color(beam), 0.6)]
         parts.append(linked([f"b{block}" for block in blocks], f"beam {beam}: blocks {blocks}"[:-1], *name))
-    first = beams[0][1][:whole]
+    first = tables[0][:whole]
     said = f"blocks {first}: the first {whole * size} tokens of the prompt, for all beams"
     drawn = [box(84, top, 72, 44 * len(ranked) - 6, sequence_color(0), 0.16, LINE), label(90, top + 20, "prompt")]
     drawn += [label(90, top + 38, f"{whole} blocks", 11.5), label(90, top + 56, f"×{len(ranked)}", look=BOLD)]
     parts.append(linked([f"b{block}" for block in first], said, *drawn))
-    for place in range(whole, len(beams[0][1])):
+    for place in range(whole, len(tables[0])):
         x, at = 164 + column * (place - whole), 0
-        for block, rows in Counter(
-            tables[beam][place] for beam in ranked
-        ).items():  # those that share one are neighbours
+        holders = Counter(tables[beam][place] for beam in ranked)  # those that share one are neighbours
+        for block, rows in holders.items():
             mine, y, high = ranked[at : at + rows], top + 44 * at, 44 * rows - 6
-            stored = [*prompt, *beams[mine[0]][0][:-1]][place * size : (place + 1) * size]
-            text, band = " ".join(plain(decode([token])) for token in stored), (column - 6) / rows
+            text, band = " ".join(stored[mine[0]][place * size : (place + 1) * size]), (column - 6) / rows
             drawn = [box(x + band * i, y, band, high, sequence_color(beam), 0.3) for i, beam in enumerate(mine)]
             drawn += [box(x, y, column - 6, high, edge=LINE), label(x + 6, y + 30, text, 12, INK, column - 18)]
             drawn.append(label(x + 6, y + 13, f"{block} ×{rows}" if rows > 1 else f"{block}", 10.5, look=BOLD))
@@ -275,14 +297,9 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
     found, most = (sum(map(int.__eq__, *(p[1] for p in prompts))), max(len(p[1]) for p in prompts))
     said = f"The second prompt has {length} tokens. {found * size} of them stand in the first one's blocks"
     parts = [label(0, 16, f"{said}; {length - found * size} are to be computed.", 14, INK, 1080, "font-weight:600")]
-    x = 0.0
-    for row, text in enumerate(("in both, stored once", "the first's own", "the second's own")):
-        parts += [box(x, 27, 14, 14, sequence_color(row), 0.6), label(x + 20, 39, text, 12, SOFT)]
-        x += 48 + wide(text, 12)
-    parts += [
-        label(x, 39, "≠", 13, WRONG, look=BOLD),
-        label(x + 16, 39, "same words, other past: other name", 12, SOFT),
-    ]
+    whose = ("in both, stored once", "the first's own", "the second's own")
+    parts += legend(0, 27, {text: (sequence_color(row), 0.6) for row, text in enumerate(whose)})
+    parts += [label(524, 39, "≠", 13, WRONG, look=BOLD), label(540, 39, "same words, other past: other name", 12, SOFT)]
     for row, (_, blocks, names) in enumerate(prompts):
         for place in range(found * row, min(len(blocks), 24)):
             both, full = place < found, place < len(names)
@@ -348,21 +365,11 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
         parts.append(box(x, 62 + 29 * at, width, 23, "none", 1, WRONG, 'stroke-width="2" stroke-dasharray="6 4"'))
         x += width - wide(asks, 12) - 8 if width > wide(asks, 12) + 8 else width + 8
         parts.append(label(x, 78 + 29 * at, asks, 12, INK, look=BOLD))
-    stripes = "".join(
-        f'<pattern id="pl-{i}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        f'<path d="M0 0V7" stroke="{sequence_color(i)}" stroke-width="4"/></pattern>'
-        for i in range(7)
-    )
-    x, legend = 52.0, list[str]()
-    for look, text in (
-        (sequence_color(0), "holds a token"),
-        ("url(#pl-0)", "taken, and empty"),
-        ("var(--well)", "free"),
-    ):
-        legend += [box(x, 30, 22, 15, look, 1, LINE), label(x + 28, 42, text, 12, SOFT)]
-        x += 54 + wide(text, 12)
+    parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
+    looks = {"holds a token": sequence_color(0), "taken, and empty": "url(#pl-0)", "free": "var(--well)"}
+    parts += legend(52, 30, {text: (look, 1, LINE) for text, look in looks.items()})
     head = label(52, 18, said, 15, "var(--bad)" if inside < len(requests) else INK, 1028, BOLD)
-    return svg(1080, 66 + 29 * -(-size // row), [f"<defs>{stripes}</defs>", head, *legend, *parts])
+    return svg(1080, 66 + 29 * -(-size // row), [head, *parts])
 
 
 # 02: position, table, slot --------------------------------------------------------------------------------------
@@ -407,10 +414,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
         else:
             color = NEUTRAL if at < 0 and pool.refcount(block) else CARD
             parts += cell(slot, y + 37, slot, "", color, 0.25, 60)
-    x = 0.0
-    for color, text in ((NEUTRAL, "another sequence's"), (CARD, "free")):
-        parts += [box(x + 420, y + 1, 16, 14, color, 0.25, LINE), label(x + 442, y + 13, text, 12, SOFT)]
-        x += 40 + wide(text, 12)
+    parts += legend(420, y + 1, {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)})
     return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)
 
 
@@ -453,7 +457,7 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
         parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, color, look=BOLD)]
         x = 40 + pitch * step
         parts.append(f'<path d="M{x:.1f} {y + 5:.0f}V{y + high + 36:.0f}" stroke="{INK}" stroke-dasharray="3 3"/>')
-        owners = dict[int, tuple[str, str, int, str]]()  # of a block: whose it is, the colour, how full, what it says
+        owners = dict[int, Owner]()
         for row, (name, (start, end)) in enumerate(steps.items()):
             top, color, text = y + 7 + 14 * row, sequence_color(row and 1 + (row - 1) % 6), now[name]
             drawn = [label(0, top + 10, name, 11, SOFT)]
@@ -472,19 +476,10 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
             parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
             for place, block in enumerate(text["blocks"]):
                 held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
-                owners[block] = name, color, len(held), f"block {block}, {name}: {''.join(held)!r}"
-        top, wide_ = y + high + 13, 560 / blocks
-        parts.append(label(0, top + 13, "blocks", 11, SOFT, 36))
-        for block in range(blocks):
-            x = 40 + wide_ * block
-            drawn = [box(x, top, wide_ - 3, 19, "var(--well)", 1, LINE)]
-            if block in owners:
-                name, color, full, say = owners[block]
-                drawn.append(box(x, top, (wide_ - 3) * full / size, 19, color, 0.75))
-                drawn.append(label(x + 4, top + 13.5, str(block), 11, look=BOLD))
-                parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
-            else:
-                parts += drawn
+                say = f"block {block}, {name}: {''.join(held)!r}"
+                owners[block] = f"{title[0]}-{name}", say, color, len(held) / size
+        top = y + high + 13
+        parts += [label(0, top + 13, "blocks", 11, SOFT, 36), *memory(40, top, 560, blocks, owners)]
         parts.append(label(632, top + 13, f"{len(owners)} of {blocks} blocks hold something", 12, SOFT))
         y = top + 42
     axis = y - 9
@@ -524,10 +519,8 @@ def rectangle(run: Sequence[Moment], step: int, questions: Sequence[str], size: 
         drawn = [box(560, y - 12, 520, 36, CARD, 0), label(570, y, shown, 12, SOFT if over else INK, 500)]
         for place, block in enumerate(text["blocks"]):
             x, full = 570 + place * size * unit, min(size, stored - place * size)
-            drawn += [
-                box(x, y + 6, size * unit - 2, 17, CARD, 1, color),
-                box(x, y + 6, full * unit - 2, 17, color, 0.75),
-            ]
+            drawn.append(box(x, y + 6, size * unit - 2, 17, CARD, 1, color))
+            drawn.append(box(x, y + 6, full * unit - 2, 17, color, 0.75))
             drawn.append(label(x + 4, y + 18.5, str(block), 11, look=BOLD))
         if over:
             drawn.append(label(570, y + 19, f"ended with step {ends[name]}; its blocks are free", 11.5, SOFT))
@@ -544,16 +537,6 @@ def rectangle(run: Sequence[Moment], step: int, questions: Sequence[str], size: 
     parts += [label(0, 15, said, 15, look=BOLD), label(0, 42, "An ordinary cache: one rectangle", 13, look=BOLD)]
     parts += [label(570, 42, "The same chats in blocks", 13, look=BOLD), label(0, 61, more, 12, INK, 540)]
     parts.append(label(570, 61, less, 12, INK, 510))
-    x = 0.0
-    for look, share, named in (
-        (sequence_color(0), 0.75, "holds a token"),
-        ("url(#pl-pad)", 1, "padding"),
-        (sequence_color(0), 0.2, "of a chat that has ended"),
-    ):
-        parts += [box(x, 72, 20, 12, look, share, LINE), label(x + 26, 82, named, 12, SOFT)]
-        x += 50 + wide(named, 12)
-    lines = f'<path d="M0 0V6" stroke="{NEUTRAL}" stroke-width="2"/>'
-    pattern = (
-        f'<pattern id="pl-pad" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">{lines}'
-    )
-    return svg(1080, 104 + 40 * len(now), [f"<defs>{pattern}</pattern></defs>", *parts])
+    looks = {"holds a token": (sequence_color(0), 0.75, LINE), "padding": ("url(#pl-pad)", 1, LINE)}
+    parts += legend(0, 71, looks | {"of a chat that has ended": (sequence_color(0), 0.2, LINE)})
+    return svg(1080, 104 + 40 * len(now), [stripes("pl-pad", NEUTRAL), *parts])

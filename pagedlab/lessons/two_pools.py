@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, box, label, linked, plain, svg, words
+from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, block_of_words, box, label, linked, plain, svg
 from pagedlab.sampling import SamplingParams
 
 LAYER = 2  # whose keys are shown
@@ -54,12 +54,8 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         for place, block in enumerate(blocks):
             held = [plain(word) for word in said[place * size : (place + 1) * size]]
             owner[block], x = (row, held), 50 + wide * place
-            drawn = [box(x, y, wide - 6, 27, color, 0.22, color), label(x + 6, y + 18, str(block), 12, look=BOLD)]
-            parts.append(
-                linked(
-                    [f"b{block}"], say(block, row, held, keys, heads), *drawn, *words(x + 28, y + 18, held, wide - 40)
-                )
-            )
+            told = say(block, row, held, keys, heads)
+            parts.append(block_of_words(x, y, wide - 6, 27, block, held, color, told))
     top, left = 28 + 34.0 * len(texts) + 26, 555
     for rank, numbers in enumerate(keys):
         parts.append(label(left * rank, top, f"Pool of rank {rank}", 14, look=BOLD))
@@ -72,9 +68,8 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
                 color = sequence_color(row)
                 drawn += [box(x + 7 * i + 2, y + 20, 5, 8, color, 0.85 if i < len(held) else 0.12) for i in range(size)]
                 drawn.insert(1, box(x, y, 60, 70, color, 0.22, color))
-                drawn += [
-                    label(x + 5, y + 44 + 17 * i, f"{n:+.2f}", 12.5) for i, n in enumerate(pair) if not math.isnan(n)
-                ]
+                written = enumerate(n for n in pair if not math.isnan(n))
+                drawn += [label(x + 5, y + 44 + 17 * i, f"{n:+.2f}", 12.5) for i, n in written]
             drawn.append(label(x + 5, y + 14, str(block), 12, INK if block in owner else SOFT, look=BOLD))
             told = say(block, *owner[block], keys, heads) if block in owner else f"block {block}: free, on every rank"
             parts.append(linked([f"b{block}"], told, *drawn))
