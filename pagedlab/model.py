@@ -28,6 +28,7 @@ from pagedlab.shipped import data_folder
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TINY_MODEL = data_folder("tiny-qwen2")
 FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # what a checkpoint has on the hub
+SILENT = 10**8  # bytes of weights that are read before anybody wonders
 
 
 @dataclass(frozen=True)
@@ -205,9 +206,10 @@ def load_model(
     transformers.AttentionInterface.register("pagedlab", paged_hook)
     source, reason = choose_model(name)
     target, kind = _where_to_run(device, dtype)
-    tokenizer = _read("Tokenizer", source)
     how = {"dtype": kind, "attn_implementation": "pagedlab", "use_safetensors": Path(source).suffix != ".gguf" or None}
-    module, report = _read("ModelForCausalLM", source, **how, ignore_mismatched_sizes=True, output_loading_info=True)
+    how |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    module, report = _read("ModelForCausalLM", source, bar=verbose, **how)
+    tokenizer = _read("Tokenizer", source)  # after the weights: no bar tells of it
     short = Path(source).name if os.path.exists(os.path.expanduser(source)) else source
     model = Model(module, tokenizer, short, reason)
     if problem := _misfit(model, report):
@@ -225,13 +227,20 @@ def read_config(source: str) -> Any:
     return _read("Config", source)
 
 
-def _read(kind: str, source: str, **options: Any) -> Any:
-    """What one of transformers' Auto classes reads, without its reports; all that it raises becomes `ValueError`."""
+def _read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
+    """What one of transformers' Auto classes reads, without its reports; all that it raises becomes `ValueError`.
+
+    bar: show its bar of the weights, if they are large and somebody looks; it goes when it is full.
+    """
     import transformers
     from transformers.utils import logging
 
-    where, bars, level = _locate(source), logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
+    where = _locate(source)
+    weights = Path(where["pretrained_model_name_or_path"]).glob("*.safetensors")
+    size = sum(file.stat().st_size for file in weights if file.is_file())
+    look = {"leave": False, "disable": None if bar and size > SILENT else True}
+    hook = logging.set_tqdm_hook(lambda new_bar, args, named: new_bar(*args, **named | look))
+    level = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
         return getattr(transformers, f"Auto{kind}").from_pretrained(**where, **options)
@@ -240,7 +249,7 @@ def _read(kind: str, source: str, **options: Any) -> Any:
         raise ValueError(f"cannot load {what}, fetch it again or name another: {in_short(error)}") from None
     finally:
         logging.set_verbosity(level)
-        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
+        logging.set_tqdm_hook(hook)
 
 
 def _locate(source: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tqdm import tqdm
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.attention import BACKENDS
@@ -195,6 +198,23 @@ def test_the_whole_way_behind_a_silent_hub(tmp_path: Path) -> None:
         silent.settimeout(0)
         with pytest.raises(BlockingIOError):  # nobody has called
             silent.accept()
+
+
+def test_large_weights_draw_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils import logging
+
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(logging.tqdm_lib, "tqdm", partial(tqdm, file=screen, mininterval=0))
+    load_model(TINY_MODEL)
+    monkeypatch.setattr("pagedlab.model.SILENT", 0)
+    load_model(TINY_MODEL, verbose=False)
+    assert screen.getvalue() == ""
+    load_model(TINY_MODEL)
+    drawn = screen.getvalue()
+    assert "Loading weights: 100%" in drawn
+    assert drawn.rsplit("\r", 2)[1].strip() == "", "it is wiped"
+    assert logging.set_tqdm_hook(None) is None
 
 
 def test_one_line_says_which_and_why(tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
