@@ -112,7 +112,7 @@ room; if another sequence reads that block too, the block is copied first`)}
             <label><span class="pl-step">${position}</span><input type="range" class="pl-scrubber" aria-label="step"
               min="${floor}" max="${Math.max(floor + 1, steps)}" aria-valuetext="${position}"></label>
             <p class="pl-calls">${[...calls.slice(0, 6), ...(calls.length > 6 ? ["…"] : [])].join(" · ")}</p>
-            <ol class="pl-log">${log.map(logEntry)}</ol></div>
+            <ol class="pl-log" tabindex="0" aria-label="steps so far">${log.map(logEntry)}</ol></div>
         </div>
       </div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`);

@@ -215,7 +215,7 @@ function renderStage({ model, el: host, moved = () => {} }) {
       return { class: `ps-text ps-${text.state}`, style: `--c: ${color}`, "data-text": text.name, inside: html`
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATES[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${runs(text).slice(-tail).map(run)}</p>` };
+        <p class="ps-words" tabindex="0">${runs(text).slice(-tail).map(run)}</p>` };
     });
     for (const words of all(".ps-words")) {
       if (words.seen !== words.textContent.length) words.scrollTop = 1e6; // the end of what is written stays in view
