@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from ipython_pygments_lexers import IPython3Lexer
@@ -47,6 +48,7 @@ html_copy_source = False
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_extra_path = []
 LIVE = ROOT / "build" / "live"  # where `make lite` builds
 if LIVE.is_dir():
@@ -61,7 +63,14 @@ def visit_math(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> 
     raise nodes.SkipNode
 
 
+def level_captions(_: Sphinx, page: str, template: str, context: dict[str, Any], *__: Any) -> None:
+    """The theme's captions say that they are headings, and not of which level."""
+    if tree := context.get("furo_navigation_tree"):
+        context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_lexer("python", IPython3Lexer)  # cells may have magics
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("html-page-context", level_captions, priority=900)  # after the theme, which makes the tree
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,8 +5,15 @@ const load = async (name) => (await fetch(name)).json();
 const page = (values) => ({ get: (name) => values[name], set() {}, save_changes() {}, off() {}, on() {}, send() {} });
 const at = (id) => document.getElementById(id);
 
+// Who cannot see it hears who comes and who ends, and not every word; once it is paused, the stage speaks itself.
+function moved() {
+  queueMicrotask(() => {
+    const [line] = at("stage").getElementsByClassName("pl-prompt");
+    if (/ in\b| ends?,/.test(line.textContent)) at("heard").textContent = line.textContent;
+  });
+}
 load("three_answers.json").then((recorded) => {
-  stage.render({ model: page({ recorded, step: -1, live: false }), el: at("stage") });
+  stage.render({ model: page({ recorded, step: -1, live: false }), el: at("stage"), moved });
 });
 
 // ---- the real pagedlab, in the browser
@@ -58,18 +65,26 @@ function show(snapshot) {
   shown = JSON.parse(snapshot);
   listeners["change:state"]?.();
   const colors = Object.fromEntries(shown.state.tables.map(({ name, color }) => [name, color]));
+  const focused = document.activeElement?.dataset.teller, foreign = [];
   at("told").replaceChildren(...shown.texts.map(([name, words]) => {
-    const p = document.createElement("p");
+    const p = document.createElement("p"), write = document.createElement("button");
     p.style.setProperty("--c", colors[name]);
     p.append(Object.assign(document.createElement("b"), { textContent: `${name}: ` }));
     for (const [word, block, right] of words) {
-      const span = document.createElement("span");
+      const span = p.appendChild(document.createElement("span"));
       span.textContent = word;
       if (!right) Object.assign(span, { className: "wrong", title: `block ${block}: somebody else wrote this` });
-      p.append(span);
     }
+    const wrong = words.filter(([, , right]) => !right).map(([word]) => word).join("").trim();
+    if (wrong) foreign.push(`${name} reads “${wrong}”, which it never wrote.`);
+    Object.assign(write, { type: "button", textContent: "write", onclick: () => model.send({ op: "write", sequence: name, n: null }) });
+    write.dataset.teller = name;
+    write.setAttribute("aria-label", `${name} writes its next word`);
+    p.append(" ", write);
     return p;
   }));
+  if (focused) at("told").querySelector(`[data-teller="${focused}"]`)?.focus();
+  at("progress").textContent = foreign.join(" ");
 }
 
 async function fork() {
@@ -86,7 +101,8 @@ async function fork() {
     show(JSON.stringify(shown));
     at("told").hidden = at("switch").hidden = false;
     at("fork").textContent = "Start over";
-    at("progress").textContent = first ? "This is pagedlab itself, running here." : "";
+    at("progress").textContent = first ? "This is pagedlab itself, running here."
+      : `From the beginning: who writes ${at("forget").checked ? "forgets to copy" : "copies what is shared"}.`;
   } catch (error) {
     python = null;
     at("progress").textContent = `Python did not come: ${error.message}`;
