@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,21 +47,9 @@ STATE = """() => {
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
-    why = browser.missing()
-    if why and not os.environ.get("PAGEDLAB_REQUIRE_BROWSER"):
-        pytest.skip(why)
-    assert not why, why
-    root = tmp_path_factory.mktemp("lab")
-    browser.write_notebook(root / "widgets.ipynb", CELLS)
-    (root / "notebooks").symlink_to(browser.REPO / "notebooks")
-    with browser.jupyter_lab(root) as lab:
-        yield lab
-
-
-@pytest.fixture(scope="module")
 def page(lab: browser.Lab) -> Iterator[Any]:
-    with lab.notebook("widgets.ipynb") as page:
+    browser.write_notebook(lab.root / "explore.ipynb", CELLS)
+    with lab.notebook("explore.ipynb") as page:
         browser.run_all(page)
         assert browser.cell_errors(page) == []
         page.locator(".pq-root").wait_for()

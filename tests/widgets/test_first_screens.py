@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import browser
@@ -53,18 +51,6 @@ MOVES: dict[str, tuple[Any, str, str]] = {
 
 
 LINKED = {*MOVES} - {"10_serving_qwen", "12_speculative_decoding"}  # where the last part has others that light with it
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
-    why = browser.missing()
-    if why and not os.environ.get("PAGEDLAB_REQUIRE_BROWSER"):
-        pytest.skip(why)
-    assert not why, why
-    root = tmp_path_factory.mktemp("lab")
-    (root / "notebooks").symlink_to(browser.REPO / "notebooks")
-    with browser.jupyter_lab(root) as lab:
-        yield lab
 
 
 @pytest.mark.parametrize("name", MOVES)
