@@ -5,7 +5,8 @@ that sees only what the blocks hold: each slot stores its token, and the next to
 it, read through the block table. So whoever reads a block that is not its own, or was never computed, writes other
 words.
 
-PAGEDLAB_OPERATIONS=12000 tries that many interrupts; `make test` has time for a few hundred.
+PAGEDLAB_OPERATIONS=12000 tries that many interrupts, a tenth of it with more signals behind each, and 300 showers; -s
+prints what was counted. `make test` has time for a few hundred.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ import torch
 from conftest import LONG_RUN, OPERATIONS
 
 import pagedlab
-from pagedlab import LLM, BlockPool, BlockTable, Completion, SamplingParams
+from pagedlab import LLM, BlockPool, BlockTable, Completion, SamplingParams, interrupts
 from pagedlab.batch import Batch
 from pagedlab.interrupts import Held, LetThrough, atomic
 from pagedlab.model import Model
@@ -146,73 +148,127 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[LLM], Any]]] = {
 }
 
 
+Place = tuple[str, int]  # file and line
+
+
+def moments(llm: LLM, scenario: Callable[[LLM], Any], expected: Any) -> list[tuple[Place, int]]:
+    """Lines of the bookkeeping that the scenario runs, with the times to interrupt them at."""
+    runs: Counter[Place] = Counter()
+    with at_each_line(lambda place: runs.update([place])):
+        assert scenario(llm) == expected
+    some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
+    return [(place, nth) for place, times in some.items() for nth in times]
+
+
+def interrupted(
+    llm: LLM, scenario: Callable[[LLM], Any], expected: Any, moment: tuple[Place, int], then: Callable[[Place], object]
+) -> bool:
+    """SIGINT at this moment, `then` at each line after it; whether it came out. Afterwards all must be as before."""
+    (place, nth), seen = moment, 0
+
+    def event(now: Place) -> None:
+        nonlocal seen
+        if seen == nth:
+            then(now)
+        elif now == place:
+            seen += 1
+            if seen == nth:
+                signal.raise_signal(signal.SIGINT)
+
+    where, came_out = f"{Path(place[0]).name}:{place[1]}, time {nth}", False
+    try:
+        with at_each_line(event):
+            assert scenario(llm) == expected, where
+    except KeyboardInterrupt:
+        came_out = True
+    except AssertionError as error:
+        raise AssertionError(f"after an interrupt at {where}") from error
+    sys.settrace(None)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, where
+    assert scenario(llm) == expected, where  # nothing foreign is found, and nothing is missing
+    while llm.num_unfinished:  # of `add`s whose number was lost
+        llm.step()
+    assert isinstance(llm.pool, BlockPool)
+    llm.pool.check([])
+    assert llm.pool.num_used == 0, where
+    return came_out
+
+
 @LONG_RUN
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_interrupt_at_any_line(tiny: Model, name: str, seed: int) -> None:
     options, scenario = SCENARIOS[name]
-    rng = random.Random(seed)
     expected = scenario(toy(tiny, **options))
-    runs: Counter[tuple[str, int]] = Counter()
-    with at_each_line(lambda place: runs.update([place])):
-        assert scenario(toy(tiny, **options)) == expected
-    some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
-    moments = [(place, nth) for place, times in some.items() for nth in times]
-    interrupted = 0
-    for place, nth in rng.sample(moments, min(EACH, len(moments))):
-        llm, seen = toy(tiny, **options), Counter[tuple[str, int]]()
-
-        def event(now: tuple[str, int], place: Any = place, nth: int = nth, seen: Any = seen) -> None:
-            seen[now] += now == place
-            if now == place and seen[now] == nth:
-                signal.raise_signal(signal.SIGINT)
-
-        where = f"{Path(place[0]).name}:{place[1]}, time {nth}"
-        try:
-            with at_each_line(event):
-                assert scenario(llm) == expected, where
-        except KeyboardInterrupt:
-            interrupted += 1
-        except AssertionError as error:
-            raise AssertionError(f"after an interrupt at {where}") from error
-        sys.settrace(None)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, where
-        assert scenario(llm) == expected, where  # nothing foreign is found, and nothing is missing
-        while llm.num_unfinished:  # of `add`s whose number was lost
-            llm.step()
-        assert isinstance(llm.pool, BlockPool)
-        llm.pool.check([])
-        assert llm.pool.num_used == 0, where
-    assert interrupted > 0 or name == "step by step"
+    some = moments(toy(tiny, **options), scenario, expected)
+    chosen = random.Random(seed).sample(some, min(EACH, len(some)))
+    came_out = [interrupted(toy(tiny, **options), scenario, expected, one, lambda _: None) for one in chosen]
+    assert any(came_out) or name == "step by step"
 
 
 @LONG_RUN
-def test_many_signals_in_a_row(tiny: Model, seed: int) -> None:
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_more_signals_while_one_is_held_back(tiny: Model, name: str, seed: int) -> None:
+    """Up to five more after the first: before it is raised, in the lines that raise it, and in what it passes."""
+    options, scenario = SCENARIOS[name]
+    rng, counts = random.Random(seed), Counter[str]()
+    expected = scenario(toy(tiny, **options))
+    some = moments(toy(tiny, **options), scenario, expected)
+    while counts["interrupts"] < -(-EACH // 10):
+        more, deliverer, chance = 0, rng.random() < 0.5, rng.choice([0.01, 0.3])
+
+        def then(now: Place, deliverer: bool = deliverer, chance: float = chance) -> None:
+            nonlocal more
+            delivers = now[0] == interrupts.__file__
+            if more < 5 and rng.random() < (0.3 * delivers if deliverer else chance):
+                more += 1
+                counts["raising it" if delivers else "held" if interrupts._main.came else "passing"] += 1
+                signal.raise_signal(signal.SIGINT)
+
+        interrupted(toy(tiny, **options), scenario, expected, rng.choice(some), then)
+        counts["interrupts"] += more > 0  # where it was raised at once the tracer is gone, and none came
+    print(name, dict(counts))
+
+
+@LONG_RUN
+def test_many_signals_in_a_row(tiny: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that sends SIGINT again and again, while the same texts are asked for until they come through."""
-    rng = random.Random(seed)
-    llm = toy(tiny)
-    expected = SCENARIOS["samples"][1](toy(tiny))
+    rng, counts, note = random.Random(seed), Counter[str](), interrupts._note
+
+    def counted(number: int, frame: Any) -> None:
+        counts["while one was held"] += interrupts._main.came
+        note(number, frame)
+
+    monkeypatch.setattr(interrupts, "_note", counted)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # or the main thread would hear of three signals as one
     for _ in range((OPERATIONS or 200) // 40):
-        stop = Event()
+        options, scenario = SCENARIOS[rng.choice([name for name in SCENARIOS if name != "step by step"])]
+        llm, expected, stop = toy(tiny, **options), scenario(toy(tiny, **options)), Event()
 
         def shower(stop: Event = stop, pause: float = rng.uniform(0.0001, 0.004)) -> None:
             while not stop.wait(pause):
-                signal.raise_signal(signal.SIGINT)  # Python hands it to the main thread
+                for _ in range(rng.choice([1, 1, 3])):
+                    counts["signals"] += 1
+                    signal.raise_signal(signal.SIGINT)  # Python hands it to the main thread
+                    time.sleep(0)
 
         thread = Thread(target=shower, daemon=True)
         try:
             thread.start()
             for _ in range(20):
                 with suppress(KeyboardInterrupt):
-                    assert SCENARIOS["samples"][1](llm) == expected
+                    assert scenario(llm) == expected
         except KeyboardInterrupt:
             pass
         while thread.is_alive():
             with suppress(KeyboardInterrupt):
                 stop.set()
                 thread.join()
-        assert SCENARIOS["samples"][1](llm) == expected
+        assert scenario(llm) == expected
         assert llm.pool.num_used == 0
         assert llm.num_unfinished == 0
+    sys.setswitchinterval(before)
+    print(dict(counts))
 
 
 @pytest.mark.parametrize("verb", ["allocate", "share", "fork", "match"])
