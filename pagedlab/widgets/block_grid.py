@@ -12,21 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import anywidget
 import traitlets
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
 from pagedlab.lessons.memory import MODELS
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.page import Page, script, style
 from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.session import Session
 
 LOG_WINDOW = 60  # entries of the log that travel with a state
 
 
-class BlockPoolWidget(anywidget.AnyWidget):
+class BlockPoolWidget(Page):
     """A block pool to click on.
 
     pool       an instance with BlockPool's verbs, fresh, or a class called as `pool(num_blocks, block_size)`
@@ -130,14 +129,6 @@ class BlockPoolWidget(anywidget.AnyWidget):
     def picture(self) -> Picture:
         """The present state as a PNG and as text, for places where no widget runs."""
         return Picture(self.state)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}: {self.picture().headline()}"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        still, size = self.picture()._repr_mimebundle_()
-        return {**live, **still}, {**metadata, **size}
 
     # ------------------------------------------------------------------ page and Python
 

@@ -2,16 +2,16 @@
 // before this.
 
 function render({ model, el }) {
-  const root = makeRoot("a drawing with controls"), controls = model.get("controls"), caption = model.get("caption");
-  let { number, at } = model.get("asked"), waiting = false, wanted = null, timer = 0, playing = 0, stopped = null, pointed = null;
+  const root = makeRoot("a drawing with controls"), caption = model.get("caption");
+  let { number, at } = model.get("asked"), controls = model.get("controls"), waiting = false, wanted = null, timer = 0, playing = 0, stopped = null, pointed = null;
 
   root.className = "pl-root px-root";
   root.innerHTML = escape(html`<div class="px-controls">${controls.map(({ name, kind, options }) => html`
     <label class="px-${kind}"><span>${name.replaceAll("_", " ")}</span>
       ${kind === "text" ? html`<input type="text" data-name="${name}" spellcheck="false">`
         : kind === "switch" ? html`<input type="checkbox" role="switch" data-name="${name}">`
-        : html`<input type="range" class="pl-scrubber" data-name="${name}" max="${options.length - 1}"><output></output>`}
-    </label>${options.length > 9 ? html`<button class="pl-button" data-play="${name}" aria-label="play">▶</button>` : ""}`)}
+        : html`<input type="range" class="pl-scrubber" data-name="${name}"><output></output>`}
+    </label>${kind === "slider" ? html`<button class="pl-button" data-play="${name}" aria-label="play">▶</button>` : ""}`)}
     <span class="px-busy" role="status"></span></div><div class="px-picture"></div>
     <p class="px-say" aria-live="polite">${caption}</p>`);
   const [picture, say, busy] = [".px-picture", ".px-say", ".px-busy"].map((css) => root.querySelector(css));
@@ -21,6 +21,10 @@ function render({ model, el }) {
   function place() {
     for (const { name, kind, options } of controls) {
       const input = root.querySelector(`[data-name="${name}"]`);
+      if (kind === "slider") {
+        input.max = options.length - 1;
+        root.querySelector(`[data-play="${name}"]`).hidden = options.length < 10;
+      }
       if (kind === "switch") input.checked = at[name];
       else if (input.value !== String(at[name])) input.value = at[name];
       if (kind !== "slider") continue;
@@ -112,6 +116,7 @@ function render({ model, el }) {
   function moved() { // from Python, or in another view
     if (model.get("asked").number <= number) return;
     ({ number, at } = model.get("asked"));
+    controls = model.get("controls");
     place();
   }
 

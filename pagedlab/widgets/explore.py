@@ -16,17 +16,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import anywidget
 import traitlets
 
 from pagedlab.lessons.colors import INK
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.page import Page, png, script, style
 
+ONLY_LIVE = r'<rect[^>]* fill-opacity="0" stroke="none" */>| data-\w+="[^"]*"| fill-opacity="1"| stroke="none"'
 # The theme's colours where there is no theme.
 LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
 
 
-class Explorer(anywidget.AnyWidget):
+class Explorer(Page):
     """Controls above what `draw` returns for them; `values` tells how they stand, `set` moves them."""
 
     _esm: Any = script("explore")
@@ -37,7 +37,15 @@ class Explorer(anywidget.AnyWidget):
     drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
     def __init__(self, draw: Callable[..., Any], caption: str = "", **controls: Any) -> None:
-        self._draw, self._options, kinds, at = draw, dict[str, list[Any]](), [], {}
+        self._draw, self._options = draw, dict[str, list[Any]]()
+        super().__init__(caption=caption, asked={"number": -1, "at": {}})
+        self.offer(**controls)
+        self._redraw()
+        self.observe(self._answer, names="asked")
+
+    def offer(self, **controls: Any) -> None:
+        """Give the controls that there were at first other options and values."""
+        kinds, at = [], {}
         for name, given in controls.items():
             kind = {str: "text", bool: "switch"}.get(type(given), "slider")
             if kind == "slider":
@@ -45,9 +53,8 @@ class Explorer(anywidget.AnyWidget):
             at[name] = given
             said = [f"{option:,}" if type(option) is int else str(option) for option in self._options.get(name, ())]
             kinds.append({"name": name, "kind": kind, "options": said})
-        super().__init__(caption=caption, controls=kinds, asked={"number": 0, "at": at})
-        self._redraw()
-        self.observe(self._answer, names="asked")
+        with self.hold_sync():
+            self.controls, self.asked = kinds, {"number": self.asked["number"] + 1, "at": at}
 
     @property
     def values(self) -> dict[str, Any]:
@@ -73,36 +80,28 @@ class Explorer(anywidget.AnyWidget):
             import matplotlib.pyplot as plt
 
             plt.close(page)  # otherwise the notebook shows it a second time
-            page = self._saved("svg", transparent=True).decode()
-            page = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", page, flags=re.DOTALL)
+            page.savefig(file := io.StringIO(), format="svg", transparent=True)
+            page = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
             page = re.sub(INK, "var(--soft)", page, flags=re.IGNORECASE)
         self.drawn = {"number": number, "html": page}
-
-    def _saved(self, form: str, **options: Any) -> bytes:
-        file = io.BytesIO()
-        self._shown.savefig(file, format=form, dpi=192, **options)
-        return file.getvalue()
 
     def __repr__(self) -> str:
         now = ", ".join(f"{name} = {value}" for name, value in self.values.items())
         return f"A drawing to move when the notebook runs, here for {now}"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+    def still(self) -> Any:
         if not isinstance(self._shown, str):
             width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
-            metadata = {**metadata, "image/png": {"width": width, "height": height}}
-            still = {"image/png": base64.b64encode(self._saved("png", facecolor="white")).decode()}
-        else:
-            page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], self._shown).strip()
-            svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
-            if page.startswith("<svg"):  # as an image in HTML too, which JupyterLab shows before it trusts a notebook
-                data = base64.b64encode(svg.encode()).decode()
-                shown = f'<img alt="{html.escape(repr(self))}" src="data:image/svg+xml;base64,{data}">'
-                still = {"image/svg+xml": svg, "text/html": shown}
-            else:
-                still = {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}
-        return {**live, "text/plain": repr(self), **still}, metadata
+            sizes = {"image/png": {"width": width, "height": height}}
+            return {"image/png": png(self._shown, facecolor="white")}, sizes
+        page = re.sub(ONLY_LIVE, "", self._shown)
+        page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], page).strip()
+        svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
+        if not page.startswith("<svg"):
+            return {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}, {}
+        data = base64.b64encode(svg.encode()).decode()  # HTML is what JupyterLab shows before it trusts a notebook
+        shown = f'<img alt="{html.escape(repr(self))}" src="data:image/svg+xml;base64,{data}">'
+        return {"image/svg+xml": svg, "text/html": shown}, {}
 
 
 def _with_ground(tag: re.Match[str]) -> str:

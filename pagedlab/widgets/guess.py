@@ -5,18 +5,15 @@ Until the reader has guessed or says "show me", the truth is not on the page; wh
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import math
 from contextlib import suppress
 from typing import Any
 
-import anywidget
 import traitlets
 from IPython.display import display
 
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.page import Page, png, script, style
 
 
 def parse(text: str) -> float | None:
@@ -28,7 +25,7 @@ def parse(text: str) -> float | None:
     return None
 
 
-class Guess(anywidget.AnyWidget):
+class Guess(Page):
     """A question with an input box, made and shown by `guess`. With a truth it is what `reveal` returns."""
 
     _esm: Any = script("guess")
@@ -78,13 +75,12 @@ class Guess(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"Guess: {self.question} ({'the answer is folded away' if self.reveals else self.unit or 'a number'})"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+    def still(self) -> Any:
         stored = f"<p><b>Guess:</b> {html.escape(self.question)}</p>"
         if self.reveals:
             answer = f"<p>{html.escape(self.question)} <b>{self._say(self.truth)}</b></p>{self._evidence}"
             stored = f"<details><summary>The answer</summary>{answer}</details>"
-        return {**live, "text/plain": repr(self), "text/html": stored}, metadata
+        return {"text/html": stored}, {}
 
 
 def _as_html(evidence: Any) -> str:
@@ -94,9 +90,7 @@ def _as_html(evidence: Any) -> str:
     import matplotlib.pyplot as plt
 
     plt.close(evidence)  # otherwise the notebook shows it a second time
-    evidence.savefig(file := io.BytesIO(), format="png", dpi=192)
-    picture = base64.b64encode(file.getvalue()).decode()
-    return f'<img width="{int(96 * evidence.get_size_inches()[0])}" alt="" src="data:image/png;base64,{picture}">'
+    return f'<img width="{int(96 * evidence.get_size_inches()[0])}" alt="" src="data:image/png;base64,{png(evidence)}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:

@@ -6,7 +6,6 @@ import io
 import re
 from base64 import b64encode
 from functools import cache
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -152,85 +151,6 @@ def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
     return lines[-most:]
 
 
-class TimelinePicture(Picture):
-    """A still of a timeline's `state`: rows in colours, patterns and letters, and the tokens of each step.
-
-    Below it, if there are any, the `blocks` of one step, in the state of a block grid.
-    """
-
-    def __init__(self, state: dict[str, Any], blocks: dict[str, Any] | None = None) -> None:
-        super().__init__(state)
-        self.blocks = blocks
-        there = {letter for row in state["rows"] for letter in row["kinds"]}
-        self._kinds = {kind["letter"]: kind for kind in state["kinds"] if kind["letter"] in there}
-
-    def headline(self) -> str:
-        """The figures in one line."""
-        return self.state["headline"] + self.state["hidden"]
-
-    def text(self) -> str:
-        """The headline, and each row as letters with a bar where it ends."""
-        rows = self.state["rows"]
-        names = max((len(row["name"]) for row in rows), default=0)
-        lines = [self.headline(), ", ".join(f"{letter} {kind['name']}" for letter, kind in self._kinds.items())]
-        for row in rows:
-            lines.append(f"{row['name']:>{names}}  {' ' * (row['first'] - 1)}{row['kinds']}{'|' if row['end'] else ''}")
-        if self.blocks:
-            lines.append(f"Step {self.blocks['engine_steps']}: {Picture(self.blocks).text()}")
-        return "\n".join(filter(None, lines))
-
-    def image(self) -> Image.Image:
-        """The drawing, with `SCALE` pixels to one of the page."""
-        timeline = self._timeline()
-        if not self.blocks:
-            return timeline
-        blocks, top = Picture(self.blocks).image(), timeline.height + 4 * SCALE
-        both = Image.new("RGBA", (max(timeline.width, blocks.width), top + blocks.height))
-        both.paste(timeline)
-        both.paste(blocks, (0, top))
-        return both
-
-    def _timeline(self) -> Image.Image:
-        steps, rows, batches = self.state["steps"], self.state["rows"], self.state["batches"]
-        cell = max(1.0, min(24.0, 820 * SCALE // max(1, steps) / SCALE))  # one step
-        pitch, left, top = 22 if len(rows) <= 24 else 14, 66, 74
-        bottom = top + pitch * len(rows) + 44
-        canvas = Canvas(max(round(left + cell * steps) + 10, 770) + MARGIN, bottom + 28)
-        canvas.write(MARGIN, MARGIN, self.headline(), 12.5, INK)
-        x: float = MARGIN
-        for kind in self._kinds.values():
-            canvas.run(kind, x, MARGIN + 24, 24, 18, 24)
-            canvas.write(x + 30, MARGIN + 33, kind["name"], 11.5, SOFT, "lm")
-            x += 52 + 6.5 * len(kind["name"])
-        canvas.box(x, MARGIN + 23, 3, 20, INK)
-        canvas.write(x + 9, MARGIN + 33, "finished", 11.5, SOFT, "lm")
-        for number, row in enumerate(rows):
-            x, y = left + cell * (row["first"] - 1), top + pitch * number
-            canvas.box(MARGIN, y + 2, pitch - 8, pitch - 8, row["color"], row["pattern"])
-            canvas.write(MARGIN + pitch - 2, y + pitch / 2 - 2, row["name"], 11 if pitch > 20 else 9, INK, "lm")
-            for letter, cells in groupby(row["kinds"]):
-                canvas.run(self._kinds[letter], x, y, width := cell * len(list(cells)), pitch - 4, cell)
-                x += width
-            if row["end"]:
-                canvas.box(x - 1, y - 1, 3, pitch - 2, INK)
-        # Tokens computed in each step, stacked by kind, over an axis of steps.
-        most = max((sum(batch.values()) for batch in batches), default=0) or 1
-        for step, batch in enumerate(batches):
-            y = bottom
-            for letter, kind in self._kinds.items():
-                y -= (size := 36 * batch.get(letter, 0) / most)
-                canvas.box(left + cell * step, y, max(0.5, cell - (cell > 4)), size, kind["color"])
-        canvas.write(MARGIN, bottom - 18, "tokens", 11, SOFT, "lm")
-        canvas.write(left - 4, bottom - 36, str(most), 9, SOFT, "rt")
-        canvas.write(MARGIN, bottom + 4, "step", 11, SOFT, "lt")
-        every = next((n for n in (1, 2, 5, 10, 20, 50, 100, 200) if n * cell >= 28), 500)
-        for step in range(every, steps + 1, every):
-            canvas.write(left + cell * (step - 0.5), bottom + 4, str(step), 9, SOFT, "mt")
-        if self.blocks:
-            canvas.box(left + cell * (self.blocks["engine_steps"] - 1), bottom + 1, max(3, cell), 3, INK)
-        return canvas.image
-
-
 class Canvas:
     """A card to draw on with Pillow, in pixels of the page."""
 
@@ -257,14 +177,6 @@ class Canvas:
         face = 255 - share * (255 - np.array(ImageColor.getrgb(color)))
         pixels = np.where(inked[..., None], 0.62 * face, face).astype(np.uint8)
         self.image.paste(Image.fromarray(pixels), (left, top))
-
-    def run(self, kind: dict[str, Any], x: float, y: float, width: float, height: float, cell: float) -> None:
-        """Neighbouring cells of one kind, with their letter where there is room."""
-        self.box(x, y, width, height, kind["color"], kind["pattern"], 0.3 if kind["pale"] else 1)
-        for i in range(1, round(width / cell) if cell >= 6 else 0):
-            self.box(x + cell * i - 0.5, y, 0.5, height, CARD)
-        if width >= 8 and height >= 14:
-            self.write(x + min(width, max(cell, 14)) / 2, y + height / 2, kind["letter"], 9.5, INK, "mm", CARD)
 
 
 font = cache(ImageFont.load_default)

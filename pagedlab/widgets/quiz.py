@@ -6,14 +6,13 @@ import html
 import re
 from typing import Any
 
-import anywidget
 import traitlets
 
 from pagedlab.lessons.quiz import Question, quiz_of
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.page import Page, script, style
 
 
-class Quiz(anywidget.AnyWidget):
+class Quiz(Page):
     """Shows a notebook's questions, e.g. `Quiz("02")`. What is stored in the notebook unfolds without a script.
 
     chosen  the number of the answer that is unfolded for each question, None where none is
@@ -36,9 +35,8 @@ class Quiz(anywidget.AnyWidget):
             lines += [f"   {letter}) {answer.text}" for letter, answer in zip("abcd", question.answers, strict=False)]
         return "\n".join(lines)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**live, "text/plain": repr(self), "text/html": self.page}, metadata
+    def still(self) -> Any:
+        return {"text/html": self.page}, {}
 
 
 def _box(number: int, question: Question) -> str:

@@ -55,8 +55,7 @@ function replay(recording) {
   };
 }
 
-// moved: is told of every step that the page goes to by itself
-function renderStage({ model, el: host, moved = () => {} }) {
+function renderStage({ model, el: host }) {
   const root = makeRoot("what the engine did, step by step"), keepTabStops = roving(root);
   const find = (css) => root.querySelector(css), all = (css) => root.querySelectorAll(css);
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -84,7 +83,6 @@ function renderStage({ model, el: host, moved = () => {} }) {
     at = Math.max(0, Math.min(end(), step));
     before = state?.at === at - 1 ? state : at ? film.state(at - 1) : null;
     state = film.state(at);
-    moved(at);
     paint();
     if (playing && rate <= 8 && !still) drop();
   }

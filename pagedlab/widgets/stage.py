@@ -12,11 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
-from IPython.display import display
 
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.page import Page, script, style
 from pagedlab.widgets.picture import Picture, StagePicture
 from pagedlab.widgets.recording import Recorder, Replay, load
 
@@ -24,7 +22,7 @@ INTERVAL = 0.1  # seconds between two messages to the page
 BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
 
 
-class Stage(anywidget.AnyWidget):
+class Stage(Page):
     """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
 
     source  an engine, as for `recording.Recorder`; a recording; or the path of one
@@ -43,7 +41,6 @@ class Stage(anywidget.AnyWidget):
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
     def __init__(self, source: Any) -> None:
-        self._handle: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due, self._pending = 0.0, False
         self.recorder: Recorder | None = None
@@ -58,15 +55,6 @@ class Stage(anywidget.AnyWidget):
             super().__init__(live=True)
             self.refresh()
 
-    def __enter__(self) -> Any:
-        self._handle = display(self, display_id=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-        if self._handle is not None:  # None outside a notebook
-            self._handle.update(self)
-
     def end(self) -> None:
         """Show all that was recorded, and stop recording. What is there can still be played."""
         if self.recorder:
@@ -74,11 +62,6 @@ class Stage(anywidget.AnyWidget):
             self.refresh()
             self.recorder.close()
         self.live = False
-
-    def close(self) -> None:
-        """Stop recording and take the widget off the page."""
-        self.end()
-        super().close()
 
     def refresh(self) -> None:
         """Show what has been recorded so far."""
@@ -106,14 +89,6 @@ class Stage(anywidget.AnyWidget):
     def picture(self) -> Picture:
         """The step that says most, as a PNG and as text."""
         return StagePicture(self.replay())
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}: {self.picture().headline()}"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        still, size = self.picture()._repr_mimebundle_()
-        return {**live, **still}, {**metadata, **size}
 
     def _on_step(self) -> None:
         # Without an event loop nothing could come back later for the last steps, so each is shown.

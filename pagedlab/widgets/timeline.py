@@ -1,28 +1,25 @@
-"""The timeline of a running engine: a row a request, a column a step, and under it the stage at that step.
-
-    kernel  --- `run`: rows as letters, words, tokens --->  page      while the engine runs, and at the end
-    kernel  <------------ `step`, an integer ------------>  page      whoever moves the slider
-
-timeline.js draws the rows, on top of stage.js. Both show the same `step`.
-"""
+"""The timeline of an engine: a row a request, a column a step, and what everybody does in the step pointed at."""
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
-import traitlets
+from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.pictures import BOLD, CARD, INK, SOFT, Owner, box, label, legend, linked, memory, stripes, svg
+from pagedlab.lessons.timeline import KINDS, Recording, Row
+from pagedlab.widgets.explore import Explorer
+from pagedlab.widgets.picture import Picture
+from pagedlab.widgets.recording import Recorder, Replay
 
-from pagedlab.lessons.colors import HATCHES, NEUTRAL, sequence_look
-from pagedlab.lessons.timeline import KINDS, Recording
-from pagedlab.widgets.page import script, style
-from pagedlab.widgets.picture import TimelinePicture
-from pagedlab.widgets.stage import BYTES_PER_SECOND, INTERVAL, Stage
-
+INTERVAL = 0.25  # seconds between two drawings while the engine runs
 MAX_STEPS, MAX_ROWS = 1200, 64  # what is drawn; the recording goes on
+BARS = 36  # how high the bars are
+ENDS = {"stop": "the model ended it", "length": "it has all its tokens", "abort": "it was aborted"}
 
-# Colour and pattern of each kind, named as in colors.HATCHES. What computes nothing is pale.
+# Colour and hatch of each kind, and whether it is pale: what computes nothing is.
 LOOKS = {
     "W": (NEUTRAL, "//", True),
     "P": ("#0072B2", "", False),
@@ -31,12 +28,15 @@ LOOKS = {
     "S": ("#CC79A7", "||", True),
     "-": ("#E69F00", "--", True),
 }
+# The hatches as `stripes` takes them.
+STRIPES: dict[str, tuple[Any, ...]] = {"W": (45, 0.2), "R": (45, 1, CARD), "S": (0, 0.2), "-": (90, 0.2)}
+FILLS = {kind: f"url(#pt-{KINDS[kind].split()[0]})" if kind in STRIPES else look[0] for kind, look in LOOKS.items()}
 
 
-class Timeline(Stage):
-    """Records `llm` from now on and shows who did what in each step, and the texts and blocks of the step pointed at.
+class Timeline(Explorer):
+    """Records `llm` from now on and draws who did what in each step, and the blocks after the step pointed at.
 
-    llm     as for `Recording` and `Stage`
+    llm     as for `Recording` and `Recorder`
     blocks  False for the rows alone
 
         with Timeline(llm) as timeline:  # shown at once; the picture stored in the notebook is of the whole run
@@ -46,81 +46,136 @@ class Timeline(Stage):
     Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the end of the block.
     """
 
-    _esm = script("stage", "timeline")
-    _css = style("block_grid", "stage", "timeline")
-    run = traitlets.Dict().tag(sync=True)  # see `_run`
-
     def __init__(self, llm: Any, *, blocks: bool = True) -> None:
-        self.recording = Recording(llm)  # it hears of a step before the stage does
-        self._blocks = blocks
-        super().__init__(llm)
-        self.step = 0
+        self.recording, self._due = Recording(llm), 0.0  # it hears of a step before what draws it does
+        self.recorder = self.recording.enter_context(Recorder(llm)) if blocks else None
+        super().__init__(self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0))
+        self.recording.callback(llm.on_step(self._on_step))
 
     def end(self) -> None:
-        """Stop recording, show all of it, and point at the step with the most blocks in use. The slider still works."""
+        """Stop recording, draw all of it, and point at the step with the most blocks in use, if there are any."""
         if self.recording.watching:
             self.recording.close()
-            super().end()
-            used = [step["used"] for step in self.replay(0).steps[: self.run["steps"] + 1]]
-            self.seek(max(range(len(used)), key=lambda i: (used[i], i)) if self._blocks else self.recording.steps)
+            steps = self.recorder.recording["steps"][: MAX_STEPS + 1] if self.recorder else []
+            self.seek(max(range(len(steps)), key=lambda i: (steps[i]["used"], i), default=self.recording.steps))
 
     def seek(self, step: int) -> None:
-        """Point at a step, from 1 on: the slider moves there, and the stage shows the blocks after it."""
-        self.step = max(0, min(step, self.recording.steps, MAX_STEPS))
-
-    def refresh(self) -> None:
-        """Show the recording as it is now, and its last step."""
-        self.run = self._run()
-        if self._blocks:
-            super().refresh()
-        else:
-            self._due = time.monotonic() + max(INTERVAL, len(json.dumps(self.run)) / BYTES_PER_SECOND)
-        self.seek(self.recording.steps)
-
-    def picture(self) -> TimelinePicture:
-        """All steps and the blocks of the step pointed at, as a PNG and as text, for places where no widget runs."""
-        drawn = self._blocks and self.recording.steps
-        return TimelinePicture(self.run, self.replay(self.step).grid() if drawn else None)
+        """Point at a step, from 1 on: the slider moves there."""
+        last = min(self.recording.steps, MAX_STEPS)
+        first = min(1, last)
+        self.offer(step=(range(first, last + 1), max(first, min(step, last))))
 
     def _on_step(self) -> None:
         if time.monotonic() >= self._due:
-            self.refresh()
+            self.seek(self.recording.steps)
+            self._due = time.monotonic() + INTERVAL
 
-    def _run(self) -> dict[str, Any]:
-        """JSON types only. `first` counts from 1; kinds, tokens, wrote, reads and writes are one a cell."""
-        recording, figures = self.recording, self.recording.summary()
-        steps = min(recording.steps, MAX_STEPS)
-        rows: list[dict[str, Any]] = []
-        assert self.recorder is not None
-        looks = self.recorder.looks
-        for row in [row for row in recording.rows if row.first <= steps][:MAX_ROWS]:
-            cells = row.cells[: steps - row.first + 1]
-            rows.append(
-                {
-                    "name": row.name,
-                    **sequence_look(looks[row.name]),
-                    "first": row.first,
-                    "kinds": "".join(cell.kind for cell in cells),
-                    "cells": [[c.start, c.tokens, c.wrote, c.reads, c.writes] if c.tokens else 0 for c in cells],
-                    "end": row.end if len(cells) == len(row.cells) else None,
-                }
-            )
-        left_out = {"steps": recording.steps - steps, "requests": len(recording.rows) - len(rows)}
-        hidden = " and ".join(f"{number} {what}" for what, number in left_out.items() if number)
-        gave_way = sum(figures.preempted.values())
-        return {
-            "steps": steps,
-            "rows": rows,
-            "batches": recording.batches()[:steps],
-            "hidden": f". Not drawn: {hidden}" if hidden else "",
-            "headline": f"{recording.steps} steps, {figures.written:,} tokens written, "
-            f"{figures.written_a_step:.1f} a step; steps waited: {figures.waited_mean:.1f} on average, "
-            f"{figures.waited_p99:.0f} at the 99th percentile" + (f"; preemptions: {gave_way}" if gave_way else ""),
-            "kinds": [
-                {"letter": k, "name": KINDS[k], "color": color, "pattern": HATCHES.index(hatch), "pale": pale}
-                for k, (color, hatch, pale) in LOOKS.items()
-            ],
-        }
+    def _after(self, step: int) -> Replay | None:
+        return Replay(self.recorder.recording).seek(step) if self.recorder and step else None
+
+    def _draw_step(self, step: int) -> str:
+        return draw_timeline(self.recording, step, self._after(step))
 
     def __repr__(self) -> str:
-        return f"Timeline: {self.run['headline']}"
+        rows = drawn_rows(self.recording)
+        names = max((len(row.name) for row in rows), default=0)
+        there = ", ".join(f"{kind} {name}" for kind, name in KINDS.items() if any(kind in row.kinds for row in rows))
+        lines = [f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{'|' if row.end else ''}" for row in rows]
+        if after := self._after(self.values["step"]):
+            lines.append(f"Step {self.values['step']}: {Picture(after.grid()).text()}")
+        return "\n".join([headline(self.recording), there, *lines])
+
+
+def drawn_rows(run: Recording) -> list[Row]:
+    """The rows that are drawn."""
+    return [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
+
+
+def headline(run: Recording) -> str:
+    """The run in figures, and what of it is not drawn."""
+    figures, gave_way = run.summary(), sum(run.preempted.values())
+    left_out = {"steps": run.steps - MAX_STEPS, "requests": len(run.rows) - len(drawn_rows(run))}
+    hidden = " and ".join(f"{number} {what}" for what, number in left_out.items() if number > 0)
+    said = f"{run.steps} steps, {figures.written:,} tokens written, {figures.written_a_step:.1f} a step; steps waited: "
+    said += f"{figures.waited_mean:.1f} on average, {figures.waited_p99:.0f} at the 99th percentile"
+    return said + (f"; preemptions: {gave_way}" if gave_way else "") + (f". Not drawn: {hidden}" if hidden else "")
+
+
+def told(row: Row, step: int) -> str:
+    """What a request does in a step, in words; nothing if it is not there."""
+    at = step - row.first
+    if not 0 <= at < len(row.cells):
+        return ""
+    cell, last = row.cells[at], at == len(row.cells) - 1
+    where = f"token{'s' * (cell.tokens > 1)} {cell.start}" + (f"–{cell.start + cell.tokens - 1}" * (cell.tokens > 1))
+    cached = cell.kind == "P" and cell.start and not {"P", "R"} & {*row.kinds[:at]}
+    said = [
+        KINDS[cell.kind] + (f": {where}" if cell.tokens else "") + (f" “{cell.reads}”" if cell.reads else ""),
+        f"the {cell.start} before were cached" if cached else "",
+        f"writes {f'{cell.wrote} tokens, ' if cell.wrote > 1 else ''}“{cell.writes}”" if cell.wrote else "",
+        ENDS.get(row.end or "", "") if last else "",
+    ]
+    return "; ".join(filter(None, said)).replace("\n", " ")
+
+
+def draw_timeline(run: Recording, step: int, after: Replay | None = None) -> str:
+    """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks after the step."""
+    rows, steps, batches = drawn_rows(run), min(run.steps, MAX_STEPS), run.batches()[:MAX_STEPS]
+    pitch, high = min(24.0, 560 / max(1, steps)), 17 if len(rows) <= 24 else 13
+    there = [kind for kind in KINDS if any(kind in row.kinds for row in rows)]
+    parts = [stripes(FILLS[k][5:-1], LOOKS[k][0], *STRIPES[k]) for k in there if k in STRIPES]
+    parts.append(label(0, 15, headline(run) if steps else "Nothing has run yet.", 13.5, within=1080, look=BOLD))
+    parts += legend(0, 27, {KINDS[kind]: (FILLS[kind],) for kind in there})
+    for i, row in enumerate(rows):
+        y, x, said = 54.0 + high * i, 44 + pitch * (row.first - 1), told(row, step)
+        drawn = [box(0, y, 1080, high, CARD, 0), box(0, y, 4, high - 3, sequence_color(i))]
+        drawn.append(label(8, y + 11, row.name, 11))
+        wrote = "".join(after.texts.get(row.name, {"words": ()})["words"]) if after and said else ""
+        shown = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ") if wrote else said
+        drawn.append(label(632, y + 11, shown if len(shown) < 64 else f"{shown[:62]} …", 11.5, within=448))
+        parts.append(linked([row.name], f"{row.name}, step {step}, {said or 'not there'}", *drawn))
+        for kind, cells in groupby(row.kinds[: steps - row.first + 1]):
+            first, many = round((x - 44) / pitch) + 1, len([*cells])
+            drawn = [box(x, y, max(0.5, pitch * many - 0.5), high - 3, FILLS[kind])]
+            if pitch * many >= 15:
+                drawn += [box(x + 1.5, y + 1, 10, high - 5, CARD, 0.9), label(x + 3.5, y + high / 2 + 2, kind, 10)]
+            when = f"steps {first} to {first + many - 1}" if many > 1 else f"step {first}"
+            parts.append(linked([row.name], f"{row.name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}"))
+            x += pitch * many
+        if row.end and row.first + len(row.cells) - 1 <= steps:
+            parts.append(box(x - 1, y - 1, 3, high - 1, INK))
+    y = 54.0 + high * len(rows)
+    most = max((sum(batch.values()) for batch in batches), default=0) or 1
+    parts += [label(0, y + 14, "tokens", 10.5, SOFT), label(0, y + 28, f"to {most:,}", 10.5, SOFT)]
+    for at, batch in enumerate(batches, 1):
+        x, tops = 44 + pitch * (at - 1), [BARS * n / most for n in accumulate(batch.values(), initial=0)]
+        drawn = [box(x, y + 2, pitch, BARS, CARD, 0)]  # all its height can be pointed at
+        for kind, (low, top) in zip(batch, pairwise(tops), strict=True):
+            drawn.append(box(x, y + 2 + BARS - top, max(0.5, pitch - (pitch > 4)), top - low, FILLS[kind]))
+        whose = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
+        parts.append(linked([f"step-{at}"], f"step {at}, tokens computed: {whose}", *drawn, goes=f"step={at}"))
+    every = next((n for n in (1, 2, 5, 10, 20, 50, 100) if n * pitch >= 28), 200)
+    y += BARS + 14
+    marks = ((44 + pitch * (n - 0.5) - 3.2 * len(str(n)), str(n)) for n in range(every, steps + 1, every))
+    parts += [label(x, y, said, 10.5, SOFT) for x, said in ((0, "step"), *marks)]
+    if step:
+        x, through = 44 + pitch * (step - 1), 'pointer-events="none"'
+        parts.append(box(x, 51, max(1.5, pitch), y - 64, NEUTRAL, 0.16, INK, through))
+    if after:
+        parts.append(label(0, y + 24, "blocks", 10.5, SOFT))
+        parts += memory(44, y + 11, 560, len(after.counts), _owners(after, rows))
+        y += 12 + 22 * -(-len(after.counts) // 32)
+    return svg(1080, y + 6, parts)
+
+
+def _owners(after: Replay, rows: Sequence[Row]) -> dict[int, Owner]:
+    """Whose each block is, for `memory`; of a shared block, who came first."""
+    size, owners = after.recording["block_size"], dict[int, Owner]()
+    numbers = {row.name: i for i, row in enumerate(rows)}
+    for name, text in after.texts.items():
+        row = name.split(".")[0]  # a request's texts are r0, r0.1, ...
+        for place, block in enumerate(text["blocks"] if row in numbers else ()):
+            held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
+            say = f"block {block}, {name}: {''.join(held)!r}"
+            owners.setdefault(block, (row, say, sequence_color(numbers[row]), len(held) / size))
+    return owners

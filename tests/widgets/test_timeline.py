@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
+from itertools import groupby
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
-from pagedlab.lessons.timeline import KINDS, Recording
+from pagedlab.lessons.timeline import KINDS, Cell, Recording, Row
 from pagedlab.scheduler import Request, Scheduler
-from pagedlab.widgets import stage as stage_module
 from pagedlab.widgets import timeline as module
-from pagedlab.widgets.timeline import LOOKS, Timeline
+from pagedlab.widgets.recording import Replay
+from pagedlab.widgets.timeline import FILLS, LOOKS, Timeline, told
 
 
 def letters(recording: Recording) -> list[str]:
@@ -182,53 +180,83 @@ def watched(num_blocks: int = 16, requests: int = 3, new: int = 20, **options: A
     return engine, timeline
 
 
-def test_the_page_gets_the_recording() -> None:
+def parts(timeline: Timeline) -> list[tuple[str, str, str]]:
+    """Of each part of the drawing: what lights with it, what it says, what a click sets."""
+    drawn = ElementTree.fromstring(timeline.drawn["html"]).iter("g")  # noqa: S314
+    return [(part.get("data-link", ""), part.get("data-say", ""), part.get("data-set", "")) for part in drawn]
+
+
+def test_the_drawing_says_what_was_recorded() -> None:
     engine, timeline = watched()
-    state = timeline.run
-    assert json.loads(json.dumps(state)) == state
-    assert state["steps"] == timeline.recording.steps
-    assert [row["kinds"] for row in state["rows"]] == [row.kinds for row in timeline.recording.rows]
-    assert all(len(row["cells"]) == len(row["kinds"]) for row in state["rows"])
-    assert state["rows"][0]["cells"][0] == [0, 8, 1, " 0 1 2 3 4 5 6 7", " 8"]
-    assert {kind["letter"] for kind in state["kinds"]} == set(KINDS) == set(LOOKS)
-    assert len({(kind["color"], kind["pattern"]) for kind in state["kinds"]}) == len(KINDS)
+    rows, drawn = timeline.recording.rows, parts(timeline)
+    for row in rows:
+        kinds, step = [], row.first
+        for kind, cells in groupby(row.kinds):
+            last = step + len(list(cells)) - 1
+            when = f"steps {step} to {last}" if last > step else f"step {step}"
+            kinds.append((row.name, f"{row.name}, {KINDS[kind]}, {when}", f"step={step}"))
+            step = last + 1
+        assert [part for part in drawn if part[0] == row.name and part[2]] == kinds
+    bars = [say for link, say, _ in drawn if link.startswith("step-")]
+    assert bars[0] == "step 1, tokens computed: 24 prefill"
+    assert len(bars) == timeline.recording.steps
+    assert set(LOOKS) == set(FILLS) == set(KINDS)
+    assert len(set(FILLS.values())) == len(KINDS)
     assert engine._callbacks == [], "nobody watches after the end"
 
 
-def test_the_slider_moves_the_blocks() -> None:
-    _, timeline = watched()
-    steps = timeline.recorded["steps"]
+def test_the_slider_moves_the_words_and_the_blocks() -> None:
+    _, timeline = watched(num_blocks=12)
+    steps = timeline.recorder.recording["steps"]
     assert [step["step"] for step in steps] == list(range(timeline.recording.steps + 1))
-    assert steps[timeline.step]["used"] == max(step["used"] for step in steps), "it ends at the fullest step"
-    timeline.step = 3  # what the page does
-    assert timeline.picture().blocks["engine_steps"] == 3
-    tables = timeline.replay(3).grid()["tables"]
-    assert {table["name"] for table in tables} == {"r0", "r1", "r2"}
-    colors = {table["name"]: (table["color"], table["pattern"]) for table in tables}
-    assert colors == {row["name"]: (row["color"], row["pattern"]) for row in timeline.run["rows"]}
+    assert steps[timeline.values["step"]]["used"] == max(step["used"] for step in steps), "it ends at the fullest step"
+    for step in (1, 3, timeline.recording.steps - 3):
+        timeline.set(step=step)
+        texts, drawn = Replay(timeline.recorder.recording).seek(step).texts, parts(timeline)
+        blocks = {block: name for name, text in texts.items() for block in text["blocks"]}
+        assert {
+            say.split(":")[0]: link for link, say, _ in drawn if say.startswith("block ") and "free" not in say
+        } == {f"block {block}, {name}": name for block, name in blocks.items()}
+        assert sum(say.startswith("block ") for _, say, _ in drawn) == 12
+        for row in timeline.recording.rows:
+            assert (row.name, f"{row.name}, step {step}, {told(row, step) or 'not there'}", "") in drawn
     timeline.seek(10**6)
-    assert timeline.step == timeline.recording.steps
+    assert timeline.values["step"] == timeline.recording.steps
     timeline.close()
 
 
+def test_a_cell_is_told_in_words() -> None:
+    engine = ToyEngine(max_batch_tokens=8)
+    with Recording(engine) as run:
+        engine.add(10, 2)
+        engine.run()
+    (row,) = run.rows
+    assert told(row, 1) == "prefill: tokens 0–7 “ 0 1 2 3 4 5 6 7”"
+    assert told(row, 2) == "prefill: tokens 8–9 “ 8 9”; writes “ 10”"
+    assert told(row, 3) == "decode: token 10; writes “ 11”; it has all its tokens"
+    assert told(row, 4) == told(row, 0) == ""
+    found = Row("r0", 1, [Cell("P", 4, 2, wrote=2, reads="a", writes="b | c")])
+    assert told(found, 1) == "prefill: tokens 4–5 “a”; the 4 before were cached; writes 2 tokens, “b | c”"
+
+
 def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for one in (stage_module, module):
-        monkeypatch.setattr(one, "INTERVAL", 0.0)
-        monkeypatch.setattr(one, "BYTES_PER_SECOND", 10**12)
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
     engine = ToyEngine()
     timeline = Timeline(engine)
-    assert timeline.run["steps"] == 0
-    assert "0 steps" in repr(timeline)
+    assert timeline.controls[0]["options"] == ["0"]
+    assert "Nothing has run yet." in timeline.drawn["html"]
     engine.add(4, 5)
     for step in (1, 2, 3):
         engine.step()
-        assert (timeline.run["steps"], timeline.step) == (step, step)
-    monkeypatch.setattr(stage_module, "INTERVAL", 1000.0)
+        assert timeline.values == {"step": step}
+        assert timeline.controls[0]["options"] == [str(n) for n in range(1, step + 1)]
+    monkeypatch.setattr(module, "INTERVAL", 1000.0)
     engine.step()  # shown, since the last interval is over; from now on nothing is for a long time
     engine.step()
-    assert timeline.run["steps"] == 4
+    assert timeline.values == {"step": 4}
     timeline.end()
-    assert timeline.run["steps"] == 5
+    assert len(timeline.controls[0]["options"]) == 5
+    assert "5 steps, 5 tokens written" in timeline.drawn["html"]
 
 
 def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,42 +271,36 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch
             engine.step()
         engine.add(8, 20)
         engine.run()
-    state = timeline.run
-    hidden = timeline.recording.steps - 10
-    assert (state["steps"], len(state["batches"])) == (10, 10)
-    assert [row["kinds"] for row in state["rows"]] == ["PDDDDDDDDD", "PDD"]
-    assert state["rows"][0]["end"] is None
-    assert f"Not drawn: {hidden} steps and 1 requests" in timeline.picture().text()
+    assert f"Not drawn: {timeline.recording.steps - 10} steps and 1 requests" in timeline.drawn["html"]
+    said = [say for _, say, go in parts(timeline) if go and say.startswith("r")]
+    assert said == [
+        "r0, prefill, step 1",
+        "r0, decode, steps 2 to 10",
+        "r1, prefill, step 8",
+        "r1, decode, steps 9 to 10",
+    ]
+    assert len(timeline.controls[0]["options"]) == 10
     assert timeline.recording.rows[0].end == "length"
     monkeypatch.setattr(module, "MAX_ROWS", 1)
-    timeline.refresh()
-    assert [row["name"] for row in timeline.run["rows"]] == ["r0"]
+    timeline.seek(3)
+    assert "steps and 2 requests" in timeline.drawn["html"]
+    assert {link for link, say, _ in parts(timeline) if say.startswith("r")} == {"r0"}
 
 
-def test_the_stored_picture_shows_every_kind_in_colour_and_letters() -> None:
+def test_what_is_stored_shows_every_kind_by_name_and_the_rows_as_letters() -> None:
     _, timeline = watched(blocks=False, num_blocks=12)
-    data, metadata = timeline._repr_mimebundle_()
+    data, _ = timeline._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     headline, legend, *rows = data["text/plain"].splitlines()
     assert "preemptions: " in headline
     assert legend == "P prefill, D decode, S swapped"
     assert rows[0] == "r0  P" + 19 * "D" + "|"
-    png = base64.b64decode(data["image/png"])
-    assert len(png) < 40_000
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    assert image.width == 2 * metadata["image/png"]["width"]
-    seen = {color for _, color in image.getcolors(1 << 20)}
-    for kind in "PD":
-        wanted = tuple(int(LOOKS[kind][0][i : i + 2], 16) for i in (1, 3, 5))
-        assert any(max(abs(a - b) for a, b in zip(color, wanted, strict=True)) < 12 for color in seen), kind
-
-
-def test_the_picture_of_a_run_with_blocks_has_both() -> None:
-    _, alone = watched(blocks=False)
-    _, both = watched()
-    assert both.picture().image().height > alone.picture().image().height + 100
-    assert "blocks of 4" in both.picture().text()
-    assert "blocks of 4" not in alone.picture().text()
+    svg = data["image/svg+xml"]
+    for kind in "PDS":
+        assert f">{KINDS[kind]}</text>" in svg
+        assert f'fill="{FILLS[kind]}"' in svg
+    assert "blocks" not in svg
+    assert "blocks" in watched()[1].still()[0]["image/svg+xml"]
 
 
 def test_a_toy_engine_refuses_what_cannot_fit() -> None:
