@@ -63,21 +63,9 @@ print(json.dumps(dict(
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Lab]:
-    why = browser.missing()
-    if why and not os.environ.get("PAGEDLAB_REQUIRE_BROWSER"):
-        pytest.skip(why)
-    assert not why, why
-    root = tmp_path_factory.mktemp("lab")
-    find_tests = f"import sys; sys.path += {[*map(str, Path(__file__).parents[:2])]}"
-    browser.write_notebook(root / "widgets.ipynb", [find_tests, *CELLS.values(), "# a place for a second view"])
-    (root / "notebooks").symlink_to(browser.REPO / "notebooks")
-    with browser.jupyter_lab(root) as lab:
-        yield lab
-
-
-@pytest.fixture(scope="module")
 def opened(lab: browser.Lab) -> Iterator[Any]:
+    find_tests = f"import sys; sys.path += {[*map(str, Path(__file__).parents[:2])]}"
+    browser.write_notebook(lab.root / "widgets.ipynb", [find_tests, *CELLS.values(), "# a place for a second view"])
     with lab.notebook("widgets.ipynb") as page:
         browser.run_all(page)
         assert browser.cell_errors(page) == []
