@@ -1,152 +1,245 @@
-"""The road to the decode kernel in three short kernels, each one idea faster than the last.
+"""The road to the decode kernel in seven rungs, one change each, for notebook 07 and benchmarks/attention.py.
 
-    one_page          a program for each sequence and query head, one page at a time
-    several_pages     a tile of TILE keys, whatever the page size: every row looks up its own page
-    packed_heads      one program for a KV head and all the query heads it serves, on the tensor core
+    1 one page at a time        a program for each sequence and query head walks along the block table
+    2 a tile of several pages   TILE keys a step, whatever the page size: every row looks up its own page
+    3 heads share a load        one program for a KV head and all the query heads it serves
+    4 tensor cores              the group's heads as the rows of `tl.dot`
+    5 more in flight            rung 4 with loads five tiles deep, in place of Triton's three
+    6 fewer warps               rung 5 with two warps a program, in place of four
+    7 splits and their merge    several programs for a sequence: the solution of the notebook's last puzzle
 
-The next two steps are the library's own: `decode_kernel` cuts a sequence into splits and merges them,
-`ragged_kernel` takes prompts and new tokens in one launch. All of them compute `spec` for every sequence and
-query head. To keep a kernel short, HEAD_DIM is a power of two here, and a sequence has at least one key.
+All compute `puzzles.decode` for every sequence. To keep a kernel short, DIM is a power of two here, and a sequence has
+at least one key. `slots_at`, `rows_at`, `take`, `take_rows` and `attend` are what the puzzles hand on to the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+from pagedlab.kernels.plan import multiprocessors
 from pagedlab.kernels.runtime import tl, triton
+from pagedlab.lessons.puzzles import decoder, rows_of, splits_for
 
 
-def spec(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-    """One query head over its keys, q [D], keys and values [length, D]: what every rung has to give."""
-    return torch.softmax(keys @ q * scale, dim=0) @ values
+@triton.jit
+def slots_at(table, position, filled, SIZE: tl.constexpr):
+    """Slots of a tile of positions; those that are not `filled` get a slot that is not to be read."""
+    page = tl.load(table + position // SIZE, mask=filled, other=0)
+    return page.to(tl.int64) * SIZE + position % SIZE
 
 
-def spec_paged(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_tables: torch.Tensor, seq_lens: torch.Tensor
-) -> torch.Tensor:
-    """`spec` for every sequence and query head of q [B, Hq, D], after gathering the pages."""
-    group, scale = q.shape[1] // k_cache.shape[2], q.shape[2] ** -0.5
-    out = torch.empty_like(q)
-    for b, length in enumerate(seq_lens.tolist()):
-        pages = block_tables[b, : -(-length // k_cache.shape[1])].long()
-        keys, values = (cache[pages].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
-        for h in range(q.shape[1]):
-            out[b, h] = spec(q[b, h], keys[:, h // group], values[:, h // group], scale)
-    return out
+@triton.jit
+def rows_at(cache, slot, filled, head, KV_HEADS: tl.constexpr, DIM: tl.constexpr):
+    """Rows [TILE, DIM] of a KV head in these slots, zeros where not `filled`."""
+    at = (slot[:, None] * KV_HEADS + head) * DIM + tl.arange(0, DIM)[None, :]
+    return tl.load(cache + at, mask=filled[:, None], other=0.0)
+
+
+@triton.jit
+def take(m, total, acc, s, v):
+    """A step of online softmax for one query: scores s [TILE], values v [TILE, DIM], acc [DIM]."""
+    new_m = tl.maximum(m, tl.max(s, 0))
+    p, rescale = tl.exp(s - new_m), tl.exp(m - new_m)
+    return new_m, total * rescale + tl.sum(p, 0), acc * rescale + tl.sum(p[:, None] * v, 0)
+
+
+@triton.jit
+def take_rows(m, total, acc, s, v):
+    """The same for ROWS queries at once: m and total [ROWS], s [ROWS, TILE], acc [ROWS, DIM]."""
+    new_m = tl.maximum(m, tl.max(s, 1))
+    p, rescale = tl.exp(s - new_m[:, None]), tl.exp(m - new_m)
+    new_acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return new_m, total * rescale + tl.sum(p, 1), new_acc
+
+
+@triton.jit
+def attend(
+    query, k_cache, v_cache, table, kv_head, begin, stop, scale, SIZE: tl.constexpr, KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Take positions [begin, stop) into the online softmax of query [ROWS, DIM]: m [ROWS], total [ROWS], acc."""
+    m, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    for first in range(begin, stop, TILE):
+        position = first + tl.arange(0, TILE)
+        filled = position < stop
+        slot = slots_at(table, position, filled, SIZE)
+        k = rows_at(k_cache, slot, filled, kv_head, KV_HEADS, DIM)
+        v = rows_at(v_cache, slot, filled, kv_head, KV_HEADS, DIM)
+        s = tl.where(filled[None, :], tl.dot(query, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+        m, total, acc = take_rows(m, total, acc, s, v)
+    return m, total, acc
 
 
 @triton.jit
 def one_page_kernel(
-    out, q, k_cache, v_cache, block_tables, seq_lens, table_stride, scale,
-    BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(0), tl.program_id(1)
-    row = (b * KV_HEADS * GROUP + h) * HEAD_DIM + tl.arange(0, HEAD_DIM)
+    row = (b * KV_HEADS * GROUP + h) * DIM + tl.arange(0, DIM)
     query = tl.load(q + row).to(tl.float32)
-    m, total, acc = float("-inf"), 0.0, tl.zeros([HEAD_DIM], tl.float32)
+    m, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
     length = tl.load(seq_lens + b)
-    for i in range(tl.cdiv(length, BLOCK_SIZE)):
-        page = tl.load(block_tables + b * table_stride + i).to(tl.int64)
-        slot = page * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        at = (slot[:, None] * KV_HEADS + h // GROUP) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-        filled = i * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE) < length
-        k = tl.load(k_cache + at, mask=filled[:, None], other=0.0).to(tl.float32)
-        v = tl.load(v_cache + at, mask=filled[:, None], other=0.0).to(tl.float32)
+    for i in range(tl.cdiv(length, SIZE)):
+        page = tl.load(tables + b * table_stride + i).to(tl.int64)
+        slot = page * SIZE + tl.arange(0, SIZE)
+        filled = i * SIZE + tl.arange(0, SIZE) < length
+        k = rows_at(k_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
+        v = rows_at(v_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
         s = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
-        new_m = tl.maximum(m, tl.max(s, 0))
-        p, rescale = tl.exp(s - new_m), tl.exp(m - new_m)
-        total = total * rescale + tl.sum(p, 0)
-        acc = acc * rescale + tl.sum(p[:, None] * v, 0)
-        m = new_m
+        m, total, acc = take(m, total, acc, s, v)
     tl.store(out + row, acc / total)
 
 
 @triton.jit
 def several_pages_kernel(
-    out, q, k_cache, v_cache, block_tables, seq_lens, table_stride, scale, TILE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(0), tl.program_id(1)
-    row = (b * KV_HEADS * GROUP + h) * HEAD_DIM + tl.arange(0, HEAD_DIM)
+    row = (b * KV_HEADS * GROUP + h) * DIM + tl.arange(0, DIM)
     query = tl.load(q + row).to(tl.float32)
-    m, total, acc = float("-inf"), 0.0, tl.zeros([HEAD_DIM], tl.float32)
+    m, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
     length = tl.load(seq_lens + b)
     for first in range(0, length, TILE):
         position = first + tl.arange(0, TILE)
         filled = position < length
-        page = tl.load(block_tables + b * table_stride + position // BLOCK_SIZE, mask=filled, other=0).to(tl.int64)
-        slot = page * BLOCK_SIZE + position % BLOCK_SIZE
-        at = (slot[:, None] * KV_HEADS + h // GROUP) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-        k = tl.load(k_cache + at, mask=filled[:, None], other=0.0).to(tl.float32)
-        v = tl.load(v_cache + at, mask=filled[:, None], other=0.0).to(tl.float32)
+        slot = slots_at(tables + b * table_stride, position, filled, SIZE)
+        k = rows_at(k_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
+        v = rows_at(v_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
         s = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
-        new_m = tl.maximum(m, tl.max(s, 0))
-        p, rescale = tl.exp(s - new_m), tl.exp(m - new_m)
-        total = total * rescale + tl.sum(p, 0)
-        acc = acc * rescale + tl.sum(p[:, None] * v, 0)
-        m = new_m
+        m, total, acc = take(m, total, acc, s, v)
     tl.store(out + row, acc / total)
 
 
 @triton.jit
-def packed_heads_kernel(
-    out, q, k_cache, v_cache, block_tables, seq_lens, table_stride, scale, TILE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+def shared_loads_kernel(
+    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     b, kv_head = tl.program_id(0), tl.program_id(1)
-    r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, HEAD_DIM)[None, :]
-    row = ((b * KV_HEADS + kv_head) * GROUP + r) * HEAD_DIM + dims  # the group's heads lie side by side in q
-    query = tl.load(q + row, mask=r < GROUP, other=0.0)
+    r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
+    row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims  # the group's heads lie side by side in q
+    query = tl.load(q + row, mask=r < GROUP, other=0.0).to(tl.float32)
     m = tl.full([ROWS], float("-inf"), tl.float32)
-    total, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, HEAD_DIM], tl.float32)
+    total, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)
     length = tl.load(seq_lens + b)
     for first in range(0, length, TILE):
         position = first + tl.arange(0, TILE)
         filled = position < length
-        page = tl.load(block_tables + b * table_stride + position // BLOCK_SIZE, mask=filled, other=0).to(tl.int64)
-        slot = page * BLOCK_SIZE + position % BLOCK_SIZE
-        at = (slot[:, None] * KV_HEADS + kv_head) * HEAD_DIM + dims
-        k = tl.load(k_cache + at, mask=filled[:, None], other=0.0)
-        v = tl.load(v_cache + at, mask=filled[:, None], other=0.0)
-        s = tl.where(filled[None, :], tl.dot(query, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+        slot = slots_at(tables + b * table_stride, position, filled, SIZE)
+        k = rows_at(k_cache, slot, filled, kv_head, KV_HEADS, DIM).to(tl.float32)
+        v = rows_at(v_cache, slot, filled, kv_head, KV_HEADS, DIM).to(tl.float32)
+        s = tl.sum(query[:, None, :] * k[None, :, :], 2) * scale  # number by number, as in rung 2
+        s = tl.where(filled[None, :], s, float("-inf"))
         new_m = tl.maximum(m, tl.max(s, 1))
         p, rescale = tl.exp(s - new_m[:, None]), tl.exp(m - new_m)
         total = total * rescale + tl.sum(p, 1)
-        acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        acc = acc * rescale[:, None] + tl.sum(p[:, :, None] * v[None, :, :], 1)
         m = new_m
     tl.store(out + row, acc / total[:, None], mask=r < GROUP)
 
 
-def one_page(*batch: torch.Tensor) -> torch.Tensor:
-    """First rung: a program for each sequence and query head, page after page.
+@triton.jit
+def packed_heads_kernel(
+    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    b, kv_head = tl.program_id(0), tl.program_id(1)
+    r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
+    row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims
+    query = tl.load(q + row, mask=r < GROUP, other=0.0)
+    _, total, acc = attend(
+        query, k_cache, v_cache, tables + b * table_stride, kv_head, 0, tl.load(seq_lens + b), scale,
+        SIZE, KV_HEADS, DIM, TILE, ROWS,
+    )  # fmt: skip
+    tl.store(out + row, acc / total[:, None], mask=r < GROUP)
 
-    batch  what `spec_paged` takes: q [B, Hq, D], k_cache and v_cache [blocks, block_size, Hkv, D], block_tables
-           [B, M] and seq_lens [B]; returns [B, Hq, D]. The other two rungs take and return the same.
+
+@triton.jit
+def split_kernel(
+    parts, logs, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    b, kv_head, split, splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    r, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
+    row = (b * KV_HEADS + kv_head) * GROUP + r
+    query = tl.load(q + row[:, None] * DIM + dims[None, :], mask=r[:, None] < GROUP, other=0.0)
+    length = tl.load(seq_lens + b)
+    tiles = tl.cdiv(length, TILE)
+    begin = split * tiles // splits * TILE
+    stop = tl.minimum((split + 1) * tiles // splits * TILE, length)
+    m, total, acc = attend(
+        query, k_cache, v_cache, tables + b * table_stride, kv_head, begin, stop, scale,
+        SIZE, KV_HEADS, DIM, TILE, ROWS,
+    )  # fmt: skip
+    o = tl.where(total[:, None] > 0, acc / total[:, None], 0.0)
+    part = row * splits + split
+    tl.store(parts + part[:, None] * DIM + dims[None, :], o, mask=r[:, None] < GROUP)
+    tl.store(logs + part, m + tl.log(total), mask=r < GROUP)
+
+
+@triton.jit
+def merge_kernel(out, parts, logs, splits, DIM: tl.constexpr, SPLITS: tl.constexpr):
+    row, split, dims = tl.program_id(0), tl.arange(0, SPLITS), tl.arange(0, DIM)
+    part = row * splits + split
+    log = tl.load(logs + part, mask=split < splits, other=float("-inf"))
+    o = tl.load(parts + part[:, None] * DIM + dims[None, :], mask=split[:, None] < splits, other=0.0)
+    weight = tl.exp(log - tl.max(log, 0))
+    tl.store(out + row * DIM + dims, tl.sum(weight[:, None] * o, 0) / tl.sum(weight, 0))
+
+
+SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
+_PACKED = {"kernel": packed_heads_kernel, "packed": True, "tile": 32}
+_CUTS: dict[str, dict[str, Any]] = {
+    "rung 1, one page at a time": {"kernel": one_page_kernel},
+    "rung 2, a tile of several pages": {"kernel": several_pages_kernel, "tile": 32},
+    "rung 3, heads share a load": {**_PACKED, "kernel": shared_loads_kernel},
+    "rung 4, tensor cores": _PACKED,
+    "rung 5, more in flight": {**_PACKED, "num_stages": 5},
+    "rung 6, fewer warps": {**_PACKED, "num_stages": 5, "num_warps": 2},
+}
+SPLIT_CUT = {"tile": 64, "num_stages": 5, "num_warps": 2}
+
+
+def launch(
+    batch: tuple[torch.Tensor, ...], kernel: Any, packed: bool = False, tile: int = 0, **options: int
+) -> tuple[torch.Tensor, Any]:
+    """Run a rung on q [B, Hq, D], k_cache, v_cache [blocks, block_size, Hkv, D], tables [B, M] and seq_lens [B].
+
+    Returns out [B, Hq, D], and what Triton's compiler made of the kernel, None in the interpreter.
     """
-    return _launch(one_page_kernel, batch, programs=batch[0].shape[1])
+    q, k_cache, _, tables, _ = batch
+    _, size, kv_heads, dim = k_cache.shape
+    if dim & (dim - 1) or size & (size - 1):
+        raise ValueError(f"these short kernels need powers of two, got head_dim {dim}, block_size {size}")
+    group, out = q.shape[1] // kv_heads, torch.empty_like(q)
+    known = {"SIZE": size, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, **({"TILE": tile} if tile else {})}
+    if packed:  # without a tensor core 16 rows are not needed
+        known["ROWS"] = 1 << (group - 1).bit_length() if kernel is shared_loads_kernel else rows_of(group)
+    grid = len(q), kv_heads if packed else q.shape[1]
+    return out, kernel[grid](out, *batch, tables.stride(0), dim**-0.5, **known, **options)
 
 
-def several_pages(*batch: torch.Tensor, tile: int = 64) -> torch.Tensor:
-    """Second rung: as many programs, each takes `tile` keys at a time."""
-    return _launch(several_pages_kernel, batch, programs=batch[0].shape[1], TILE=tile)
+def _split(*batch: torch.Tensor) -> torch.Tensor:
+    return decoder(SPLIT, multiprocessors(batch[0].device), **SPLIT_CUT)(*batch)
 
 
-def packed_heads(*batch: torch.Tensor, tile: int = 64) -> torch.Tensor:
-    """Third rung: a program for each sequence and KV head; the tensor core takes at least 16 rows."""
-    heads, kv_heads = batch[0].shape[1], batch[1].shape[2]
-    rows = max(16, triton.next_power_of_2(heads // kv_heads))
-    return _launch(packed_heads_kernel, batch, programs=kv_heads, TILE=tile, ROWS=rows, num_stages=5)
+def _run(cut: dict[str, Any], *batch: torch.Tensor) -> torch.Tensor:
+    return launch(batch, **cut)[0]
 
 
-def _launch(kernel: Any, batch: tuple[torch.Tensor, ...], programs: int, **known: int) -> torch.Tensor:
-    """Run `kernel` with so many programs for each sequence; `known` is for the compiler."""
-    q, k_cache, _, block_tables, _ = batch
-    _, block_size, kv_heads, head_dim = k_cache.shape
-    if head_dim & (head_dim - 1) or block_size & (block_size - 1):
-        raise ValueError(f"these short kernels need powers of two, got head_dim {head_dim}, block_size {block_size}")
-    known |= {"BLOCK_SIZE": block_size, "GROUP": q.shape[1] // kv_heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim}
-    out = torch.empty_like(q)
-    kernel[len(q), programs](out, *batch, block_tables.stride(0), head_dim**-0.5, **known)
-    return out
+RUNGS: dict[str, Callable[..., torch.Tensor]] = {name: partial(_run, cut) for name, cut in _CUTS.items()}
+RUNGS |= {"rung 7, splits and their merge": _split}
+
+
+def compiled(name: str, *batch: torch.Tensor) -> dict[str, int]:
+    """What Triton's compiler made of one of the first six rungs: registers a thread, spills, shared bytes, its cut."""
+    kernel = launch(batch, **_CUTS[name])[1]
+    found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": kernel.metadata.shared}
+    return {**found, "warps": kernel.metadata.num_warps, "stages": kernel.metadata.num_stages}

@@ -1,11 +1,9 @@
 """Which slots does each program of a kernel read? Asked of the kernel itself, while Triton's interpreter runs it.
 
-    record          every load of a run: program, step, and the elements of a named tensor that were loaded
-    trace_decode    a batch of decodes through one of `RUNGS`: the rows of keys that each program loads, step by step
-    trace_ragged    prompts and new tokens in one launch: queries and key positions of each program
-
-In the interpreter, addresses are those of the tensors on the CPU, so an address tells its element. Compiled
-kernels keep their addresses to themselves: where there is a GPU, the traces run in a second process, interpreted.
+trace_decode    a batch of decodes through one of `RUNGS`: the rows of keys that each program loads, step by step
+trace_ragged    prompts and new tokens in one launch: queries and key positions of each program
+trace_own       the same as trace_decode, for a kernel of the reader's
+interpreted     call a function where Triton is interpreted: here, or in a process of its own where it compiles
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ import os
 import pickle
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -28,50 +26,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pagedlab.blocks import blocks_for
 from pagedlab.kernels.attention import triton_attention
-from pagedlab.kernels.plan import choose_plan
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab.lessons.ladder import one_page, packed_heads, several_pages
-
-Program = tuple[int, ...]
-
-
-class Load(NamedTuple):
-    """One `tl.load`. `elements` are flat indices into the tensor, masked ones left out; `step` counts from 0."""
-
-    program: Program
-    step: int  # how manieth load of this tensor in this program
-    elements: np.ndarray
-
-
-def record(run: Callable[[], object], **tensors: torch.Tensor) -> dict[str, list[Load]]:
-    """Call `run`, which launches kernels in the interpreter, and note every load from the contiguous `tensors`.
-
-    `ValueError` where Triton compiles, and for tensors that do not lie on the CPU in one piece.
-    """
-    if not INTERPRETED:
-        raise ValueError("compiled kernels cannot be traced: set TRITON_INTERPRET=1 before Python starts")
-    if any(tensor.is_cuda or not tensor.is_contiguous() for tensor in tensors.values()):
-        raise ValueError("only contiguous tensors on the CPU can be traced: pass tensor.cpu().contiguous()")
-    from triton.runtime.interpreter import interpreter_builder as builder
-
-    loads: dict[str, list[Load]] = {name: [] for name in tensors}
-    steps: Counter[tuple[str, Program]] = Counter()
-    masked_load = builder.create_masked_load
-
-    def noted(pointers: Any, mask: Any, *rest: Any) -> Any:
-        addresses = np.atleast_1d(pointers.data)[np.atleast_1d(mask.data)].astype(np.int64)
-        for name, tensor in tensors.items():
-            offsets = (addresses - tensor.data_ptr()) // tensor.element_size()
-            if len(offsets) and 0 <= offsets[0] < tensor.numel():
-                program = tuple(builder.grid_idx)
-                loads[name].append(Load(program, steps[name, program], offsets))
-                steps[name, program] += 1
-        return masked_load(pointers, mask, *rest)
-
-    # On the instance, in front of the method; unmasked loads come this way too.
-    with patch.object(builder, "create_masked_load", noted):
-        run()
-    return loads
+from pagedlab.lessons import ladder
+from pagedlab.lessons.fence import Access, Memory, Program, define, source_of
+from pagedlab.lessons.puzzles import decoder
 
 
 @dataclass(frozen=True)
@@ -108,11 +66,15 @@ class Batch:
         return q, k, v, tables.int(), torch.tensor(self.lengths).int(), starts.int()
 
 
+def _split_in_four(*args: torch.Tensor) -> torch.Tensor:
+    return decoder({**ladder.SPLIT, "my_splits": lambda *_: 4}, tile=32)(*args)
+
+
 RUNGS: dict[str, Callable[..., torch.Tensor]] = {
-    "1 one page": lambda *args: one_page(*args[:5]),
-    "2 a tile of 32": lambda *args: several_pages(*args[:5], tile=32),
-    "3 heads packed": lambda *args: packed_heads(*args[:5], tile=32),
-    "4 split": lambda *args: triton_attention(*args, plan=choose_plan(args[0], args[1], args[3])._replace(splits=4)),
+    "1 one page at a time": ladder.RUNGS["rung 1, one page at a time"],
+    "2 a tile of 32 keys": ladder.RUNGS["rung 2, a tile of several pages"],
+    "3 heads share a load": ladder.RUNGS["rung 4, tensor cores"],  # as in 3, 5 and 6
+    "7 four splits": _split_in_four,
 }
 
 
@@ -121,7 +83,7 @@ class Trace:
     """What each program loads from q and from the key cache in one launch."""
 
     batch: Batch
-    loads: dict[str, list[Load]]  # of "queries" and "keys"
+    loads: dict[str, list[Access]]  # of "queries" and "keys"
 
     @cached_property
     def steps(self) -> list[dict[Program, np.ndarray]]:
@@ -171,27 +133,84 @@ def trace_decode(rung: str, lengths: Sequence[int]) -> Trace:
     """Decode one new token each for sequences of these lengths with the kernel of that name in `RUNGS`."""
     if rung not in RUNGS:
         raise ValueError(f"there is no rung {rung!r}: choose one of {', '.join(map(repr, RUNGS))}")
-    return _trace(rung, Batch(lengths, [1] * len(lengths)))
+    return trace_all([rung], lengths)[rung]
+
+
+def trace_all(rungs: Sequence[str], lengths: Sequence[int], num_blocks: int = 40) -> dict[str, Trace]:
+    """Of several rungs, in one process."""
+    batch = Batch(lengths, [1] * len(lengths), num_blocks)
+    return interpreted("pagedlab.lessons.tracer:_trace_rungs", tuple(rungs), batch)
+
+
+def trace_own(answer: Any, lengths: Sequence[int], num_blocks: int = 40) -> Trace:
+    """As `trace_decode`, for a reader's kernel of puzzle 5, 6 or 7 (`puzzles.decoder`)."""
+    return interpreted("pagedlab.lessons.tracer:_trace_own", answer, Batch(lengths, [1] * len(lengths), num_blocks))
 
 
 def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Trace:
     """One launch of the library's kernel for sequences of these lengths, the last `queries[b]` tokens of each new."""
-    return _trace(None, Batch(lengths, queries))
+    return interpreted("pagedlab.lessons.tracer:_trace_ragged", Batch(lengths, queries))
 
 
-def _trace(rung: str | None, batch: Batch) -> Trace:
-    """Here if Triton is interpreted here, otherwise in a fresh process where it is."""
+def _trace(run: Callable[..., Any], batch: Batch, count: int = 5) -> Trace:
+    memory = Memory(strict=False)
+    q, k, *rest = batch.tensors()[:count]
+    args = memory.put("queries", q), memory.put("keys", k), *rest
+    memory.run(lambda: run(*args))
+    return Trace(batch, {"queries": [], "keys": [], **memory.loads})
+
+
+def _trace_rungs(rungs: Sequence[str], batch: Batch) -> dict[str, Trace]:
+    return {rung: _trace(RUNGS[rung], batch) for rung in rungs}
+
+
+def _trace_own(answer: Any, batch: Batch) -> Trace:
+    return _trace(decoder(answer, tile=32), batch)
+
+
+def _trace_ragged(batch: Batch) -> Trace:
+    return _trace(triton_attention, batch, count=6)
+
+
+# Where Triton is interpreted ------------------------------------------------------------------------------------
+
+
+class _Text(NamedTuple):
+    name: str
+    source: str
+
+
+def _packed(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _packed(value) for key, value in item.items()}
+    return _Text(getattr(item, "fn", item).__name__, source_of(item)) if callable(item) else item
+
+
+def _unpacked(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _unpacked(value) for key, value in item.items()}
+    return define(item.source)[item.name] if isinstance(item, _Text) else item
+
+
+def interpreted(place: str, *args: Any) -> Any:
+    """Call "module:function" with Triton interpreted: here, or where it compiles here in a process of its own."""
     if INTERPRETED:
-        kernel: Callable[..., torch.Tensor] = RUNGS[rung] if rung else triton_attention
-        args = batch.tensors()
-        return Trace(batch, record(lambda: kernel(*args), queries=args[0], keys=args[1]))
-    command, task = [sys.executable, "-c", _CHILD], pickle.dumps((rung, batch))  # between these two processes only
-    answer = subprocess.check_output(command, input=task, env=os.environ | {"TRITON_INTERPRET": "1"})
-    return pickle.loads(answer)  # noqa: S301 - our own child's answer
+        return _called(place, *args)
+    task = pickle.dumps((place, _packed(dict(enumerate(args)))))  # between these two processes only
+    child = [sys.executable, "-c", "from pagedlab.lessons.tracer import answer; answer()"]
+    done = subprocess.run(child, input=task, stdout=subprocess.PIPE, env=os.environ | {"TRITON_INTERPRET": "1"})
+    done.check_returncode()
+    return pickle.loads(done.stdout)  # noqa: S301 - our own child's answer
 
 
-_CHILD = """
-import pickle, sys
-from pagedlab.lessons.tracer import _trace
-pickle.dump(_trace(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
-"""
+def _called(place: str, *args: Any) -> Any:
+    module, _, function = place.partition(":")
+    return getattr(import_module(module), function)(*args)
+
+
+def answer() -> None:
+    """What the other process runs: a task comes in, its result goes out, and what is printed goes nowhere else."""
+    place, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
+    out, sys.stdout = sys.stdout, sys.stderr
+    pickle.dump(_called(place, *_unpacked(args).values()), out.buffer)
+    out.flush()

@@ -1,159 +1,170 @@
-# ruff: noqa: N803  upper case marks what is known when the kernel is compiled
-"""Plausible wrong answers to the exercises of notebook 07, and right ones that differ from the solution."""
+"""Plausible wrong answers to the seven puzzles of notebook 07: each is the folded solution with a line changed.
+
+`MISTAKES[puzzle]` lists what is changed, into what, and the words by which the check names it.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from pagedlab.kernels.runtime import tl, triton
-from pagedlab.lessons.ladder import one_page_kernel
+from pagedlab.lessons.fence import define
 
-# the page look-up ---------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def without_the_table(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE)
-    tl.store(out + i, tl.load(positions + i))
-
-
-@triton.jit
-def quotient_for_remainder(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE)
-    position = tl.load(positions + i)
-    page = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
-    tl.store(out + i, page * BLOCK_SIZE + position // BLOCK_SIZE)
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "07_the_paged_kernel.ipynb"
+BROUGHT = "from pagedlab.lessons.ladder import attend, rows_at, slots_at, take\n"
+SPLIT = '{"my_split": my_split, "my_merge": my_merge, "my_splits": my_splits}'
+ANSWERS = {
+    "weights": "my_weights",
+    "scores": "my_scores",
+    "online_step": "my_step",
+    "paged_scores": "my_paged_scores",
+    "decode": "my_decode",
+    "grouped": "my_grouped",
+    "split": SPLIT,
+}
 
 
-@triton.jit
-def one_page_for_all(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE)
-    position = tl.load(positions + i)
-    tl.store(out + i, tl.load(table).to(tl.int64) * BLOCK_SIZE + position)
+@cache
+def solutions() -> dict[str, str]:
+    """The folded solutions, by the name of the check in the cell above."""
+    found, name = {}, ""
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if check := re.search(r"^check\.(\w+)\(", source, re.MULTILINE):
+            name = check[1]
+        if solution := re.search(r"<summary>Solution</summary>.*?```python\n(.*?)```", source, re.DOTALL):
+            found[name] = solution[1]
+    return found
 
 
-@triton.jit
-def in_32_bits(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE)
-    position = tl.load(positions + i)
-    tl.store(out + i, tl.load(table + position // BLOCK_SIZE) * BLOCK_SIZE + position % BLOCK_SIZE)
+def answer(name: str, old: str = "", new: str = "") -> Any:
+    """The solution of a puzzle, changed, as its check takes it."""
+    source = solutions()[name]
+    assert old in source, f"{name}: the solution has no {old!r}"
+    return eval(ANSWERS[name], define(BROUGHT + source.replace(old, new)))
 
 
-@triton.jit
-def cast_too_late(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE)
-    position = tl.load(positions + i)
-    tl.store(out + i, (tl.load(table + position // BLOCK_SIZE) * BLOCK_SIZE).to(tl.int64) + position % BLOCK_SIZE)
+FULL = "slot = slots_at(tables + b * table_stride, position, filled, SIZE)"
+MISTAKES: dict[str, list[tuple[str, str, str]]] = {
+    "weights": [
+        ("tl.program_id(0) * TILE + ", "", "Two programs store the same element"),
+        ("tl.program_id(0) * TILE + ", "tl.program_id(0) + ", "Two programs store the same element"),
+        ("mine = i < n", "mine = i <= n", "outside of s: a mask has to keep that out"),
+        ("tl.load(s + i, mask=mine)", "tl.load(s + i)", "loads outside of s"),
+        ("tl.exp(score - m), mask=mine)", "tl.exp(score - m))", "stores outside of out"),
+        ("score - m", "score", "m is not taken off"),
+        ("tl.exp(score - m)", "score - m", "The exponential is missing"),
+        ("score - m", "m - score", "The sign is turned round"),
+        ("mine = i < n", "mine = i < n - 1", "Not all of out is written"),
+    ],
+    "scores": [
+        (" * scale", "", "The scale is missing"),
+        ("(j * HEADS + head) * DIM", "(j + head) * DIM", "as if there were one head"),
+        ("(j * HEADS + head) * DIM", "(head * n + j) * DIM", "as if all tokens of a head lay together"),
+        ("(j * HEADS + head) * DIM", "j * HEADS * DIM", "takes the keys of head 0"),
+        ("q + head * DIM + d", "q + d", "takes the query of head 0"),
+        (", mask=j[:, None] < n, other=0.0", "", "loads outside of k"),
+        ("score, mask=j < n", "score", "outside of out"),
+        ("tl.sum(keys * query[None, :], 1)", "tl.sum(keys * query[None, :], 0)", "raises an error"),
+        ("out + head * n + j", "out + j", "Two programs store the same element"),
+    ],
+    "online_step": [
+        ("tl.load(total) * rescale", "tl.load(total)", "The sum so far is not corrected"),
+        ("tl.load(acc + d) * rescale", "tl.load(acc + d)", "The output so far is not corrected"),
+        ("tl.exp(old_m - new_m)", "1.0", "Neither the sum nor the output"),
+        ("tl.maximum(old_m, tl.max(score, 0))", "tl.max(score, 0)", "The tile's largest score is taken"),
+        ('mask=j < n, other=float("-inf")', "mask=j < n, other=0.0", "count as scores of 0"),
+        ("tl.store(m, new_m)", "", "Not all of m is written"),
+        ("tl.store(m, new_m)", "tl.store(m, old_m)", "The new maximum is not kept"),
+        ("tl.load(total) * rescale + tl.sum(p, 0)", "tl.sum(p, 0)", ""),
+        (', mask=j < n, other=float("-inf")', "", "loads outside of s"),
+        (", mask=j[:, None] < n, other=0.0", "", "loads outside of v"),
+    ],
+    "paged_scores": [
+        ("page * SIZE + j % SIZE", "j", "The table is not asked"),
+        ("table + j // SIZE", "table + 0 * j", "stays in the first page"),
+        ("table + j // SIZE", "table + j % SIZE", "loads outside of the table"),
+        (" + j % SIZE", "", "every key is its page's first"),
+        ("+ j % SIZE", "+ j // SIZE", "p % SIZE, not p // SIZE"),
+        ("page * SIZE + j % SIZE", "page + j % SIZE", "taken for a slot"),
+        (".to(tl.int64)", "", "does not fit into 32 bits"),
+        ("slot * HEADS + head) * DIM", "slot * HEADS + head).to(tl.int32) * DIM", "does not fit into 32 bits"),
+        ("tl.load(table + j // SIZE, mask=j < n, other=0)", "tl.load(table + j // SIZE)", "loads outside of the table"),
+    ],
+    "decode": [
+        ("h // GROUP", "h % KV_HEADS", "dealt out in turn"),
+        ("h // GROUP", "0", "Every query head reads KV head 0"),
+        ("tables + b * table_stride", "tables", "reads the first one's table"),
+        ("range(0, length, TILE)", "range(0, length // TILE * TILE, TILE)", "The last tile is left out"),
+        ("range(0, length, TILE)", "range(0, TILE, TILE)", "Only the first tile"),
+        ("acc / total", "acc", "not divided by the sum"),
+        (" * scale", "", "The scale is missing"),
+        ("s = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float(\"-inf\"))",
+         "s = tl.sum(k * query[None, :], 1) * scale", "count as scores of 0"),
+        ("tl.load(v_cache + row[:, None] + d[None, :], mask=filled[:, None], other=0.0)",
+         "tl.load(v_cache + row[:, None] + d[None, :])", "NaN comes out"),
+        ("m, total, acc = take(m, total, acc, s, v)",
+         "_, total, acc = take(0.0, total, acc, s, v)", ""),
+        ("m, total, acc = take(m, total, acc, s, v)",
+         "new_m, t, a = take(m, 0.0, tl.zeros([DIM], tl.float32), s, v)\n"
+         "        m, total, acc = new_m, total + t, acc + a", "The past is not corrected"),
+        (FULL, "slot = tl.load(tables + b * table_stride + position // SIZE, mask=filled, other=0) * SIZE"
+         " + position % SIZE", "does not fit into 32 bits"),
+    ],
+    "grouped": [
+        ("(b * KV_HEADS + kv_head) * GROUP + r", "b * KV_HEADS * GROUP + kv_head + r * KV_HEADS", "dealt out in turn"),
+        ("acc / total[:, None], mask=r[:, None] < GROUP", "acc / total[:, None]", "stores outside of out"),
+        ("tl.max(s, 1)", "tl.max(s, 0)", "raises an error"),
+        ("total = total * rescale + tl.sum(p, 1)", "total = total + tl.sum(p, 1)", "The sum so far is not corrected"),
+        ("acc = acc * rescale[:, None]", "acc = acc", "The output so far is not corrected"),
+        ("s = tl.where(filled[None, :], s, float(\"-inf\"))", "", "count as scores of 0"),
+        ("k_cache, slot, filled, kv_head", "k_cache, slot, filled, 0", "Several programs load"),
+        ("tables + b * table_stride", "tables", "reads the first one's table"),
+        ("range(0, length, TILE)", "range(0, length // TILE * TILE, TILE)", "The last tile is left out"),
+        (' input_precision="ieee") * scale', ' input_precision="ieee")', "The scale is missing"),
+    ],
+    "split": [
+        ("return max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1",
+         "return 1", "The smallest case that differs"),
+        ("-(-tokens // 128)", "tokens // 128", "The smallest case that differs"),
+        ("max(1, min(", "(min(", "The smallest case that differs"),
+        (" if tokens >= 256 else 1", "", "The smallest case that differs"),
+        ("begin = split * tiles // splits * TILE", "begin = 0", "Several programs load the same keys"),
+        ("stop = tl.minimum((split + 1) * tiles // splits * TILE, length)", "stop = length", "Several programs load"),
+        ("tl.where(total[:, None] > 0, acc / total[:, None], 0.0)", "acc / total[:, None]", "divides 0 by 0"),
+        ("tl.where(total[:, None] > 0, acc / total[:, None], 0.0)", "acc", "not divided by the sum"),
+        ("weight = tl.exp(log - tl.max(log, 0))", "weight = tl.where(split < splits, 1.0, 0.0)", "are averaged"),
+        ("m + tl.log(total)", "m", "The parts weigh exp(m)"),
+        (" / tl.sum(weight, 0)", "", "not divided by the sum of the weights"),
+        ("part = row * splits + split\n    tl.store(parts", "part = row * splits\n    tl.store(parts",
+         "Two programs store the same element"),
+    ],
+}  # fmt: skip
+WRONG: dict[str, list[Any]] = {}
+RIGHT: dict[str, list[Any]] = {}
 
 
-@triton.jit
-def half_the_tile(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE // 2)
-    position = tl.load(positions + i)
-    page = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
-    tl.store(out + i, page * BLOCK_SIZE + position % BLOCK_SIZE)
+class Named:
+    """A kernel under the name of its mistake, for the tests' list."""
 
-
-@triton.jit
-def never_ends(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    i = tl.arange(0, TILE)
-    while TILE > 0:
-        tl.store(out + i, tl.load(positions + i))
-
-
-@triton.jit
-def one_by_one(out, table, positions, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Right, and slow: no tile at all."""
-    for i in range(TILE):
-        position = tl.load(positions + i)
-        page = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
-        tl.store(out + i, page * BLOCK_SIZE + position - position // BLOCK_SIZE * BLOCK_SIZE)
-
-
-# three bugs ---------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _kernel(
-    out, q, k_cache, v_cache, tables, seq_lens, stride, scale,
-    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
-    BUG: tl.constexpr,
-):  # fmt: skip
-    """The mended kernel, with the bug of that name."""
-    b, h, dims, offset = tl.program_id(0), tl.program_id(1), tl.arange(0, DIM), tl.arange(0, SIZE)
-    row = (b * KV_HEADS * GROUP + h) * DIM + dims
-    query, m, total, acc = tl.load(q + row), float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
-    length = tl.load(seq_lens + b)
-    kv_head = h % KV_HEADS if BUG == "group" else h // GROUP
-    for i in range(length // SIZE if BUG == "last page" else tl.cdiv(length, SIZE)):
-        filled = i * SIZE + offset < length
-        slot = tl.load(tables + b * stride + i).to(tl.int64) * SIZE + offset
-        at = (slot[:, None] * KV_HEADS + kv_head) * DIM + dims
-        if BUG == "unmasked values":
-            k, v = tl.load(k_cache + at, mask=filled[:, None], other=0.0), tl.load(v_cache + at)
-        else:
-            k, v = (tl.load(k_cache + at, mask=filled[:, None], other=0.0),
-                    tl.load(v_cache + at, mask=filled[:, None], other=0.0))  # fmt: skip
-        s = tl.sum(k * query, 1) * scale
-        s = s if BUG == "scores of zero" else tl.where(filled, s, float("-inf"))
-        new_m = tl.maximum(m, tl.max(s, 0))
-        p, rescale = tl.exp(s - new_m), tl.exp(m - new_m)
-        total = (total if BUG == "sum not rescaled" else total * rescale) + tl.sum(p, 0)
-        acc = (acc if BUG == "output not rescaled" else acc * rescale) + tl.sum(p[:, None] * v, 0)
-        m = new_m
-    tl.store(out + row, acc if BUG == "not divided" else acc / total)
-
-
-class Kernel:
-    """`_kernel` with one bug, launched like a kernel."""
-
-    def __init__(self, bug: str) -> None:
-        self.__name__ = bug.replace(" ", "_")
-        self.bug = bug
+    def __init__(self, kernel: Any, name: str) -> None:
+        self.fn, self.kernel, self.__name__ = kernel.fn, kernel, name
 
     def __getitem__(self, grid: Any) -> Any:
-        return lambda *args: _kernel[grid](*args, self.bug)
+        return self.kernel[grid]
 
 
-# splits -------------------------------------------------------------------------------------------------------
+def _named(name: str, number: int, old: str, new: str) -> Any:
+    changed = answer(name, old, new)
+    return changed if isinstance(changed, dict) else Named(changed, f"{number}")
 
 
-def always_one(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    return 1
+for puzzle, listed in MISTAKES.items():
+    WRONG[puzzle] = [_named(puzzle, number, old, new) for number, (old, new, _) in enumerate(listed)]
 
-
-def rounded_up(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    return max(1, min(-(-3 * processors // (batch * kv_heads)), -(-tokens // 128)))
-
-
-def without_a_least(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    return min(3 * processors // (batch * kv_heads), -(-tokens // 128))
-
-
-def however_short(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    return max(1, 3 * processors // (batch * kv_heads))
-
-
-def heads_forgotten(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    return max(1, min(3 * processors // batch, -(-tokens // 128)))
-
-
-def one_a_multiprocessor(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    return max(1, min(processors // (batch * kv_heads), -(-tokens // 128)))
-
-
-BUGS = ["group", "last page", "unmasked values", "scores of zero", "sum not rescaled", "output not rescaled"]
-WRONG: dict[str, list[Any]] = {
-    "page_lookup": [
-        without_the_table,
-        quotient_for_remainder,
-        one_page_for_all,
-        in_32_bits,
-        cast_too_late,
-        half_the_tile,
-        never_ends,
-    ],
-    "mended_kernel": [Kernel(bug) for bug in (*BUGS, "not divided")],
-    "splits": [always_one, rounded_up, without_a_least, however_short, heads_forgotten, one_a_multiprocessor],
-}
-RIGHT: dict[str, list[Any]] = {"page_lookup": [one_by_one], "mended_kernel": [one_page_kernel, Kernel("none")]}
+RIGHT["decode"] = [answer("decode", "acc / total", "acc * (1 / total)")]
+RIGHT["paged_scores"] = [answer("paged_scores", ", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1")]
+RIGHT["weights"] = [answer("weights", "mask=mine)\n    tl.store", "mask=mine, other=0.0)\n    tl.store")]

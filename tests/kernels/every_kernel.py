@@ -42,9 +42,9 @@ def main() -> None:
                 print(f"{name}: heads {heads}, dim {dim}, {dtype}, splits {plan.splits}")
     case = make(0, [(1, length) for length in (1, 16, 100)], (8, 2), 64)
     args = [t.cuda() for t in (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens)]
-    for rung in (ladder.one_page, ladder.several_pages, ladder.packed_heads):
+    for name, rung in ladder.RUNGS.items():
         assert_close(case, rung(*args).cpu())
-        print(rung.__name__)
+        print(name)
     keys, values = torch.randn(2, 2, 6, 8, 3, 80, device="cuda")
     k, v = torch.randn(2, 5, 3, 80, device="cuda")
     write_kv(k, v, keys[1], values[1], torch.tensor([3, -1, 47, 0, 9], device="cuda"))

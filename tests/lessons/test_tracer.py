@@ -12,12 +12,13 @@ import torch
 pytest.importorskip("triton", reason="the tracer asks Triton's interpreter")
 from matplotlib.colors import to_rgb
 
-from pagedlab.checks.kernel import _splits
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
-from pagedlab.lessons import tracer
+from pagedlab.lessons import fence, ladder, tracer
 from pagedlab.lessons.colors import sequence_color
+from pagedlab.lessons.fence import Memory
 from pagedlab.lessons.plots import draw_loads, draw_tiles, figure
-from pagedlab.lessons.tracer import RUNGS, record, trace_decode, trace_ragged
+from pagedlab.lessons.puzzles import splits_for
+from pagedlab.lessons.tracer import RUNGS, trace_decode, trace_own, trace_ragged
 
 matplotlib.use("Agg")
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
@@ -33,13 +34,14 @@ def every_second(out, x, y, N: tl.constexpr):  # noqa: N803
 
 @interpreted
 def test_loads_are_noted_by_tensor_program_and_element() -> None:
-    x, y, unseen, out = torch.arange(8.0), torch.tensor([5.0]), torch.zeros(3), torch.zeros(2)
-    loads = record(lambda: every_second[(2,)](out, x, y, 6), x=x, y=y, unseen=unseen)
-    found = {name: [(load.program, load.step, load.elements.tolist()) for load in loads[name]] for name in loads}
+    memory, out = Memory(strict=False), torch.zeros(2)
+    x, y, _ = memory.put("x", torch.arange(8.0)), memory.put("y", torch.tensor([5.0])), memory.put("z", torch.zeros(3))
+    memory.run(lambda: every_second[(2,)](out, x, y, 6))
+    found = {n: [(load.program, load.step, load.elements.tolist()) for load in memory.loads[n]] for n in "xyz"}
     programs = [(0, 0, 0), (1, 0, 0)]
     assert found["x"] == [(program, 0, [0, 2, 4]) for program in programs]  # 6 is masked
     assert found["y"] == [(program, 0, [0]) for program in programs]
-    assert found["unseen"] == []
+    assert found["z"] == []
     assert out.tolist() == [11.0, 11.0], "a traced kernel computes what it always does"
 
 
@@ -48,16 +50,16 @@ def test_the_interpreter_is_left_as_it_was() -> None:
     from triton.runtime.interpreter import interpreter_builder
 
     with pytest.raises(ZeroDivisionError):
-        record(lambda: 1 // 0, x=torch.zeros(1))
-    assert "create_masked_load" not in vars(interpreter_builder)
+        Memory().run(lambda: 1 // 0)
+    assert not {"create_masked_load", "create_masked_store"} & set(vars(interpreter_builder))
 
 
 def expected(rung: str, lengths: tuple[int, ...]) -> dict[tuple[int, int, int, int], set[int]]:
-    """From the formulas alone: (program, program, step, sequence) -> the rows of keys loaded."""
+    """From the formulas alone: (sequence, head, split, step) -> the rows of keys loaded."""
     tables, loads = tracer.Batch(lengths, [1] * len(lengths)).tables(), {}
     for b, length in enumerate(lengths):
-        splits = -(-length // 128) if "split" in rung and length >= 256 else 1
-        tile = SIZE if "one page" in rung else 32
+        splits = 4 if rung[0] == "7" else 1
+        tile = SIZE if rung[0] == "1" else 32
         tiles = -(-length // tile)
         for head in range(HEADS if rung[0] in "12" else KV_HEADS):
             kv_head = head * KV_HEADS // HEADS if rung[0] in "12" else head
@@ -65,8 +67,7 @@ def expected(rung: str, lengths: tuple[int, ...]) -> dict[tuple[int, int, int, i
                 for step, i in enumerate(range(split * tiles // splits, (split + 1) * tiles // splits)):
                     positions = range(i * tile, min((i + 1) * tile, length))
                     rows = {(tables[b][p // SIZE] * SIZE + p % SIZE) * KV_HEADS + kv_head for p in positions}
-                    program = (b * KV_HEADS + head, split) if "split" in rung else (b, head)
-                    loads[(*program, step, b)] = rows
+                    loads[b, head, split, step] = rows
     return loads
 
 
@@ -75,12 +76,7 @@ def test_kernels_load_what_the_formulas_say(rung: str, seed: int) -> None:
     dice = random.Random(seed)
     lengths = (dice.randint(200, 400), dice.randint(1, 60), SIZE * dice.randint(1, 4))
     trace = trace_decode(rung, lengths)
-    found = {
-        (program[0], program[1], step, load): rows
-        for step, programs in enumerate(trace.steps)
-        for program, rows in programs.items()
-        for load in [program[0] // KV_HEADS if "split" in rung else program[0]]
-    }
+    found = {(*program, step): rows for step, programs in enumerate(trace.steps) for program, rows in programs.items()}
     assert {key: set(rows.tolist()) for key, rows in found.items()} == expected(rung, lengths)
     assert trace.rows_stored == sum(lengths) * KV_HEADS
     assert trace.rows_loaded == trace.rows_stored * (HEADS // KV_HEADS if rung[0] in "12" else 1)
@@ -102,25 +98,33 @@ def test_ragged_tiles_cover_every_query_once_and_all_that_it_sees(seed: int) -> 
         assert trace.keys[program].tolist() == list(range(last + 1))
 
 
+def two_splits(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
+    return 2
+
+
 @interpreted
 def test_where_triton_compiles_another_process_interprets(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = trace_decode("3 heads packed", (20,))
+    here = trace_decode("3 heads share a load", (20,))
     monkeypatch.setattr(tracer, "INTERPRETED", False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    there = trace_decode("3 heads packed", (20,))
+    there = trace_decode("3 heads share a load", (20,))
     assert [{p: rows.tolist() for p, rows in step.items()} for step in there.steps] == [
         {p: rows.tolist() for p, rows in step.items()} for step in here.steps
     ]
+    own = trace_own({**ladder.SPLIT, "my_splits": two_splits}, (70, 5))
+    assert own.programs == 6, "two sequences on two KV heads, the longer one split"
+    assert own.rows_loaded == own.rows_stored
+    monkeypatch.setattr(fence, "INTERPRETED", False)
     with pytest.raises(ValueError, match="TRITON_INTERPRET"):
-        record(lambda: None)
+        Memory().run(lambda: None)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: trace_decode("5", (3,)), "there is no rung '5'"),
-        (lambda: trace_decode("4 split", (0,)), "one query or more"),
-        (lambda: trace_decode("4 split", (641,)), "40 pages of 16"),
+        (lambda: trace_decode("7 four splits", (0,)), "one query or more"),
+        (lambda: trace_decode("7 four splits", (641,)), "40 pages of 16"),
         (lambda: trace_ragged((4, 4), (5, 1)), "no more than its length"),
         (lambda: trace_ragged((4, 4), (1,)), "each sequence brings"),
     ],
@@ -130,14 +134,8 @@ def test_what_cannot_be_drawn_is_refused(call: object, message: str) -> None:
         call()  # type: ignore[operator]
 
 
-@interpreted
-def test_only_plain_tensors_are_traced() -> None:
-    with pytest.raises(ValueError, match="contiguous"):
-        record(lambda: None, x=torch.zeros(4, 4).T)
-
-
 def test_the_picture_shows_what_is_loaded_now_and_before() -> None:
-    trace = trace_decode("3 heads packed", LENGTHS)
+    trace = trace_decode("3 heads share a load", LENGTHS)
     _, ax = figure()
     draw_loads(ax, trace, step=1)
     widths: dict[tuple[object, float], float] = {}
@@ -173,4 +171,4 @@ def test_splits_of_the_exercise_are_those_of_the_library(seed: int) -> None:
         batch, kv_heads, pages = dice.randint(1, 9), dice.choice([1, 2, 4]), dice.randint(1, 200)
         q, k = torch.empty(batch, 2 * kv_heads, 128), torch.empty(1, 16, kv_heads, 128)
         plan = choose_plan(q, k, torch.empty(batch, pages))
-        assert plan.splits == min(MAX_SPLITS, _splits(batch, kv_heads, 16 * pages, processors))
+        assert plan.splits == min(MAX_SPLITS, splits_for(batch, kv_heads, 16 * pages, processors))

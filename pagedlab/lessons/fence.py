@@ -1,0 +1,169 @@
+"""Who touches what: a kernel's tensors with a margin around each, while Triton's interpreter runs the kernel.
+
+    memory = Memory()
+    given = memory.put_all(given)               # the same numbers, fenced
+    memory.run(lambda: kernel[grid](*given.values()))
+    memory.loads["k"], memory.stores["out"]     # program by program, element by element
+
+In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and one that is no
+tensor's stops the kernel before it reads or writes. Compiled kernels keep their addresses to themselves: where there
+is a GPU, `tracer.interpreted` does this in a process of its own, and kernels travel there as source (`source_of`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from pagedlab.kernels.runtime import INTERPRETED
+
+MARGIN = 4096  # elements on either side of a tensor
+Program = tuple[int, ...]
+
+
+class Access(NamedTuple):
+    """One `tl.load` or `tl.store`. `elements` are flat indices into the tensor, masked ones left out."""
+
+    program: Program
+    step: int  # how manieth load, or store, of this tensor in this program
+    elements: np.ndarray
+
+
+class Outside(BaseException):
+    """A kernel reaches behind a tensor. No `Exception`: the interpreter would wrap it."""
+
+    def __init__(self, verb: str, name: str, size: int, element: int, program: Program) -> None:
+        self.verb, self.name, self.size, self.element, self.program = verb, name, size, element, program
+        super().__init__(f"program {program} {verb}s {self.where} of {name}")
+
+    @property
+    def where(self) -> str:
+        return f"element {self.element}" if abs(self.element) < 1 << 20 else "an address far away"
+
+
+class Memory:
+    """Tensors of a launch. Not `strict`: what a kernel does with other tensors is none of our business."""
+
+    def __init__(self, strict: bool = True) -> None:
+        self.loads: defaultdict[str, list[Access]] = defaultdict(list)
+        self.stores: defaultdict[str, list[Access]] = defaultdict(list)
+        self._given = set[str]()
+        self._strict, self._tensors, self._far = strict, dict[str, torch.Tensor](), dict[str, int]()
+
+    def put(self, name: str, tensor: torch.Tensor, far: int = 0) -> torch.Tensor:
+        """A copy on the CPU with a margin on both sides. far: it seems to lie that many elements further as well."""
+        arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
+        own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
+        self._tensors[name], self._far[name] = own.copy_(tensor), far * tensor.element_size()
+        return own
+
+    def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
+        """The arguments of a kernel, tensors put here."""
+        self._given = set(given)
+        return {n: self.put(n, x, far.get(n, 0)) if isinstance(x, torch.Tensor) else x for n, x in given.items()}
+
+    def between(self) -> dict[str, torch.Tensor]:
+        """What lies here beside the arguments: put by the launch itself."""
+        return {name: x for name, x in self._tensors.items() if name not in self._given}
+
+    def run(self, launch: Callable[[], object]) -> None:
+        """Call `launch`, which launches kernels in the interpreter. `ValueError` where Triton compiles."""
+        if not INTERPRETED:
+            raise ValueError("compiled kernels cannot be watched: set TRITON_INTERPRET=1 before Python starts")
+        from triton.runtime.interpreter import interpreter_builder as builder
+
+        load, store = builder.create_masked_load, builder.create_masked_store
+        steps: Counter[tuple[str, str, Program]] = Counter()
+
+        def note(verb: str, pointers: Any, mask: Any) -> Any:
+            """Pointers with what is far away brought near; what each element is goes on record."""
+            flags = np.broadcast_to(np.atleast_1d(mask.data), np.atleast_1d(pointers.data).shape)
+            addresses = np.atleast_1d(pointers.data)[flags].astype(np.int64)
+            if not len(addresses):
+                return pointers
+            program = tuple(int(i) for i in builder.grid_idx)
+            name = min(self._tensors, key=lambda name: self._distance(name, int(addresses[0])))
+            tensor, far = self._tensors[name], self._far[name]
+            near = addresses - tensor.data_ptr()
+            elements = np.where(near < far // 2, near, near - far) // tensor.element_size()
+            wrong = elements[(elements < 0) | (elements >= tensor.numel())]
+            if len(wrong):
+                if self._strict:
+                    raise Outside(verb, name, tensor.numel(), int(wrong[0]), program)
+                return pointers
+            kept = self.loads if verb == "load" else self.stores
+            kept[name].append(Access(program, steps[verb, name, program], elements))
+            steps[verb, name, program] += 1
+            if far:
+                moved = np.asarray(pointers.data).astype(np.int64)
+                moved = np.where(moved - tensor.data_ptr() < far // 2, moved, moved - far)
+                return type(pointers)(moved.astype(np.uint64), pointers.dtype)
+            return pointers
+
+        def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+            return load(note("load", pointers, mask), mask, *rest)
+
+        def noted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            return store(note("store", pointers, mask), value, mask, *rest)
+
+        # On the instance, in front of the methods; accesses without a mask come this way too.
+        with (
+            np.errstate(all="ignore"),  # infinities and NaN are the kernel's business
+            patch.object(builder, "create_masked_load", noted_load),
+            patch.object(builder, "create_masked_store", noted_store),
+        ):
+            launch()
+
+    def _distance(self, name: str, address: int) -> int:
+        tensor, far = self._tensors[name], self._far[name]
+        size = tensor.numel() * tensor.element_size()
+        starts = {tensor.data_ptr(), tensor.data_ptr() + far}
+        return min(max(start - address, address - start - size + 1, 0) for start in starts)
+
+
+# Kernels as text ------------------------------------------------------------------------------------------------
+
+_NUMBERS = count()
+
+
+def define(source: str) -> dict[str, Any]:
+    """Run source text that defines kernels, and return its names. Triton finds the text as it would in a file."""
+    names: dict[str, Any] = {"__name__": "workshop"}
+    file = f"<workshop {next(_NUMBERS)}>"
+    text = f"import triton\nimport triton.language as tl\n{source}"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), names)  # noqa: S102 - the reader's own kernel, or ours
+    return names
+
+
+def source_of(kernel: Any) -> str:
+    """The source of a kernel or function, with that of the kernels and the numbers that it uses by name."""
+    parts: dict[str, str] = {}
+
+    def add(item: Any) -> None:
+        function = getattr(item, "fn", item)
+        parts[function.__name__] = textwrap.dedent(inspect.getsource(function))
+        for name in function.__code__.co_names:
+            used = function.__globals__.get(name)
+            used = getattr(used, "value", used)  # of a constexpr
+            module = getattr(getattr(used, "fn", None), "__module__", "")
+            if name in parts:
+                continue
+            if module.startswith("pagedlab."):
+                parts[name] = f"from {module} import {used.fn.__name__} as {name}"
+            elif module and not module.startswith("triton."):
+                add(used)
+            elif isinstance(used, (bool, int, float)):
+                parts[name] = f"{name} = tl.constexpr({used!r})"
+
+    add(kernel)
+    return "\n".join(parts.values())

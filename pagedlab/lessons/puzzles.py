@@ -1,0 +1,249 @@
+"""The seven puzzles of notebook 07: what each kernel has to compute, what it is given, and how it is launched.
+
+    weights        exp(score - m) for a row of scores, TILE at a time
+    scores         a query against a tile of keys, for every head
+    online_step    a tile taken into the running maximum, sum and output of online softmax
+    paged_scores   as `scores`, with the keys in pages that a block table names
+    decode         the whole: a new token of every sequence, a program for each query head
+    grouped        the same, a program for each KV head and all query heads that it serves
+    split          the same, a sequence cut into splits; `merge` puts them together
+
+A puzzle's `given` are the arguments of a kernel in their order; what lies in memory and is nobody's is NaN there.
+Imports no Triton: kernels come from whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagedlab.blocks import blocks_for
+
+Given = dict[str, Any]
+
+
+# What is to be computed -----------------------------------------------------------------------------------------
+
+
+def weights(s: Tensor, m: float) -> Tensor:
+    return torch.exp(s - m)
+
+
+def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    return (k * q).sum(2).T * scale
+
+
+def online_step(m: Tensor, total: Tensor, acc: Tensor, s: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    new_m = torch.maximum(m, s.max())
+    p, rescale = torch.exp(s - new_m), torch.exp(m - new_m)
+    return new_m, total * rescale + p.sum(), acc * rescale + p @ v
+
+
+def paged_scores(q: Tensor, k_cache: Tensor, table: Tensor, n: int, scale: float) -> Tensor:
+    k = k_cache[table.long()].flatten(0, 1)[:n]
+    return scores(q, k, scale)
+
+
+def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, n: int, scale: float) -> Tensor:
+    group = len(q) // k_cache.shape[2]
+    k, v = (cache[table.long()].flatten(0, 1)[:n].repeat_interleave(group, 1) for cache in (k_cache, v_cache))
+    p = torch.softmax(scores(q, k, scale), 1)
+    return torch.einsum("hj,jhd->hd", p, v)
+
+
+def grouped(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, n: int, scale: float) -> Tensor:
+    k, v = (cache[table.long()].flatten(0, 1)[:n].transpose(0, 1) for cache in (k_cache, v_cache))
+    rows = q.unflatten(0, (len(k), -1))
+    p = torch.softmax(rows @ k.mT * scale, 2)
+    return (p @ v).flatten(0, 1)
+
+
+def merge(parts: Tensor, logs: Tensor) -> Tensor:
+    return torch.softmax(logs, 0) @ parts
+
+
+# What a kernel is given ------------------------------------------------------------------------------------------
+
+
+class Puzzle(NamedTuple):
+    """`given(**case)` are the arguments; `expected(given)` the outputs, by name; `grid(given)` how many programs."""
+
+    given: Callable[..., Given]
+    expected: Callable[[Given], dict[str, Tensor]]
+    grid: Callable[[Given], tuple[int, ...]]
+
+    def launch(self, kernel: Any, given: Given, **options: int) -> None:
+        kernel[self.grid(given)](*given.values(), **options)
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def nobodys(*shape: int) -> Tensor:
+    return torch.full(shape, torch.nan)
+
+
+def _weights(n: int = 10, tile: int = 4) -> Given:
+    s = 2 * _normal(n)
+    return {"out": nobodys(n), "s": s, "m": float(s.max()), "n": n, "TILE": tile}
+
+
+def _scores(n: int = 6, heads: int = 2, dim: int = 4, tile: int = 8) -> Given:
+    q, k = _normal(heads, dim), _normal(n, heads, dim, seed=1)
+    return {"out": nobodys(heads, n), "q": q, "k": k, "n": n, "scale": 0.5, "HEADS": heads, "DIM": dim, "TILE": tile}
+
+
+def _step(n: int = 6, first: bool = False, past: float = 0.0, shift: float = 0.0, dim: int = 4, tile: int = 8) -> Given:
+    """`past` is the maximum of what came before; `first`: nothing did. `shift` is added to the scores."""
+    state = (-torch.inf, 0.0, torch.zeros(dim)) if first else (past, 3.0, _normal(dim, seed=2))
+    m, total, acc = (torch.as_tensor(x).reshape(-1).clone() for x in state)
+    given = {"m": m, "total": total, "acc": acc, "s": _normal(n) + shift, "v": _normal(n, dim, seed=1)}
+    return {**given, "n": n, "DIM": dim, "TILE": tile}
+
+
+def pages_of(lengths: list[int], size: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """K and V [pages, size, kv_heads, dim], and the tables [sequences, most pages]; pages are not in order."""
+    count = [blocks_for(length, size) for length in lengths]
+    ids = torch.randperm(sum(count) + 2, generator=torch.Generator().manual_seed(len(lengths))).int()
+    caches, tables = nobodys(2, len(ids), size, kv_heads, dim), torch.zeros(len(lengths), max(count), dtype=torch.int32)
+    for b, (length, own) in enumerate(zip(lengths, ids[: sum(count)].split(count), strict=True)):
+        tables[b, : len(own)] = own
+        position = torch.arange(length)
+        slots = own.long()[position // size] * size + position % size
+        caches.flatten(1, 2)[:, slots] = _normal(2, length, kv_heads, dim, seed=b + 1)
+    return caches[0], caches[1], tables
+
+
+def _paged_scores(n: int = 10, heads: int = 2, size: int = 4, dim: int = 4, tile: int = 16) -> Given:
+    k, _, tables = pages_of([n], size, heads, dim)
+    given: Given = {"out": nobodys(heads, n), "q": _normal(heads, dim), "k_cache": k, "table": tables[0], "n": n}
+    return given | {"scale": 0.5, "SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
+
+
+def _decode(
+    lengths: tuple[int, ...] = (13, 6, 9), heads: int = 4, kv_heads: int = 2, size: int = 4, dim: int = 16,
+    tile: int = 8, loudest: int = -1,
+) -> Given:  # fmt: skip
+    """`loudest`: the position that every query of the first sequence scores highest."""
+    k, v, tables = pages_of(list(lengths), size, kv_heads, dim)
+    q = _normal(len(lengths), heads, dim)
+    if loudest >= 0:
+        k[tables[0, loudest // size], loudest % size] = 2 * q[0].unflatten(0, (kv_heads, -1)).mean(1)
+    given: Given = {"out": nobodys(*q.shape), "q": q, "k_cache": k, "v_cache": v, "tables": tables}
+    given |= {"seq_lens": torch.tensor(lengths, dtype=torch.int32)}
+    return given | _numbers(tables, heads // kv_heads, k, tile)
+
+
+def _numbers(tables: Tensor, group: int, cache: Tensor, tile: int) -> Given:
+    """The arguments of the last three puzzles that are no tensors."""
+    _, size, kv_heads, dim = cache.shape
+    known = {"SIZE": size, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "TILE": tile}
+    return {"table_stride": tables.stride(0), "scale": dim**-0.5, **known}
+
+
+def _grouped(**case: Any) -> Given:
+    given = _decode(**case)
+    return given | {"ROWS": rows_of(given["GROUP"])}
+
+
+def rows_of(group: int) -> int:
+    """Rows of a tile that holds the query heads of a group: a power of two, and the tensor core's 16 at least."""
+    return max(16, 1 << (group - 1).bit_length())
+
+
+def _each(spec: Callable[..., Tensor]) -> Callable[[Given], dict[str, Tensor]]:
+    def expected(given: Given) -> dict[str, Tensor]:
+        q, k, v, tables, lengths = (given[name] for name in ("q", "k_cache", "v_cache", "tables", "seq_lens"))
+        parts = zip(q, tables, lengths.tolist(), strict=True)
+        return {"out": torch.stack([spec(row, k, v, table, n, given["scale"]) for row, table, n in parts])}
+
+    return expected
+
+
+def _after_step(g: Given) -> dict[str, Tensor]:
+    state = online_step(g["m"], g["total"], g["acc"], g["s"], g["v"])
+    return dict(zip(("m", "total", "acc"), state, strict=True))
+
+
+class Split(NamedTuple):
+    """As a `Puzzle`, with two kernels: `my_split` writes parts [B, Hq, splits, D] and logs, `my_merge` joins them."""
+
+    given: Callable[..., Given]
+    expected: Callable[[Given], dict[str, Tensor]]
+
+    def launch(
+        self, kernels: dict[str, Any], given: Given, splits: int = 3,
+        put: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor, **options: int,
+    ) -> None:  # fmt: skip
+        """`put` says where what lies between the two kernels is kept."""
+        out, *rest = given.values()
+        b, heads, dim = out.shape
+        # With one split its part is the answer, and nothing is left to merge.
+        parts = put("parts", out.new_empty(b, heads, splits, dim, dtype=torch.float32)) if splits > 1 else out
+        logs = put("logs", out.new_empty(b, heads, splits, dtype=torch.float32))
+        kernels["my_split"][b, given["KV_HEADS"], splits](parts, logs, *rest, **options)
+        if splits > 1:
+            kernels["my_merge"][(b * heads,)](out, parts, logs, splits, dim, 1 << (splits - 1).bit_length())
+
+
+PUZZLES: dict[str, Any] = {
+    "weights": Puzzle(_weights, lambda g: {"out": weights(g["s"], g["m"])}, lambda g: (-(-g["n"] // g["TILE"]),)),
+    "scores": Puzzle(_scores, lambda g: {"out": scores(g["q"], g["k"], g["scale"])}, lambda g: (g["HEADS"],)),
+    "online_step": Puzzle(_step, _after_step, lambda g: (1,)),
+    "paged_scores": Puzzle(
+        _paged_scores,
+        lambda g: {"out": paged_scores(g["q"], g["k_cache"], g["table"], g["n"], g["scale"])},
+        lambda g: (g["HEADS"],),
+    ),
+    "decode": Puzzle(_decode, _each(decode), lambda g: (len(g["q"]), g["q"].shape[1])),
+    "grouped": Puzzle(_grouped, _each(grouped), lambda g: (len(g["q"]), g["KV_HEADS"])),
+    "split": Split(_grouped, _each(grouped)),
+}
+
+
+# A reader's kernel as a function ------------------------------------------------------------------------------------
+
+
+def puzzle_of(answer: Any) -> str:
+    """Which of the last three puzzles an answer is for: {"my_split": ...}, or a kernel with or without ROWS."""
+    if isinstance(answer, dict):
+        return "split"
+    return "grouped" if "ROWS" in inspect.signature(getattr(answer, "fn", answer)).parameters else "decode"
+
+
+def splits_for(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
+    """Splits of each sequence: three programs a multiprocessor at most, pieces of 128 keys, below 256 keys one."""
+    return max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1
+
+
+def decoder(answer: Any, processors: int = 4, tile: int = 64, **options: int) -> Callable[..., Tensor]:
+    """A function of (q, k_cache, v_cache, tables, seq_lens) that launches the kernel of puzzle 5, 6 or 7.
+
+    answer      the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}
+    processors  multiprocessors of the card, for my_splits
+    options     num_warps and num_stages, for Triton's compiler
+
+    Returns what the kernel writes, [B, Hq, D]; zeros where it writes nothing.
+    """
+    name = puzzle_of(answer)
+
+    def run(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor) -> Tensor:
+        _, size, kv_heads, _ = k_cache.shape
+        group, out = q.shape[1] // kv_heads, torch.zeros_like(q)
+        args: Given = {"out": out, "q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache, "tables": tables}
+        args |= {"seq_lens": seq_lens, **_numbers(tables, group, k_cache, tile)}
+        args |= {} if name == "decode" else {"ROWS": rows_of(group)}
+        more = dict(options)
+        if name == "split":
+            more["splits"] = answer["my_splits"](len(q), kv_heads, size * tables.shape[1], processors) or 1
+        with np.errstate(all="ignore"):  # in the interpreter an empty split divides by zero, and says so
+            PUZZLES[name].launch(answer, args, **more)
+        return out
+
+    return run

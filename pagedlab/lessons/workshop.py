@@ -1,0 +1,309 @@
+"""The pictures of notebook 07's workshop: the ladder beside what a rung loads, and what a reader's own kernel loads.
+
+    draw_opening    the tracer of a rung's loads beside the speeds of all rungs
+    draw_loads      what a kernel of the reader's loads in a puzzle's example, element by element
+    speed_beside    its speed in the ladder, measured now
+    loads_beside    bytes that it loads for each byte that is needed, beside the rungs
+
+The page shows them through `pagedlab.widgets.workshop`.
+The speeds are those of data/results, measured by `benchmarks/attention.py --rungs`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.pictures import BOLD, CARD, INK, LINE, SOFT, box, label, linked, svg
+from pagedlab.shipped import benchmark, results
+
+if TYPE_CHECKING:
+    from pagedlab.lessons.fence import Access
+    from pagedlab.lessons.tracer import Trace
+
+SHAPES = {
+    "Llama-3-8B, 32 x 4,096": "llama-3-8b decode 32 x 4096, block 16",
+    "Qwen2.5-7B, 64 x 4,096": "qwen2.5-7b decode 64 x 4096, block 16",
+    "Qwen2.5-0.5B, 256 x 1,024": "qwen2.5-0.5b decode 256 x 1024, block 16",
+    "Llama-3-8B, 1 x 16,384": "llama-3-8b decode 1 x 16384, block 16",
+}
+RUNGS = {  # of pagedlab.lessons.ladder, and which of the tracer's shows its loads
+    "1 one page at a time": "1 one page at a time",
+    "2 a tile of several pages": "2 a tile of 32 keys",
+    "3 heads share a load": "3 heads share a load",
+    "4 tensor cores": "3 heads share a load",
+    "5 more in flight": "3 heads share a load",
+    "6 fewer warps": "3 heads share a load",
+    "7 splits and their merge": "7 four splits",
+}
+UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
+PEERS = {"pagedlab": "the library's kernel", UNPAGED: "unpaged, cuDNN", "gather + SDPA": "gather, then torch"}
+
+
+def recorded() -> dict[str, Any]:
+    """The measured ladder: machine, roofs and rows; before there was one, what was measured with the peers."""
+    known = results("h200")
+    return known.get("ladder", known["attention"])
+
+
+# The ladder -------------------------------------------------------------------------------------------------------
+
+
+def draw_ladder(
+    speeds: dict[str, float], copy: float, now: str = "", top: float = 40, left: float = 640, width: float = 440
+) -> list[str]:
+    """A bar a kernel, GB/s by name, and as a dotted line the speed of a copy, in the same unit; `now` is marked."""
+    name_width, parts = 184, list[str]()
+    pitch = (width - name_width - 50) / max(copy, *speeds.values())
+    x = left + name_width
+    for y, (name, speed) in enumerate(speeds.items()):
+        high, mine = top + 26 * y, name == now
+        color = sequence_color(5 if mine else 0 if name[0].isdigit() else 1)
+        look = BOLD if mine else ""
+        bar = [box(x, high, pitch * speed, 18, color, 1 if mine else 0.75 if name[0].isdigit() else 0.3, color)]
+        bar.append(label(left, high + 13.5, name, 12, INK, name_width - 8, look))
+        bar.append(label(x + pitch * speed + 5, high + 13.5, f"{speed:,.0f}", 12, INK, 0, look))
+        parts.append(linked([name], f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed", *bar))
+    end = top + 26 * len(speeds)
+    parts.append(
+        f'<path d="M{x + pitch * copy:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>'
+    )
+    parts.append(label(x + pitch * copy - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
+    return parts
+
+
+def speeds_of(case: str) -> dict[str, float]:
+    """GB/s of each rung and peer in one of `SHAPES`' cases, as recorded."""
+    rows = {row["method"]: row["GB/s"] for row in recorded()["rows"] if row["case"] == case and "GB/s" in row}
+    names = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
+    return {name: rows[method] for method, name in names.items() if method in rows}
+
+
+def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> str:
+    """On the left memory as the rung's programs load it, on the right every rung's speed on the GPU."""
+    found = recorded()
+    machine, parts = found["machine"], list[str]()
+    if trace := traces.get(RUNGS[rung]):
+        at = min(step, len(trace.steps)) - 1
+        parts += draw_memory(trace, at)
+        times = trace.rows_loaded / trace.rows_stored
+        working = sum(len(rows) > 0 for rows in trace.steps[at].values())
+        said = f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, each key loaded "
+        parts.append(label(0, 15, f"{said}{times:.0f} x", 13, look=BOLD))
+        ids = "sequence, query head" if rung[0] in "12" else "sequence, KV head" + (", split" if rung[0] == "7" else "")
+        parts.append(label(0, 32, f"named in a stripe: the programs ({ids}) that load it in this step", 12, SOFT))
+    parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
+    parts.append(label(640, 32, f"{machine['card']}, {machine['date']}", 12, SOFT))
+    parts += draw_ladder(speeds_of(SHAPES[shape]), found["roofs"]["copy"] / 1e9, rung, top=52)
+    return svg(1080, 372, parts)
+
+
+def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> list[str]:
+    """Page by page, a stripe a KV head: solid what is loaded in this step, pale what was before, empty the rest."""
+    size, heads = trace.batch.block_size, trace.batch.kv_heads
+    owner = {page: b for b, table in enumerate(trace.batch.tables()) for page in table}
+    cell, high = 8.0, 17.0
+    seen = defaultdict[tuple[int, int], list[tuple[int, bool, tuple[int, ...]]]](list)
+    for i, programs in enumerate(trace.steps[: step + 1]):
+        for program, rows in programs.items():
+            for slot, head in zip(*divmod(rows, heads), strict=True):
+                seen[int(slot) // size, int(head)].append((int(slot) % size, i == step, program))
+    parts = []
+    for page in range(trace.batch.num_blocks):
+        x, y = 18 + page % across * (size * cell + 26), top + page // across * (2 * high + 8)
+        color = sequence_color(owner[page]) if page in owner else NEUTRAL
+        parts.append(label(x - 17, y + high + 3, str(page), 10.5, SOFT))
+        for head in range(heads):
+            drawn = [box(x, y + head * high, size * cell, high - 2, "none", 1, color if page in owner else LINE)]
+            for now in (False, True):
+                slots = [slot for slot, is_now, _ in seen[page, head] if is_now == now]
+                if slots:
+                    left, wide = min(slots), max(slots) - min(slots) + 1
+                    drawn.append(box(x + left * cell, y + head * high, wide * cell, high - 2, color, 1 if now else 0.3))
+            names = dict.fromkeys(name_of(program) for _, is_now, program in seen[page, head] if is_now)
+            if names:
+                ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
+                drawn.append(label(x + 3, y + head * high + 11.5, " ".join(names), 11, ink, size * cell - 6, BOLD))
+            loads = len(seen[page, head])
+            whose = f"sequence {owner[page]}" if page in owner else "nobody's"
+            say = f"page {page}, KV head {head}, {whose}: {loads} loads of a key so far"
+            parts.append(linked([f"{page}-{head}"], say, *drawn))
+    return parts
+
+
+def name_of(program: Sequence[int]) -> str:
+    """(1,0) for program (1, 0, 0): without axes that the grid does not have."""
+    kept = tuple(program) if len(program) > 2 and program[2] else tuple(program[:2])
+    return f"({','.join(map(str, kept))})"
+
+
+def traces() -> dict[str, Trace]:
+    """What the rungs load; nothing where there is no Triton."""
+    if not find_spec("triton"):
+        return {}
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton does not compile for older GPUs
+    from pagedlab.lessons import tracer
+
+    return tracer.trace_all(list(tracer.RUNGS), (200, 40, 100), num_blocks=28)
+
+
+# What a reader's kernel loads -------------------------------------------------------------------------------------
+
+SHOWN = {  # tensors drawn, and how many elements make a cell
+    "weights": {"s": 1},
+    "scores": {"k": 1},
+    "online_step": {"s": 1, "v": 1},
+    "paged_scores": {"table": 1, "k_cache": 1},
+    "decode": {"k_cache": 16},
+    "grouped": {"k_cache": 16},
+    "split": {"k_cache": 16},
+}
+
+
+def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]], str]:
+    """A puzzle's example run and watched: its arguments, the loads by tensor, and what stopped the kernel."""
+    from pagedlab.lessons.fence import Memory, Outside
+    from pagedlab.lessons.puzzles import PUZZLES
+
+    memory, stopped = Memory(), ""
+    given = memory.put_all(PUZZLES[name].given())
+    options: dict[str, Any] = {"put": memory.put} if name == "split" else {}
+    try:
+        memory.run(lambda: PUZZLES[name].launch(answer, given, **options))
+    except Outside as error:
+        stopped = f"Stopped: {error}."
+    except Exception as error:  # the reader's
+        stopped = f"Stopped: {error.__cause__ or error}"
+    return given, dict(memory.loads), stopped
+
+
+def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]], stopped: str, step: int) -> str:
+    """The puzzle's tensors as cells: solid in the colour of the program's first number what is loaded in this step,
+    pale what was before, dotted what is nobody's, and on a cell how often it was loaded."""
+    parts, y, loaded, needed = list[str](), 40.0, 0, 0
+    for tensor, unit in SHOWN[name].items():
+        x = given[tensor]
+        real = (~x.isnan()) if x.is_floating_point() else torch.ones_like(x, dtype=torch.bool)
+        by = defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
+        for load in loads.get(tensor, ()):
+            for cell in dict.fromkeys((load.elements // unit).tolist()):
+                by[cell].append((load.step + 1, load.program))
+            loaded += len(load.elements) * x.element_size()
+        needed += int(real.sum()) * x.element_size()
+        drawn, y = _cells(tensor, x, real, unit, by, step, y)
+        parts += drawn
+    said = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x" if loaded else "Nothing loaded yet."
+    parts.insert(0, label(0, 15, said, 13, look=BOLD))
+    parts.insert(1, label(0, 32, stopped or "colour: the program's first number; dotted: nobody's", 12, SOFT, 1000))
+    return svg(1080, y, parts)
+
+
+def _cells(
+    tensor: str, x: torch.Tensor, real: torch.Tensor, unit: int, by: Any, step: int, top: float
+) -> tuple[list[str], float]:
+    parts, wide, high = [label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK)], 19.0, 19.0
+    flat, bottom = real.flatten().tolist(), top
+    for cell, (left, down, where) in enumerate(_places(x, unit)):
+        px, py = 150 + left * wide, top + down * high
+        bottom, mine = max(bottom, py + high), flat[cell * unit]
+        touched = [(at, program) for at, program in by[cell] if at <= step]
+        edge = (INK, "") if mine else (LINE, 'stroke-dasharray="2 2"')
+        drawn = [box(px, py, wide - 2, high - 2, "none", 1, *edge)]
+        if touched:
+            now = any(at == step for at, _ in touched)
+            color = sequence_color(touched[-1][1][0])
+            drawn.append(box(px, py, wide - 2, high - 2, color, 0.9 if now else 0.35))
+        if len(touched) > 1:
+            drawn.append(box(px + 3, py + 2, 12, 13, CARD, 0.85) + label(px + 5, py + 12.5, str(len(touched)), 11, INK))
+        who = ", ".join(dict.fromkeys(name_of(program) for _, program in touched))
+        said = f"loaded by {who}" if who else "not loaded"
+        parts.append(linked([f"{tensor}{cell}"], f"{where}{'' if mine else ', nobody has written it'}: {said}", *drawn))
+    return parts, bottom + 16
+
+
+def _places(x: torch.Tensor, unit: int) -> Iterator[tuple[float, float, str]]:
+    """Where each cell stands, in cells from the left and from above, and what it is."""
+    shape = x.shape
+    for cell in range(x.numel() // unit):
+        element = cell * unit
+        if len(shape) == 1:
+            yield cell, 0, f"element {cell}"
+        elif len(shape) == 2:
+            yield element % shape[1], element // shape[1], f"token {element // shape[1]}, number {element % shape[1]}"
+        elif len(shape) == 3:
+            token, head, i = element // (shape[1] * shape[2]), element // shape[2] % shape[1], element % shape[2]
+            yield head * (shape[2] + 0.5) + i, token, f"token {token}, head {head}, number {i}"
+        else:  # pages: slots downward and heads to the right, or rows as cells and slots to the right
+            _, size, heads, dim = shape
+            page, slot = divmod(element // (heads * dim), size)
+            head, i = element // dim % heads, element % dim
+            said = f"page {page}, slot {slot}, head {head}"
+            if unit == 1:
+                yield page * (heads * dim + 1) + head * (dim + 0.3) + i, slot, f"{said}, number {i}"
+            else:
+                yield page % 7 * (size + 1) + slot, page // 7 * (heads + 0.6) + head, said
+
+
+# The reader's kernel in the ladder ----------------------------------------------------------------------------------
+
+
+def loads_beside(answer: Any) -> str:
+    """Bytes of keys that a kernel loads in a small batch, for each byte that it needs, beside those of the rungs."""
+    from pagedlab.lessons import tracer
+
+    lengths = (200, 40, 100)
+    traces = {"yours": tracer.trace_own(answer, lengths)} if answer else {}
+    traces |= tracer.trace_all(list(tracer.RUNGS), lengths)
+    parts, y = [label(0, 15, "Bytes of keys loaded, for each byte that is needed", 13, look=BOLD)], 30.0
+    for name, trace in traces.items():
+        times, steps = trace.rows_loaded / trace.rows_stored, len(trace.steps)
+        color = sequence_color(5 if name == "yours" else 0)
+        parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if name == "yours" else ""))
+        parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
+        said = f"{times:.2g} x, {trace.programs} programs, at most {steps} steps" if times else "nothing loaded yet"
+        parts.append(label(208 + 200 * times, y + 13.5, said, 12))
+        y += 26
+    parts.append(f'<path d="M400 24V{y:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>')
+    parts.append(label(330, y + 14, "the floor: each byte once", 12, SOFT))
+    return svg(1080, y + 22, parts)
+
+
+def speed_beside(answer: Any, shape: str, **cut: int) -> str:
+    """GB/s of a kernel and of its peers, measured now on one of `SHAPES`, with the code of benchmarks/attention.py."""
+    from pagedlab.kernels.plan import multiprocessors
+    from pagedlab.lessons.puzzles import decoder
+
+    folder = str(Path(benchmark("attention")).parent)
+    sys.path.insert(0, folder)
+    try:
+        from attention import roofs, seconds
+        from attention_methods import METHODS, Inputs, cases, reference
+    finally:
+        sys.path.remove(folder)
+    case = next(case for case in cases() if case.name == SHAPES[shape])
+    inputs = Inputs(case, seed=0)
+    runs: dict[str, Any] = {}
+    if answer:
+        own = decoder(answer, multiprocessors(inputs.seq_lens.device), **cut)
+        exact, out = reference(inputs), own(*inputs.paged(0)[:5])
+        error = float((out.double() - exact).norm() / exact.norm())
+        if not error < 0.02:  # bf16 gives 0.002
+            return svg(
+                1080, 24, [label(0, 15, f"Not measured: it differs from attention by {error:.0%}.", 13, look=BOLD)]
+            )
+        runs["yours"] = [lambda i=i: own(*inputs.paged(i)[:5]) for i in range(inputs.sets)]
+    methods = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
+    runs |= {name: METHODS[method](inputs) for method, name in methods.items()}
+    speeds = {name: case.kv_bytes / seconds(run, 0.05) * 1e-9 for name, run in runs.items()}
+    card = f"{torch.cuda.get_device_name()}, measured now: GB/s of keys and values, {shape}"
+    bars = draw_ladder(speeds, roofs()["copy"] / 1e9, "yours", left=0, width=900)
+    return svg(1080, 70 + 26 * len(speeds), [label(0, 15, card, 13, look=BOLD), *bars])

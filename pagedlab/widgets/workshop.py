@@ -1,0 +1,60 @@
+"""What notebook 07 shows of kernels, by lessons.workshop: `opening()`, `watch.PUZZLE(kernel)`, `bench(kernel)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagedlab.lessons import workshop
+from pagedlab.widgets.explore import Explorer, explore
+
+
+def opening() -> Explorer:
+    """What the rungs' programs load beside how fast they are; without Triton the speeds alone."""
+    traces, shapes = workshop.traces(), list(workshop.SHAPES)
+
+    def draw(rung: str, step: int, shape: str) -> str:
+        return workshop.draw_opening(traces, rung, step, shape)
+
+    said = "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two query heads."
+    first = "1 one page at a time"
+    return explore(draw, said, rung=(list(workshop.RUNGS), first), step=(range(1, 14), 3), shape=(shapes, shapes[0]))
+
+
+class Watch:
+    """A picture of what a reader's kernel loads in a puzzle's example: `watch.weights(my_weights)`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in workshop.SHOWN:
+            raise AttributeError(f"there is no puzzle {name!r}: there are {', '.join(workshop.SHOWN)}")
+
+        def picture(answer: Any) -> Explorer:
+            from pagedlab.lessons.tracer import interpreted
+
+            given, loads, stopped = interpreted("pagedlab.lessons.workshop:seen", name, answer)
+            steps = 1 + max((load.step for tensor in workshop.SHOWN[name] for load in loads.get(tensor, ())), default=0)
+
+            def draw(step: int = steps) -> str:
+                return workshop.draw_loads(name, given, loads, stopped, step)
+
+            controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
+            return explore(draw, **controls)
+
+        return picture
+
+    def __dir__(self) -> list[str]:
+        return list(workshop.SHOWN)
+
+
+watch = Watch()
+
+
+def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int) -> Explorer:
+    """A reader's kernel of puzzle 5, 6 or 7 in the ladder: its speed where Triton compiles, otherwise its loads.
+
+    answer  the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}; without one the ladder stands alone
+    cut     tile, num_stages and num_warps
+    """
+    from pagedlab.kernels.runtime import INTERPRETED
+
+    page = workshop.loads_beside(answer) if INTERPRETED else workshop.speed_beside(answer, shape, **cut)
+    return explore(lambda: page)

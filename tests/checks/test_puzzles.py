@@ -1,0 +1,81 @@
+"""The seven puzzles of notebook 07: every wrong answer is told what is wrong with it, and solutions cannot drift."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
+import torch
+from wrong_kernel import MISTAKES, answer, solutions
+
+from pagedlab.checks import check
+from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab.lessons import ladder, puzzles
+from pagedlab.lessons.fence import Memory, Outside, define, source_of
+from pagedlab.lessons.puzzles import PUZZLES, decoder, splits_for
+
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
+CASES = [(name, number) for name, listed in MISTAKES.items() for number in range(len(listed))]
+
+
+def test_there_are_seven_puzzles_with_four_mistakes_each() -> None:
+    assert list(MISTAKES) == list(PUZZLES) == list(solutions())
+    assert all(sum(bool(named) for *_, named in listed) >= 4 for listed in MISTAKES.values())
+
+
+@interpreted
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_the_mistake_is_named(name: str, number: int) -> None:
+    old, new, named = MISTAKES[name][number]
+    result = getattr(check, name)(answer(name, old, new))
+    assert result.status == "failed"
+    assert named in result.message.replace("\n", " "), str(result)
+
+
+def test_the_folded_solution_of_7_is_the_kernel_that_is_measured() -> None:
+    def bare(text: str) -> str:
+        text = re.sub(r'""".*?"""|# fmt: skip|def splits_for\(.*?\) -> int:', "", text, flags=re.DOTALL)
+        text = text.replace("split_kernel", "my_split").replace("merge_kernel", "my_merge")
+        return re.sub(r"\s+", "", text.replace("def my_splits(batch, kv_heads, tokens, processors):", ""))
+
+    parts = [getattr(item, "fn", item) for item in (ladder.split_kernel, ladder.merge_kernel, splits_for)]
+    assert bare(solutions()["split"]) == bare("".join(map(inspect.getsource, parts)))
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["decode", "grouped", "split"])
+def test_solutions_run_as_functions(name: str, seed: int) -> None:
+    given = puzzles.PUZZLES["grouped"].given(lengths=(40, 3, 300, 17), heads=6, kv_heads=2, size=16, dim=32)
+    batch = [given[key] for key in ("q", "k_cache", "v_cache", "tables", "seq_lens")]
+    out = decoder(answer(name), tile=32)(*batch)
+    assert torch.allclose(out, PUZZLES["grouped"].expected(given)["out"], atol=1e-5)
+
+
+@interpreted
+def test_a_fence_stops_what_reaches_outside_and_notes_the_rest() -> None:
+    kernel = define("@triton.jit\ndef f(out, x, N: tl.constexpr):\n    i = tl.arange(0, 4)\n"
+                    "    tl.store(out + i, tl.load(x + i, mask=i < N, other=0.0))")["f"]  # fmt: skip
+    memory = Memory()
+    out, x = memory.put("out", torch.zeros(4)), memory.put("x", torch.arange(3.0))
+    memory.run(lambda: kernel[(1,)](out, x, 3))
+    assert out.tolist() == [0, 1, 2, 0]
+    assert [load.elements.tolist() for load in memory.loads["x"]] == [[0, 1, 2]]
+    assert [store.elements.tolist() for store in memory.stores["out"]] == [[0, 1, 2, 3]]
+    with pytest.raises(Outside, match="loads element 3 of x"):
+        memory.run(lambda: kernel[(1,)](out, x, 4))
+
+
+@interpreted
+def test_source_brings_along_what_a_kernel_uses() -> None:
+    names = define(
+        "W = tl.constexpr(3)\n@triton.jit\ndef helper(x):\n    return x * W\n"
+        "@triton.jit\ndef f(out):\n    tl.store(out, helper(2))"
+    )
+    again: dict[str, Any] = define(source_of(names["f"]))
+    out = torch.zeros(1, dtype=torch.int32)
+    again["f"][(1,)](out)
+    assert out.item() == 6
