@@ -8,5 +8,5 @@ journey, two_pools            one request through the whole engine; one table an
 baseline                      the same texts from transformers' own `generate`                   08, 10
 plots, colors                 figures, and the palette they share with the widgets
 replay                        a prefix cache without a model, and the best order of eviction      05
-show, machine, quiz           sources shown, what this machine can do, three questions a notebook
+show, machine                 sources shown, what this machine can do
 """

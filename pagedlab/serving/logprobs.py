@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenizers.pre_tokenizers import ByteLevel
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pagedlab.sampling import TokenLogprob
 
 LEAST = -9999.0  # JSON has no infinity
-# Byte-level vocabularies spell these bytes as themselves, and all others by the letters from 256 on (GPT-2).
-_PLAIN = [*range(33, 127), *range(161, 173), *range(174, 256)]
-_OTHER = [byte for byte in range(256) if byte not in _PLAIN]
-LETTERS = {chr(b): b for b in _PLAIN} | {chr(256 + i): b for i, b in enumerate(_OTHER)}
+LETTERS = {letter: byte for byte, letter in bytes_to_unicode().items()}  # as byte-level vocabularies spell bytes
 
 
 class Spelling:

@@ -1,15 +1,36 @@
-"""The closing quiz of a notebook: every answer unfolds to say why it is right or wrong."""
+"""The closing quiz of a notebook: three questions of quiz.json, one right answer each, a reason for every answer."""
 
 from __future__ import annotations
 
 import html
+import json
 import re
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import traitlets
 
-from pagedlab.lessons.quiz import Question, quiz_of
 from pagedlab.widgets.page import Page, script, style
+
+QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))  # by the notebook's two digits
+
+
+class Answer(NamedTuple):
+    text: str
+    why: str
+    right: bool
+
+
+class Question(NamedTuple):
+    text: str
+    answers: tuple[Answer, ...]
+
+
+def quiz_of(notebook: str) -> tuple[Question, ...]:
+    """The questions of a notebook, by its two digits. `ValueError` if it has none."""
+    if notebook not in QUESTIONS:
+        raise ValueError(f"there is no quiz {notebook!r}: choose one of {', '.join(QUESTIONS)}")
+    return tuple(Question(asked["text"], tuple(Answer(**a) for a in asked["answers"])) for asked in QUESTIONS[notebook])
 
 
 class Quiz(Page):

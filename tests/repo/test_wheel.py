@@ -22,7 +22,7 @@ from pathlib import Path
 import pagedlab
 from pagedlab import BlockPool, blocks_for
 from pagedlab.checks import check
-from pagedlab.lessons.quiz import quiz_of
+from pagedlab.widgets.quiz import quiz_of
 from pagedlab.widgets import PRESETS, BlockPoolWidget
 
 assert Path(pagedlab.__file__).is_relative_to(sys.prefix), pagedlab.__file__

@@ -17,7 +17,7 @@ from typing import Any
 import browser
 import pytest
 
-from pagedlab.lessons.quiz import quiz_of
+from pagedlab.widgets.quiz import quiz_of
 
 pytestmark = pytest.mark.browser
 

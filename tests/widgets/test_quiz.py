@@ -8,8 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from pagedlab.lessons.quiz import QUESTIONS, quiz_of
-from pagedlab.widgets.quiz import Quiz
+from pagedlab.widgets.quiz import QUESTIONS, Quiz, quiz_of
 
 REPO = Path(__file__).parents[2]
 NOTEBOOKS = sorted((REPO / "notebooks").glob("[0-9]*.ipynb"))
