@@ -59,7 +59,7 @@ function renderGrid({ model, el: host }) {
 
   // ---- the page, from `state`, `selected` and `pointed`
   function paint() {
-    const { counts, tables, step, steps, floor, used, copying, challenge, calls = [], log = [] } = state;
+    const { counts, tables, step, steps, used, copying, challenge, calls = [], log = [] } = state;
     const table = tables.find(({ name }) => name === selected);
     const wrong = [state.note, state.error, ...state.problems].filter(Boolean);
     if (wrong.length > 4) wrong.splice(4, Infinity, `and ${wrong.length - 4} more`);
@@ -84,9 +84,9 @@ room; if another sequence reads that block too, the block is copied first`)}
           ${button("fork", table, "Fork", "A second sequence over the same blocks")}
           ${button("free", table, "Free", "Give back the blocks of the selected sequence")}</span>
         <span class="pl-group">
-          ${button("undo", step > floor, "Undo", "Back one step")}
+          ${button("undo", step > 0, "Undo", "Back one step")}
           ${button("redo", step < steps, "Redo", "Forward one step")}
-          ${button("reset", steps > floor, "Reset", "Start over")}</span>
+          ${button("reset", steps > 0, "Reset", "Start over")}</span>
         <select class="pl-select" data-ref="examples" aria-label="play an example" ${presets.length ? "" : "hidden"}>
           <option value="">Examples …</option>${presets.map((name) => html`<option>${name}</option>`)}</select>
       </div>
@@ -110,7 +110,7 @@ room; if another sequence reads that block too, the block is copied first`)}
             </select></p>
           <div class="pl-history">
             <label><span class="pl-step">${position}</span><input type="range" class="pl-scrubber" aria-label="step"
-              min="${floor}" max="${Math.max(floor + 1, steps)}" aria-valuetext="${position}"></label>
+              min="0" max="${Math.max(1, steps)}" aria-valuetext="${position}"></label>
             <p class="pl-calls">${[...calls.slice(0, 6), ...(calls.length > 6 ? ["…"] : [])].join(" · ")}</p>
             <ol class="pl-log" tabindex="0" aria-label="steps so far">${log.map(logEntry)}</ol></div>
         </div>

@@ -55,8 +55,7 @@ class BlockPoolWidget(Page):
         self.challenge = _named(challenge, CHALLENGES, "challenge") if isinstance(challenge, str) else challenge
         if self.challenge:
             num_blocks, block_size = self.challenge.num_blocks, self.challenge.block_size
-        start = self.challenge.start if self.challenge else ()
-        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size, start)
+        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size)
         if self.challenge and (self.session.num_blocks, self.session.block_size) != (num_blocks, block_size):
             raise ValueError(f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your pool")
         self._serial = 0
@@ -160,7 +159,6 @@ class BlockPoolWidget(Page):
             "note": note,
             "step": session.cursor,
             "steps": len(session.log),
-            "floor": session.floor,
             "copied": session.copied,
             "copies": [list(copy) for copy in last.copies] if last else [],
             "error": last.error if last else None,

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pagedlab.widgets.session import Operation, Session, operations
 
@@ -40,7 +39,6 @@ class Challenge:
     hint: str
     why: str  # what reaching it shows
     solution: tuple[Operation, ...]
-    start: tuple[Operation, ...] = ()  # done before the reader begins
     num_blocks: int = 64
     block_size: int = 16
 
@@ -51,7 +49,6 @@ def _missing(goal: str, session: Session) -> list[str]:
     one = failed and (failed.verb, failed.n) == ("append", 1)
     tables = session.reading.tables
     room = failed and one and tables[failed.sequence].tokens % session.block_size
-    prompt_at_last = last and set(last.freed) == set(session.log[0].taken)
 
     def long(many: int, tokens: int) -> tuple[object, str]:
         there = sum(table.tokens >= tokens for table in tables.values())
@@ -68,10 +65,6 @@ def _missing(goal: str, session: Session) -> list[str]:
             (session.reading.shared, "no block is shared"),
             (not copied, f"{copied} copied: go back, or reset"),
         ],
-        "prompt_last": [
-            (not used, f"{used} blocks are in use"),
-            (used or prompt_at_last, "all are free, but the last free gave back more than the prompt: go back"),
-        ],
         "full_for_one": [
             (failed, "no append has failed yet"),
             (one or not failed, "it must be an append of one token that fails"),
@@ -81,9 +74,7 @@ def _missing(goal: str, session: Session) -> list[str]:
     return [said for met, said in conditions[goal] if not met]
 
 
-def _challenge(name: str, said: dict[str, Any]) -> Challenge:
-    steps: dict[str, Any] = {key: operations(said[key]) for key in ("start", "solution") if key in said}
-    return Challenge(missing=partial(_missing, name), **(said | steps))
-
-
-CHALLENGES = {name: _challenge(name, said) for name, said in _SAID["challenges"].items()}
+CHALLENGES = {
+    name: Challenge(missing=partial(_missing, name), **said | {"solution": operations(said["solution"])})
+    for name, said in _SAID["challenges"].items()
+}

@@ -7,7 +7,7 @@ starts the pool over and runs the operations up to there, so it works for classe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
@@ -143,8 +143,7 @@ def _pairs(returned: Any) -> list[BlockCopy] | None:
 class Session:
     """A pool, its tables by name, and the log. `log[:cursor]` has happened; what comes after can be redone.
 
-    `pool` is an instance, fresh, or a class that is called as `pool(num_blocks, block_size)`. `start` are
-    operations that `seek` does not go behind.
+    `pool` is an instance, fresh, or a class that is called as `pool(num_blocks, block_size)`.
     """
 
     def __init__(
@@ -153,7 +152,6 @@ class Session:
         table: Callable[[Pool], Any] = BlockTable,
         num_blocks: int = 64,
         block_size: int = 16,
-        start: Sequence[Operation] = (),
     ) -> None:
         self.table = table
         self.pool: Any = None if isinstance(pool, type) else pool
@@ -174,9 +172,6 @@ class Session:
             if self.reading.used:
                 used = blocks_text(b for b, count in enumerate(self.reading.counts) if count)
                 raise ValueError(f"the pool is in use ({used}): pass a fresh one, so that going back has a start")
-        for operation in start:
-            self.do(*operation)
-        self.floor = len(self.log)
 
     def do(self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None) -> Entry:
         """Run one operation on pool and tables and log it; operations that were undone are forgotten.
@@ -203,7 +198,7 @@ class Session:
 
     def seek(self, step: int) -> None:
         """Go to the state after `step` operations, forward or back; beyond either end means that end."""
-        step = max(self.floor, min(len(self.log), step))
+        step = max(0, min(len(self.log), step))
         if step < self.cursor:
             self._start_over()
             self.cursor = 0
@@ -217,9 +212,9 @@ class Session:
         self.cursor = step
 
     def reset(self) -> None:
-        """Start over and forget the log, except for the operations that the session began with."""
-        self.seek(self.floor)
-        del self.log[self.floor :]
+        """Start over and forget the log."""
+        self.seek(0)
+        self.log.clear()
 
     @property
     def last(self) -> Entry | None:
