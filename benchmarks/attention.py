@@ -1,6 +1,7 @@
 """Paged attention on this machine's GPU, beside what bounds it and beside its peers, on the same tensors.
 
     python benchmarks/attention.py --json data/results/h200.json --text data/results/h200_attention.txt
+    python benchmarks/attention.py --json data/results/h200.json --rungs      # notebook 07's ladder, under "ladder"
 
 Every figure comes from a CUDA graph that calls the method several times, with inputs rotated so that none is
 still in the L2 cache, and is the median over replays. Decoding is reported as bytes of KV that must be read
@@ -24,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention_methods import METHODS, Case, Inputs, Run, cases, other_plans, reference
+from attention_methods import METHODS, Case, Inputs, Run, cases, cuts, other_plans, reference
+
+from pagedlab.lessons import ladder
 
 
 def seconds(runs: list[Run], budget: float = 0.15) -> float:
@@ -75,6 +78,12 @@ def roofs() -> dict[str, float]:
     return {"copy": rate(2 * size, lambda: target.copy_(source)), "read": rate(size, lambda: words.sum())}
 
 
+def product() -> float:
+    """Operations a second of the tensor cores, in a product of two 8,192 x 8,192 matrices in bf16."""
+    a, b = torch.randn(2, 8192, 8192, dtype=torch.bfloat16, device="cuda")
+    return 2 * 8192**3 / seconds([lambda: a @ b], budget=1)
+
+
 def measure(case: Case, methods: list[str], copy: float, seed: int) -> Iterator[dict[str, Any]]:
     inputs = Inputs(case, seed)
     exact = reference(inputs)
@@ -102,6 +111,29 @@ def sweep(case: Case, seed: int) -> Iterator[dict[str, Any]]:
     for plan, runs in other_plans(Inputs(case, seed)):
         cut = {"case": case.name, "tile": plan.few.tile, "warps": plan.few.warps, "splits": plan.splits}
         yield {**cut, "GB/s": case.kv_bytes / seconds(runs, budget=0.05) * 1e-9}
+
+
+def other_cuts(case: Case, seed: int) -> Iterator[dict[str, Any]]:
+    """The last rung with other tiles, warps and stages."""
+    for cut, runs in cuts(Inputs(case, seed)):
+        try:
+            yield {"case": case.name, **cut, "GB/s": case.kv_bytes / seconds(runs, budget=0.05) * 1e-9}
+        except Exception as error:  # more shared memory than there is
+            print(f"{case.name:<50} {cut} {type(error).__name__}")
+
+
+def made_of(case: Case, seed: int) -> dict[str, dict[str, int]]:
+    """What Triton's compiler made of the rungs."""
+    batch = Inputs(case, seed, rotate_bytes=0).paged(0)[:5]
+    return {name: ladder.compiled(name, *batch) for name in ladder.CUTS}
+
+
+# What notebook 07 draws: every rung beside the library, unpaged attention and the gather; pages of 64 in one shape.
+LADDER = ["rung", "pagedlab", "unpaged SDPA (cudnn, token first)", "gather + SDPA", "FlashAttention"]
+
+
+def of_ladder(case: Case) -> bool:
+    return (case.is_decode and case.name.endswith("block 16")) or case.name == "llama-3-8b decode 32 x 4096, block 64"
 
 
 def machine() -> dict[str, str]:
@@ -133,10 +165,14 @@ def line(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="also write the table here")
-    parser.add_argument("--json", type=Path, help='write all figures here, under "attention", beside what is there')
+    parser.add_argument(
+        "--json", type=Path, help='write all figures here, under "attention" or "ladder", beside the rest'
+    )
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose name contains one of these")
     parser.add_argument("--methods", nargs="*", default=[""], help="methods whose name contains one of these")
     parser.add_argument("--sweep", action="store_true", help="also other tiles and splits, for one long sequence")
+    parser.add_argument("--rungs", action="store_true", help='notebook 07\'s ladder only, under "ladder"')
+    parser.add_argument("--cuts", action="store_true", help="with --rungs: the last rung's launch parameters as well")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -147,12 +183,28 @@ def main() -> None:
         ", ".join(f"{key} {value * 1e-9:.0f} GB/s" for key, value in result["roofs"].items()),
     ]
     print(*lines, sep="\n", flush=True)
+    if options.rungs:
+        options.methods = LADDER
+        result["roofs"]["product"] = product()
     methods = [name for name in METHODS if any(part in name for part in options.methods)]
-    for case in cases():
-        if any(part in case.name for part in options.only):
-            for row in measure(case, methods, result["roofs"]["copy"], options.seed):
-                result["rows"].append(row)
-                lines.append(line(row))
+    chosen = [case for case in cases() if any(part in case.name for part in options.only)]
+    chosen = [case for case in chosen if of_ladder(case)] if options.rungs else chosen
+    for case in chosen:
+        for row in measure(case, methods, result["roofs"]["copy"], options.seed):
+            result["rows"].append(row)
+            lines.append(line(row))
+            print(lines[-1], flush=True)
+    if options.rungs:
+        result["compiled"] = made_of(chosen[0], options.seed)
+        for name, made in result["compiled"].items():
+            lines.append(f"{name:<50} {made}")
+            print(lines[-1])
+        if options.cuts:
+            result["cuts"] = [
+                row for case in chosen if "block 16" in case.name for row in other_cuts(case, options.seed)
+            ]
+            for row in result["cuts"]:
+                lines.append(" ".join(f"{value:.0f}" if name == "GB/s" else f"{value}" for name, value in row.items()))
                 print(lines[-1], flush=True)
     if options.sweep:
         result["sweep"] = list(sweep(next(case for case in cases() if len(case.lengths) == 1), options.seed))
@@ -163,7 +215,9 @@ def main() -> None:
         options.text.write_text("\n".join(lines) + "\n")
     if options.json:
         known = json.loads(options.json.read_text()) if options.json.exists() else {}
-        options.json.write_text(json.dumps({**known, "attention": result}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({**known, "ladder" if options.rungs else "attention": result}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

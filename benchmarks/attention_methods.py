@@ -15,8 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from pagedlab.kernels.attention import triton_attention
-from pagedlab.kernels.plan import Plan, choose_plan
+from pagedlab.kernels.plan import Plan, choose_plan, multiprocessors
 from pagedlab.lessons import ladder
+from pagedlab.lessons.puzzles import decoder
 
 Run = Callable[[], torch.Tensor]
 HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}
@@ -168,7 +169,7 @@ def other_plans(inputs: Inputs) -> Iterator[tuple[Plan, list[Run]]]:
 
 
 def rung(inputs: Inputs, kernel: Callable[..., torch.Tensor]) -> list[Run]:
-    """A short kernel of notebook 07."""
+    """A short kernel of notebook 07; the last is the solution of its last puzzle."""
     if not inputs.case.is_decode:
         raise NotImplementedError("decodes only")
     return [lambda i=i: kernel(*inputs.paged(i)[:5]) for i in range(inputs.sets)]
@@ -288,11 +289,36 @@ def vllm_triton(inputs: Inputs) -> list[Run]:
     return [lambda i=i: run(i) for i in range(inputs.sets)]
 
 
+def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
+    """FlashAttention over the same pages. Its own package wants pages of 256; vLLM's build takes any."""
+    _same_length(inputs)
+    function, length = getattr(importlib.import_module(module), name), inputs.case.lengths[0]
+    starts, lengths = inputs.starts, inputs.seq_lens
+
+    def run(i: int) -> torch.Tensor:
+        q, k, v, table = inputs.q[i], inputs.k[i], inputs.v[i], inputs.tables[i]
+        if name == "flash_attn_with_kvcache":
+            return function(q[:, None], k, v, cache_seqlens=lengths, block_table=table, causal=True)[:, 0]
+        return function(
+            q, k, v, max_seqlen_q=1, cu_seqlens_q=starts, max_seqlen_k=length, seqused_k=lengths, block_table=table,
+            softmax_scale=inputs.dim**-0.5, causal=True,
+        )  # fmt: skip
+
+    return [lambda i=i: run(i) for i in range(inputs.sets)]
+
+
+def cuts(inputs: Inputs) -> Iterator[tuple[dict[str, int], list[Run]]]:
+    """The last rung with other launch parameters."""
+    processors = multiprocessors(inputs.seq_lens.device)
+    for tile, warps, stages in itertools.product((32, 64), (1, 2, 4), (3, 5)):
+        cut = {"tile": tile, "num_warps": warps, "num_stages": stages}
+        own = decoder(ladder.SPLIT, processors, **cut)
+        yield cut, rung(inputs, own)
+
+
 METHODS: dict[str, Callable[[Inputs], list[Run]]] = {
     "pagedlab": ours,
-    "rung 1, one page at a time": lambda inputs: rung(inputs, ladder.one_page),
-    "rung 2, a tile of several pages": lambda inputs: rung(inputs, ladder.several_pages),
-    "rung 3, heads packed": lambda inputs: rung(inputs, ladder.packed_heads),
+    **{name: (lambda inputs, kernel=kernel: rung(inputs, kernel)) for name, kernel in ladder.RUNGS.items()},
     "pagedlab, not split": not_split,
     **{
         f"unpaged SDPA ({backend.name.split('_')[0].lower()}, {layout})": (
@@ -307,4 +333,8 @@ METHODS: dict[str, Callable[[Inputs], list[Run]]] = {
     "FlashInfer fa2": lambda inputs: flashinfer(inputs, "fa2"),
     "FlashInfer fa3": lambda inputs: flashinfer(inputs, "fa3"),
     "vLLM Triton": vllm_triton,
+    "FlashAttention paged": lambda inputs: flash_attention(inputs, "flash_attn", "flash_attn_with_kvcache"),
+    "FlashAttention paged, vLLM's build": (
+        lambda inputs: flash_attention(inputs, "vllm.vllm_flash_attn", "flash_attn_varlen_func")
+    ),
 }

@@ -196,7 +196,7 @@ def merge_kernel(out, parts, logs, splits, DIM: tl.constexpr, SPLITS: tl.constex
 
 SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
 _PACKED = {"kernel": packed_heads_kernel, "packed": True, "tile": 32}
-_CUTS: dict[str, dict[str, Any]] = {
+CUTS: dict[str, dict[str, Any]] = {
     "rung 1, one page at a time": {"kernel": one_page_kernel},
     "rung 2, a tile of several pages": {"kernel": several_pages_kernel, "tile": 32},
     "rung 3, heads share a load": {**_PACKED, "kernel": shared_loads_kernel},
@@ -234,12 +234,12 @@ def _run(cut: dict[str, Any], *batch: torch.Tensor) -> torch.Tensor:
     return launch(batch, **cut)[0]
 
 
-RUNGS: dict[str, Callable[..., torch.Tensor]] = {name: partial(_run, cut) for name, cut in _CUTS.items()}
+RUNGS: dict[str, Callable[..., torch.Tensor]] = {name: partial(_run, cut) for name, cut in CUTS.items()}
 RUNGS |= {"rung 7, splits and their merge": _split}
 
 
 def compiled(name: str, *batch: torch.Tensor) -> dict[str, int]:
     """What Triton's compiler made of one of the first six rungs: registers a thread, spills, shared bytes, its cut."""
-    kernel = launch(batch, **_CUTS[name])[1]
+    kernel = launch(batch, **CUTS[name])[1]
     found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": kernel.metadata.shared}
     return {**found, "warps": kernel.metadata.num_warps, "stages": kernel.metadata.num_stages}

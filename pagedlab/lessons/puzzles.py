@@ -229,13 +229,13 @@ def decoder(answer: Any, processors: int = 4, tile: int = 64, **options: int) ->
     processors  multiprocessors of the card, for my_splits
     options     num_warps and num_stages, for Triton's compiler
 
-    Returns what the kernel writes, [B, Hq, D]; zeros where it writes nothing.
+    Returns what the kernel writes, [B, Hq, D].
     """
     name = puzzle_of(answer)
 
     def run(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor) -> Tensor:
         _, size, kv_heads, _ = k_cache.shape
-        group, out = q.shape[1] // kv_heads, torch.zeros_like(q)
+        group, out = q.shape[1] // kv_heads, torch.empty_like(q)
         args: Given = {"out": out, "q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache, "tables": tables}
         args |= {"seq_lens": seq_lens, **_numbers(tables, group, k_cache, tile)}
         args |= {} if name == "decode" else {"ROWS": rows_of(group)}

@@ -131,7 +131,7 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
             names = dict.fromkeys(name_of(program) for _, is_now, program in seen[page, head] if is_now)
             if names:
                 ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
-                drawn.append(label(x + 3, y + head * high + 11.5, " ".join(names), 11, ink, size * cell - 6, BOLD))
+                drawn.append(label(x + 3, y + head * high + 11.5, " ".join(names), 11, ink, wide * cell - 6, BOLD))
             loads = len(seen[page, head])
             whose = f"sequence {owner[page]}" if page in owner else "nobody's"
             say = f"page {page}, KV head {head}, {whose}: {loads} loads of a key so far"
