@@ -35,12 +35,13 @@ def _note(number: int, frame: Any) -> None:
     else:
         _main.holding = True  # what is raised now passes through code that puts books in order
         _main.handler(number, frame)
+        _main.holding = False  # it raised nothing
 
 
 def _deliver() -> None:
     if _main.came:
         _main.came = False
-        _main.handler(signal.SIGINT, None)
+        _note(signal.SIGINT, None)
 
 
 class Held:
@@ -75,15 +76,23 @@ class Held:
                     None  # a model's forty frames say nothing, and IPython takes a second to draw them
                 )
             try:
-                if self._outermost:
-                    set_handler(signal.SIGINT, _main.handler)
-                _main.holding = False
+                _main.holding = False  # from here on one is raised at once, and holds back those after it
                 _deliver()
+                self._let_go()
             except BaseException:  # one came, before or just now
-                _main.holding = False
                 if self.undo and kind is None:
+                    set_handler(signal.SIGINT, _note)
+                    _main.holding = True
                     self.undo()
+                self._let_go()
                 raise
+
+    def _let_go(self) -> None:
+        if self._outermost:
+            try:
+                set_handler(signal.SIGINT, _main.handler)
+            finally:
+                _main.holding = False
 
 
 class LetThrough:
@@ -94,8 +103,8 @@ class LetThrough:
     def __enter__(self) -> None:
         self._lets = _main.holding and get_ident() == MAIN
         if self._lets:
-            _deliver()
             _main.holding = False
+            _deliver()
 
     def __exit__(self, *_: object) -> None:
         if self._lets:
