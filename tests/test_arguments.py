@@ -51,7 +51,24 @@ NOT = {  # what no argument of that kind may be
 
 
 def bad(kind: str, rng: random.Random) -> Any:
-    return rng.choice(NOT[kind])
+    """A value of this kind's list, or one that is drawn: of another type, below what is allowed, or part of a list."""
+    far = rng.randrange(1, 2 ** rng.randrange(1, 90))
+    text = "".join(chr(rng.randrange(32, 0x300)) for _ in range(rng.randrange(9))) + "\ud8ff"
+    strange = [text, text.encode(errors="replace"), [text], {text: far}, {far}, complex(far, 1), object, iter([far])]
+    drawn = {
+        "count": [*strange, -far, far + 0.5, -1 / far, [far]],
+        "count or none": [*strange, -far, far + 0.5, (far,)],
+        "whole": [*strange, -far, far + 0.5, np.float32(far % 100 + 0.5)],
+        "share": [*strange, -1 / far, 1 + 1 / (far % 2**40), -far, [0.5]],
+        "number": [*strange, -1 / far, -far, [far]],
+        "flag": [*strange, far + 1, -1 / far, [True]],
+        "text": [text, text.encode(errors="replace"), [text], far, 1 / far],
+        "class": [*strange[:6], far, 1 / far],
+        "block": [*strange, -far, far + 7, far + 0.5],
+        "sampling": [*strange, far, [far]],
+        "prompt": [*strange[4:], far, 1 / far, [far, text], [far, 0.5], [-far], [2**20 + far], [[far], far]],
+    }
+    return rng.choice([*NOT[kind], *drawn[kind]])
 
 
 def calls(tiny: Model) -> list[tuple[str, Callable[[Any], object], str, Callable[[], object]]]:
@@ -106,9 +123,12 @@ def calls(tiny: Model) -> list[tuple[str, Callable[[Any], object], str, Callable
 
 def test_bad_arguments_are_refused_in_one_line(tiny: Model, seed: int) -> None:
     rng = random.Random(seed)
-    todo = [(call, value) for call in calls(tiny) for value in NOT[call[2]]]
-    for (name, call, kind, state), value in rng.sample(todo, len(todo))[: OPERATIONS or 1000]:
+    those = calls(tiny)
+    todo = [(call, value) for call in those for value in NOT[call[2]]]
+    todo += [(call, bad(call[2], rng)) for call in rng.choices(those, k=(OPERATIONS or 1000) - len(todo))]
+    for (name, call, kind, state), value in rng.sample(todo, len(todo)):
         before = state()
+        print(name, repr(value)[:200])
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is looked at below
             call(value)
         said = str(caught.value)
