@@ -66,7 +66,7 @@ def bad(kind: str, rng: random.Random) -> Any:
         "class": [*strange[:6], far, 1 / far],
         "block": [*strange, -far, far + 7, far + 0.5],
         "sampling": [*strange, far, [far]],
-        "prompt": [*strange[4:], far, 1 / far, [far, text], [far, 0.5], [-far], [2**20 + far], [[far], far]],
+        "prompt": [*strange[4:7], far, 1 / far, [far, text], [far, 0.5], [-far], [2**20 + far], [[far], far]],
     }
     return rng.choice([*NOT[kind], *drawn[kind]])
 
