@@ -42,6 +42,17 @@ STATIONS = {
     "append": (2, 1, "outputs.py", ("08",)),
     "free": (1, 1, "blocks.py", ("02",)),
 }
+SAYS = {
+    "arrive": "A text becomes {tokens} token ids. It owns no block yet, and waits.",
+    "admit": "There is room: a place in the batch, and blocks enough for the prompt.",
+    "match": "An earlier text began with the same words: {found} tokens need not be computed.",
+    "schedule": "{tokens} tokens get slots. Slot = block x {size} + place in the block.",
+    "batch": "All texts' tokens lie in one row, without padding; where each lies stands beside it.",
+    "forward": "Every layer writes keys and values to the slots, and reads the past through the table.",
+    "draw": "One token is drawn: {word!r}, id {id}, with a chance of {chance:.0%}.",
+    "append": "The token joins the text; its reader sees it. Its key and value come with the next step.",
+    "free": "The table is given back. Full blocks stay readable until somebody needs the room.",
+}
 NOTEBOOKS = {
     "02": "02_block_pool",
     "04": "04_sampling_and_beams",
@@ -69,17 +80,19 @@ class Moment(NamedTuple):
 
 def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
     """Add the prompt to an engine without `cuda_graphs`, step until its answer is there, and tell what happened."""
-    moments, seen, step, size = dict[str, Moment](), dict[str, Any](), 0, llm.pool.block_size
+    moments, seen, step = dict[str, Moment](), dict[str, Any](), 0
+    size, blocks = llm.pool.block_size, llm.pool.num_blocks
     table, known, kept, answer = list[int](), list[str](), set[int](), ""
 
     def word(token: int) -> str:
         return plain(llm.decode([token]))
 
-    def note(station: str, say: str, *lines: str) -> None:
+    def note(station: str, *lines: str, **numbers: object) -> None:
         theirs = {block for text in llm.sequences() if text is not mine for block in text.table.block_ids}
         whose = {**dict.fromkeys(kept, "kept"), **dict.fromkeys(theirs, "other"), **dict.fromkeys(table, "ours")}
-        memory = [whose.get(block, "") for block in range(llm.pool.num_blocks)]
-        moment = Moment(station, step, list(lines), say, table[:], known[:], answer, memory)
+        pool = [whose.get(block, "") for block in range(blocks)]
+        say = SAYS[station].format(**numbers)
+        moment = Moment(station, step, list(lines), say, table[:], known[:], answer, pool)
         moments[f"{len(moments) + 1} {station}"] = moment
 
     def watch(owner: Any, verb: str) -> Any:
@@ -94,19 +107,13 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
         return real
 
     def now_kept() -> set[int]:
-        return {block for block in range(llm.pool.num_blocks) if llm.pool.keeps(block)}
+        return {block for block in range(blocks) if llm.pool.keeps(block)}
 
     request, kept = llm.add(prompt, params), now_kept()
     mine = llm.scheduler.waiting[-1].sequences[0]
-    ids = mine.token_ids[:]
-    waits = len(llm.scheduler.waiting)
-    note(
-        "arrive",
-        f"A text becomes {len(ids)} token ids. It owns no block yet, and waits.",
-        f"{len(ids)} token ids:",
-        " ".join(map(str, ids[:5])) + " …",
-        f"in line: {waits}",
-    )
+    ids, waits = mine.token_ids[:], len(llm.scheduler.waiting)
+    first = " ".join(map(str, ids[:5]))
+    note("arrive", f"{len(ids)} token ids:", f"{first} …", f"in line: {waits}", tokens=len(ids))
     watched = (llm.scheduler, "schedule"), (llm.prefix_cache, "match"), (llm, "forward")
     real = {verb: watch(owner, verb) for owner, verb in watched}
     finished = False
@@ -120,83 +127,41 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
             (batch, *_), logits = seen["forward"]
             pages = batch.block_tables[b].tolist()[: -(-chunk.stop // size)]
             if step == 1:
-                found = seen["match"]
-                note(
-                    "admit",
-                    "There is room: a place in the batch, and blocks enough for the prompt.",
-                    f"{free} of {llm.pool.num_blocks} blocks free",
-                    f"others that run: {len(plan.chunks) - 1}",
-                    "so: come in",
-                )
-                table, known = found[:], [word(i) for i in ids[: len(found) * size]]
-                was = len(table)
-                note(
-                    "match",
-                    f"An earlier text began with the same words: {len(known)} tokens need not be computed.",
-                    f"blocks {', '.join(map(str, found)) or 'none'}",
-                    f"hold its first {len(known)} tokens",
-                    f"to compute: {len(ids) - len(known)} of {len(ids)}",
-                )
+                others = f"others that run: {len(plan.chunks) - 1}"
+                note("admit", f"{free} of {blocks} blocks free", others, "so: come in")
+                table = seen["match"]
+                known, was = [word(i) for i in ids[: len(table) * size]], len(table)
+                held = f"blocks {', '.join(map(str, table)) or 'none'}", f"hold its first {len(known)} tokens"
+                note("match", *held, f"to compute: {len(ids) - len(known)} of {len(ids)}", found=len(known))
             table, tokens = pages, mine.token_ids[: chunk.stop]
             known = [word(i) for i in tokens]
             start, stop = batch.query_starts[b].item(), batch.query_starts[b + 1].item()
             slots, new = batch.slots[start:stop].tolist(), table[was:]
+            named = f"its {'tokens' if stop - start > 1 else 'token'} {short([*range(chunk.start, chunk.stop)])}"
             fresh = f"new blocks: {short(new)}" if new else "no new block"
-            note(
-                "schedule",
-                f"{stop - start} tokens get slots. Slot = block x {size} + place in the block.",
-                f"its {'tokens' if stop - start > 1 else 'token'} {short([*range(chunk.start, chunk.stop)])}",
-                fresh,
-                f"slots {short(slots)}",
-            )
+            note("schedule", named, fresh, f"slots {short(slots)}", tokens=stop - start, size=size)
             rows = [f"{c.stop - c.start} of {'this' if c.sequence is mine else 'another'}" for c in plan.chunks]
-            note(
-                "batch",
-                "All texts' tokens lie in one row, without padding; where each lies stands beside it.",
-                f"{len(batch.token_ids)} tokens in a row",
-                *rows,
-            )
-            note(
-                "forward",
-                "Every layer writes keys and values to the slots, and reads the past through the table.",
-                f"writes slots {short(slots)}",
-                f"reads blocks {short(table)}",
-                f"out: {logits.shape[1]:,} scores",
-            )
+            note("batch", f"{len(batch.token_ids)} tokens in a row", *rows)
+            read = f"reads blocks {short(table)}"
+            note("forward", f"writes slots {short(slots)}", read, f"out: {logits.shape[1]:,} scores")
             drawn, kept = mine.token_ids[-1], now_kept()
             row = [c.sequence for c in plan.chunks].index(mine)
             chances = probabilities(logits[row : row + 1], [params])[0].cpu()
             chances = chances / chances.sum()
             best = [i for i in torch.topk(chances, 3).indices.tolist() if i != drawn]
             shares = [f"{word(i)!r} {chances[i]:.0%}" for i in (drawn, *best)][:3]
-            note(
-                "draw",
-                f"One token is drawn: {word(drawn)!r}, id {drawn}, with a chance of {chances[drawn]:.0%}.",
-                f"drawn: {shares[0]}",
-                *(f"  not:  {share}" for share in shares[1:]),
-            )
+            passed = [f"  not:  {share}" for share in shares[1:]]
+            note("draw", f"drawn: {shares[0]}", *passed, word=word(drawn), id=drawn, chance=chances[drawn])
             finished = any(c.request_id == request and c.finished for c in touched)
             answer = llm.decode(mine.token_ids[len(ids) :]).strip()
             more = "the last one" if finished else "its slot: next step"
-            note(
-                "append",
-                "The token joins the text; its reader sees it. Its key and value come with the next step.",
-                f"+ {word(drawn)!r}",
-                f"{len(mine.token_ids)} tokens now",
-                more,
-            )
+            note("append", f"+ {word(drawn)!r}", f"{len(mine.token_ids)} tokens now", more)
     finally:
         for owner, verb in watched:
             setattr(owner, verb, real[verb])
     gone, table, known = table, [], []
-    readable = len(kept.intersection(gone))
-    note(
-        "free",
-        "The table is given back. Full blocks stay readable until somebody needs the room.",
-        f"blocks {short(gone)}",
-        f"kept, readable: {readable}",
-        f"{llm.pool.num_free} of {llm.pool.num_blocks} free",
-    )
+    readable = f"kept, readable: {len(kept.intersection(gone))}"
+    note("free", f"blocks {short(gone)}", readable, f"{llm.pool.num_free} of {blocks} free")
     return moments
 
 
