@@ -8,8 +8,8 @@
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
 # make lint        ruff, mypy and who may import whom; make format mends what can be mended
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/
-# make site        the first page, the notebooks as pages, glossary and reference, in build/site (and make lite's, if it is there)
-# make lite        the notebooks that need no PyTorch, to run in a browser, in build/live/lite; make test-lite runs them
+# make site        the first page, the notebooks as pages and to run in a browser, glossary and reference, in build/site
+# make lite        those to run in a browser alone, in build/live/lite; make test-lite runs them, and the first page
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -73,6 +73,7 @@ wheel: setup
 site: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .venv/constraints.txt --editable ".[site]"
 	rm -rf build/site
+	$(RUN) tools/build_lite.py || { test $$? -eq 3 && rm -rf build/live && echo "so the page has no Python in it"; }
 	$(RUN) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
 	$(RUN) tools/build_front.py build/site
 
@@ -80,7 +81,7 @@ lite: setup
 	$(RUN) tools/build_lite.py
 
 test-lite: setup
-	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/notebooks/test_lite.py
+	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/notebooks/test_lite.py tests/notebooks/test_page.py
 
 setup:
 	@$(PYTHON) tools/setup_env.py

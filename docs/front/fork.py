@@ -70,6 +70,8 @@ def teller(table: type[BlockTable]) -> type[BlockTable]:
 def start(forget: bool) -> str:
     """A new pool with one story, forked once. forget: to copy, on a write to a shared block."""
     global widget
+    while len({told[0] for told in story["stories"]}) == 1:  # the siblings part where they begin to differ
+        story["prompt"] += {told.pop(0) for told in story["stories"]}
     widget = BlockPoolWidget(Memory, table=teller(NeverCopies if forget else BlockTable), num_blocks=8, block_size=4)
     widget.do("new", "s0", len(story["prompt"]))
     widget.do("fork", "s0")

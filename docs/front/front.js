@@ -13,7 +13,9 @@ function moved() {
   });
 }
 load("three_answers.json").then((recorded) => {
-  stage.render({ model: page({ recorded, step: -1, live: false }), el: at("stage"), moved });
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches; // then a step in the middle, where there is much to see
+  const step = still ? recorded.steps.length >> 1 : -1;
+  stage.render({ model: page({ recorded, step, live: false }), el: at("stage"), moved });
 });
 
 // ---- the real pagedlab, in the browser

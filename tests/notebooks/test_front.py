@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import browser
 import pytest
+from served import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "front"))
@@ -37,14 +35,8 @@ def test_the_page_is_small_and_names_no_other_server(page_folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(page_folder: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(page_folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
+    with serving(page_folder) as url:
+        yield url
 
 
 @pytest.mark.browser
@@ -82,8 +74,9 @@ def test_siblings_tell_their_own_story_unless_copies_are_forgotten(forget: bool)
     import fork
 
     fork.story.update(json.loads((ROOT / "data" / "recordings" / "one_story.json").read_text(encoding="utf-8")))
-    prompt, stories = "".join(fork.story["prompt"]), fork.story["stories"]
     fork.start(forget)
+    prompt, stories = "".join(fork.story["prompt"]), fork.story["stories"]
+    assert stories[0][0] != stories[1][0], "the first word that each writes tells them apart"
     assert told(fork) == {"s0": prompt, "s1": prompt}
     for _ in range(3):
         for name in ("s0", "s1"):

@@ -6,20 +6,17 @@ The second part builds the whole site and takes minutes: `make test-lite` runs i
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import browser
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from served import lite_folder, only_from, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -167,40 +164,13 @@ def _empty_wheel(folder: Path) -> None:
     (folder / "mirror.whl").write_bytes(b"PK\5\6" + bytes(18))  # a zip archive of no files
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """A static server on the loopback interface: its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def lite() -> Iterator[tuple[str, Any]]:
     """The address of the built site, and a Chromium."""
-    if not os.environ.get("PAGEDLAB_TEST_LITE"):
-        pytest.skip("building JupyterLite takes minutes: make test-lite")
-    if why := browser.missing():
-        pytest.skip(why)
-    build = subprocess.run(
-        [sys.executable, ROOT / "tools" / "build_lite.py"], capture_output=True, text=True, check=False
-    )
-    if build.returncode == 3:
-        pytest.skip(f"what JupyterLite is made of cannot be fetched: {build.stderr[-400:]}")
-    assert build.returncode == 0, build.stderr
+    folder = lite_folder()
     from playwright.sync_api import sync_playwright
 
-    with serving(ROOT / "build" / "live" / "lite") as url, sync_playwright() as playwright:
+    with serving(folder) as url, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
         yield url, chromium
         chromium.close()
@@ -211,18 +181,9 @@ def opened(lite: tuple[str, Any], name: str) -> Iterator[Any]:
     """A page with the notebook run from top to bottom, in which no other server was asked for anything."""
     url, chromium = lite
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    refused: list[str] = []
-
-    def only_ours(route: Any) -> None:
-        if route.request.url.startswith((f"{url}/", "blob:", "data:", "attachment:")):
-            route.continue_()
-        else:
-            refused.append(route.request.url)
-            route.abort()
-
-    context.route("**/*", only_ours)
+    refused = only_from(url, context)
     page = context.new_page()
-    page.goto(f"{url}/notebooks/index.html?path=notebooks/{name}.ipynb", wait_until="domcontentloaded")
+    page.goto(f"{url}notebooks/index.html?path=notebooks/{name}.ipynb", wait_until="domcontentloaded")
     page.wait_for_function("() => window.jupyterapp && document.querySelector('.jp-Notebook .jp-Cell')", timeout=60_000)
     page.wait_for_function(
         "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",

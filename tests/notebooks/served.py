@@ -1,0 +1,70 @@
+"""The built site and a server for it, for tests that open it in a browser. Imported, not collected.
+
+Building takes minutes: `make test-lite` asks for it (PAGEDLAB_TEST_LITE=1).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import browser
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A static server on the loopback interface: its address, which ends with a slash."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def only_from(url: str, context: Any) -> list[str]:
+    """Let pages of this browser's context ask nobody but `url`; returned is the list of what was refused."""
+    refused: list[str] = []
+
+    def only_ours(route: Any) -> None:
+        if route.request.url.startswith((url, "blob:", "data:", "attachment:")):
+            route.fallback()
+        else:
+            refused.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", only_ours)
+    return refused
+
+
+@cache
+def lite_folder() -> Path:
+    """JupyterLite, built anew by whoever asks first. Skips the test where that is not wanted or not possible."""
+    if not os.environ.get("PAGEDLAB_TEST_LITE"):
+        pytest.skip("building JupyterLite takes minutes: make test-lite")
+    if why := browser.missing():
+        pytest.skip(why)
+    command = [sys.executable, ROOT / "tools" / "build_lite.py"]
+    build = subprocess.run(command, capture_output=True, text=True, check=False)
+    if build.returncode == 3:
+        pytest.skip(f"what JupyterLite is made of cannot be fetched: {build.stderr[-400:]}")
+    assert build.returncode == 0, build.stderr
+    return ROOT / "build" / "live" / "lite"
