@@ -155,11 +155,12 @@ def source_of(kernel: Any) -> str:
         for name in function.__code__.co_names:
             used = function.__globals__.get(name)
             used = getattr(used, "value", used)  # of a constexpr
-            module = getattr(getattr(used, "fn", None), "__module__", "")
+            function_of: Any = getattr(used, "fn", None)
+            module = function_of.__module__ if inspect.isfunction(function_of) else ""
             if name in parts:
                 continue
             if module.startswith("pagedlab."):
-                parts[name] = f"from {module} import {used.fn.__name__} as {name}"
+                parts[name] = f"from {module} import {function_of.__name__} as {name}"
             elif module and not module.startswith("triton."):
                 add(used)
             elif isinstance(used, (bool, int, float)):

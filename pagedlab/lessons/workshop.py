@@ -116,7 +116,7 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
         for program, rows in programs.items():
             for slot, head in zip(*divmod(rows, heads), strict=True):
                 seen[int(slot) // size, int(head)].append((int(slot) % size, i == step, program))
-    parts = []
+    deep, parts = 3 if any(program[2] for programs in trace.steps for program in programs) else 2, list[str]()
     for page in range(trace.batch.num_blocks):
         x, y = 18 + page % across * (size * cell + 26), top + page // across * (2 * high + 8)
         color = sequence_color(owner[page]) if page in owner else NEUTRAL
@@ -128,7 +128,7 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
                 if slots:
                     left, wide = min(slots), max(slots) - min(slots) + 1
                     drawn.append(box(x + left * cell, y + head * high, wide * cell, high - 2, color, 1 if now else 0.3))
-            names = dict.fromkeys(name_of(program) for _, is_now, program in seen[page, head] if is_now)
+            names = dict.fromkeys(name_of(program, deep) for _, is_now, program in seen[page, head] if is_now)
             if names:
                 ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
                 drawn.append(label(x + 3, y + head * high + 11.5, " ".join(names), 11, ink, wide * cell - 6, BOLD))
@@ -139,10 +139,9 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
     return parts
 
 
-def name_of(program: Sequence[int]) -> str:
-    """(1,0) for program (1, 0, 0): without axes that the grid does not have."""
-    kept = tuple(program) if len(program) > 2 and program[2] else tuple(program[:2])
-    return f"({','.join(map(str, kept))})"
+def name_of(program: Sequence[int], axes: int = 3) -> str:
+    """(1,0) for program (1, 0, 0) of a grid with two axes."""
+    return f"({','.join(map(str, program[:axes]))})"
 
 
 def traces() -> dict[str, Trace]:
@@ -169,6 +168,11 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
 }
 
 
+def number(name: str) -> int:
+    """Which of the seven puzzles it is."""
+    return 1 + list(SHOWN).index(name)
+
+
 def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]], str]:
     """A puzzle's example run and watched: its arguments, the loads by tensor, and what stopped the kernel."""
     from pagedlab.lessons.fence import Memory, Outside
@@ -187,8 +191,10 @@ def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]
 
 
 def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]], stopped: str, step: int) -> str:
-    """The puzzle's tensors as cells: solid in the colour of the program's first number what is loaded in this step,
-    pale what was before, dotted what is nobody's, and on a cell how often it was loaded."""
+    """The puzzle's tensors as cells: solid in the program's colour what is loaded in this step, pale what was before,
+    dotted what is nobody's, and on a cell how often it was loaded.
+
+    A program's colour is its first number's, in the last puzzle its split's."""
     parts, y, loaded, needed = list[str](), 40.0, 0, 0
     for tensor, unit in SHOWN[name].items():
         x = given[tensor]
@@ -199,18 +205,19 @@ def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]],
                 by[cell].append((load.step + 1, load.program))
             loaded += len(load.elements) * x.element_size()
         needed += int(real.sum()) * x.element_size()
-        drawn, y = _cells(tensor, x, real, unit, by, step, y)
+        drawn, y = _cells(tensor, x, real, unit, by, step, y, axis=2 if name == "split" else 0)
         parts += drawn
     said = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x" if loaded else "Nothing loaded yet."
     parts.insert(0, label(0, 15, said, 13, look=BOLD))
-    parts.insert(1, label(0, 32, stopped or "colour: the program's first number; dotted: nobody's", 12, SOFT, 1000))
+    legend = f"colour: the {'split' if name == 'split' else 'first number'} of the program that loads; dotted: nobody's"
+    parts.insert(1, label(0, 32, stopped or legend, 12, SOFT, 1000))
     return svg(1080, y, parts)
 
 
 def _cells(
-    tensor: str, x: torch.Tensor, real: torch.Tensor, unit: int, by: Any, step: int, top: float
+    tensor: str, x: torch.Tensor, real: torch.Tensor, unit: int, by: Any, step: int, top: float, axis: int = 0
 ) -> tuple[list[str], float]:
-    parts, wide, high = [label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK)], 19.0, 19.0
+    parts, wide, high = [label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142)], 19.0, 19.0
     flat, bottom = real.flatten().tolist(), top
     for cell, (left, down, where) in enumerate(_places(x, unit)):
         px, py = 150 + left * wide, top + down * high
@@ -220,7 +227,7 @@ def _cells(
         drawn = [box(px, py, wide - 2, high - 2, "none", 1, *edge)]
         if touched:
             now = any(at == step for at, _ in touched)
-            color = sequence_color(touched[-1][1][0])
+            color = sequence_color(touched[-1][1][axis])
             drawn.append(box(px, py, wide - 2, high - 2, color, 0.9 if now else 0.35))
         if len(touched) > 1:
             drawn.append(box(px + 3, py + 2, 12, 13, CARD, 0.85) + label(px + 5, py + 12.5, str(len(touched)), 11, INK))

@@ -8,6 +8,13 @@ from pagedlab.lessons import workshop
 from pagedlab.widgets.explore import Explorer, explore
 
 
+class Shown(Explorer):
+    """A drawing without controls, or with a step only: what it is stands below it."""
+
+    def __repr__(self) -> str:
+        return str(self.caption)
+
+
 def opening() -> Explorer:
     """What the rungs' programs load beside how fast they are; without Triton the speeds alone."""
     traces, shapes = workshop.traces(), list(workshop.SHAPES)
@@ -37,7 +44,9 @@ class Watch:
                 return workshop.draw_loads(name, given, loads, stopped, step)
 
             controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
-            return explore(draw, **controls)
+            return Shown(
+                draw, f"What {names(answer)} loads in the example of puzzle {workshop.number(name)}", **controls
+            )
 
         return picture
 
@@ -57,4 +66,11 @@ def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int)
     from pagedlab.kernels.runtime import INTERPRETED
 
     page = workshop.loads_beside(answer) if INTERPRETED else workshop.speed_beside(answer, shape, **cut)
-    return explore(lambda: page)
+    return Shown(lambda: page, f"{names(answer)} in the ladder" if answer else "The ladder, and no kernel of yours yet")
+
+
+def names(answer: Any) -> str:
+    """What the reader called it."""
+    kernels = answer.values() if isinstance(answer, dict) else [answer]
+    functions: list[Any] = [getattr(kernel, "fn", kernel) for kernel in kernels]
+    return ", ".join(function.__name__ for function in functions)

@@ -162,8 +162,8 @@ def _named(name: str, number: int, old: str, new: str) -> Any:
     return changed if isinstance(changed, dict) else Named(changed, f"{number}")
 
 
-for puzzle, listed in MISTAKES.items():
-    WRONG[puzzle] = [_named(puzzle, number, old, new) for number, (old, new, _) in enumerate(listed)]
+for puzzle, listed in MISTAKES.items():  # four of each; test_puzzles.py tries all
+    WRONG[puzzle] = [_named(puzzle, number, old, new) for number, (old, new, _) in enumerate(listed[-4:])]
 
 RIGHT["decode"] = [answer("decode", "acc / total", "acc * (1 / total)")]
 RIGHT["paged_scores"] = [answer("paged_scores", ", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1")]

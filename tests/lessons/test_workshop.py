@@ -1,0 +1,107 @@
+"""The workshop's pictures say what was measured and traced, and the page on the library's kernel quotes it truly."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
+from wrong_kernel import answer
+
+from pagedlab.kernels import attention
+from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab.lessons import ladder, workshop
+from pagedlab.lessons.fence import define
+from pagedlab.widgets.workshop import bench, opening, watch
+
+ROOT = Path(__file__).resolve().parents[2]
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
+STUB = """@triton.jit
+def my_decode(out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr,
+              GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr):
+    ...
+"""
+
+
+def page(shown: Any) -> str:
+    return shown.drawn["html"]
+
+
+def says(shown: Any) -> list[str]:
+    return re.findall(r'data-say="([^"]*)"', page(shown))
+
+
+def test_the_first_picture_follows_its_controls() -> None:
+    shown = opening()
+    assert "Step 3 of 13: 12 of 12 programs at work, each key loaded 2 x" in page(shown)
+    shown.set(rung="3 heads share a load", step=2)
+    assert "Step 2 of 7: 6 of 6 programs at work, each key loaded 1 x" in page(shown)
+    shown.set(rung="7 splits and their merge", step=1, shape="Llama-3-8B, 1 x 16,384")
+    assert "Step 1 of 2: 20 of 20 programs" in page(shown)
+    assert "(0,0,3)" in page(shown)
+
+
+def test_the_ladder_is_what_was_measured() -> None:
+    found = workshop.recorded()
+    for shape, case in workshop.SHAPES.items():
+        speeds = workshop.speeds_of(case)
+        rows = {row["method"]: row["GB/s"] for row in found["rows"] if row["case"] == case and "GB/s" in row}
+        assert set(speeds.values()) <= set(rows.values()), shape
+        assert speeds["the library's kernel"] == rows["pagedlab"]
+        text = "".join(workshop.draw_ladder(speeds, found["roofs"]["copy"] / 1e9))
+        assert all(f">{speed:,.0f}<" in text for speed in speeds.values())
+
+
+def test_rungs_have_the_names_that_the_benchmark_measures() -> None:
+    assert [f"rung {name.replace(' ', ', ', 1)}" for name in workshop.RUNGS] == list(ladder.RUNGS)
+
+
+@interpreted
+def test_a_readers_loads_are_drawn_as_they_were() -> None:
+    assert "needed 40 bytes, loaded 40: 1 x" in page(watch.weights(answer("weights")))
+    right = says(watch.scores(answer("scores")))
+    assert "token 5, head 1, number 3: loaded by (1,0,0)" in right
+    wrong = says(watch.scores(answer("scores", "(j * HEADS + head)", "(j + head)")))
+    assert "token 5, head 1, number 3: not loaded" in wrong
+    twice = watch.decode(answer("decode"))
+    assert "needed 3,584 bytes, loaded 7,168: 2 x" in page(twice)
+    twice.set(step=1)
+    assert sum("not loaded" in said and "nobody" not in said for said in says(twice)) == 2 * (5 + 1)
+    assert "loaded 3,584: 1 x" in page(watch.grouped(answer("grouped")))
+    assert "loaded 3,584: 1 x" in page(watch.split(answer("split")))
+
+
+@interpreted
+def test_a_stub_loads_nothing_and_a_kernel_that_stops_says_where() -> None:
+    assert "Nothing loaded yet." in page(watch.decode(define(STUB)["my_decode"]))
+    stopped = page(watch.weights(answer("weights", "i < n", "i <= n")))
+    assert "Stopped: program (2, 0, 0) loads element 10 of s." in stopped
+    broken = page(watch.weights(answer("weights", "score - m", "score - absent")))
+    assert "name &#x27;absent&#x27; is not defined" in broken
+
+
+@interpreted
+def test_without_a_gpu_the_bench_counts_bytes() -> None:
+    assert page(bench(answer("decode"))).count("2 x, 12 programs, at most 7 steps") == 2, "yours, and rung 2"
+    assert "yours" not in page(bench())
+
+
+SECTIONS = re.split(r"^## `(\w+)`$", (ROOT / "docs" / "kernel.md").read_text(), flags=re.MULTILINE)[1:]
+
+
+def test_the_page_on_the_kernel_names_every_function_of_the_file() -> None:
+    file = (ROOT / "pagedlab" / "kernels" / "attention.py").read_text()
+    assert SECTIONS[::2] == re.findall(r"^def (\w+)", file, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "text"), zip(SECTIONS[::2], SECTIONS[1::2], strict=True), ids=SECTIONS[::2])
+def test_the_page_on_the_kernel_quotes_it_truly(name: str, text: str) -> None:
+    quoted = "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    function = getattr(attention, name)
+    assert quoted.rstrip() == inspect.getsource(getattr(function, "fn", function)).rstrip()
+    notes = re.sub(r"```python\n.*?```", "\0", text, flags=re.DOTALL).split("\0")[1:]
+    assert all(note.strip() for note in notes), "a note behind every few lines"
