@@ -1,16 +1,23 @@
-"""pagedlab and vLLM on the same requests, one engine a process: output tokens a second, everything there at once.
+"""pagedlab and vLLM on the same requests, one engine a process, everything there at once.
 
 python benchmarks/pair.py pagedlab --model FOLDER --json ours.json
 python benchmarks/pair.py vllm --model FOLDER --json theirs.json        where vLLM is installed
 
-The workload is that of serving.py: 256 requests, prompts and answers of 100 to 1,024 tokens, temperature 0.6. It runs
-once with other lengths before it is timed. vLLM runs with its defaults but for what OPTIONS says.
+  throughput   256 requests, prompts and answers of 100 to 1,024 tokens, temperature 0.6: output tokens/s, three seeds
+  one          one text behind 128 tokens, greedy: ms a token
+  batch B      B texts behind 512 tokens, 256 new ones each: output tokens/s
+  prefill      64 prompts of 2,048 tokens, 1 new one each: prompt tokens/s
+  prefix       128 prompts that share 1,024 tokens and have 64 of their own, 64 new ones, second round: output tokens/s
+  short        2,048 requests of 16 to 64 tokens in and out: output tokens/s
+
+Every workload runs once with other numbers before it is timed. vLLM has its defaults but for OPTIONS.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -18,37 +25,49 @@ from pathlib import Path
 from typing import Any
 
 from machine import record
-from serving import TEMPERATURE, workload
 
-VOCABULARY = 4096  # ids in the prompts, which even the tiny model has
+TEMPERATURE = 0.6
 OPTIONS = {"max_model_len": 4096, "max_num_seqs": 256, "gpu_memory_utilization": 0.85, "seed": 0}
-Run = Callable[[list[list[int]], list[int]], list[int]]
+Work = tuple[list[list[int]], list[int]]  # prompts, and how many tokens each answer has
+Run = Callable[[Work, float], list[int]]  # with a temperature: how many tokens each got
+
+
+def ids(rng: random.Random, n: int) -> list[int]:
+    """Random tokens."""
+    return [rng.randrange(10_000) for _ in range(n)]
+
+
+def nano(seed: int, requests: int = 256, shortest: int = 100, longest: int = 1024) -> Work:
+    """The workload that nano-vllm made common: lengths of prompts and answers uniform between two bounds."""
+    rng = random.Random(seed)
+    prompts = [ids(rng, rng.randint(shortest, longest)) for _ in range(requests)]
+    return prompts, [rng.randint(shortest, longest) for _ in range(requests)]
 
 
 def pagedlab(model: str) -> Run:
-    """All requests through our engine; how many tokens each got."""
+    """Requests through our engine."""
     from pagedlab import LLM, SamplingParams
 
     llm = LLM(model)
     llm.warm_up()
 
-    def run(prompts: list[list[int]], outputs: list[int]) -> list[int]:
-        params = [SamplingParams(max_tokens=n, ignore_eos=True, temperature=TEMPERATURE) for n in outputs]
-        return [len(c.outputs[0].token_ids) for c in llm.generate(prompts, params)]
+    def run(work: Work, temperature: float) -> list[int]:
+        params = [SamplingParams(max_tokens=n, ignore_eos=True, temperature=temperature) for n in work[1]]
+        return [len(c.outputs[0].token_ids) for c in llm.generate(work[0], params)]
 
     return run
 
 
 def vllm(model: str) -> Run:
-    """All requests through vLLM, with its defaults and `OPTIONS`."""
+    """Requests through vLLM."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
 
     llm = LLM(model, disable_log_stats=True, **OPTIONS)
 
-    def run(prompts: list[list[int]], outputs: list[int]) -> list[int]:
-        params = [SamplingParams(max_tokens=n, ignore_eos=True, temperature=TEMPERATURE) for n in outputs]
-        done = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+    def run(work: Work, temperature: float) -> list[int]:
+        params = [SamplingParams(max_tokens=n, ignore_eos=True, temperature=temperature) for n in work[1]]
+        done = llm.generate([{"prompt_token_ids": prompt} for prompt in work[0]], params, use_tqdm=False)
         return [len(answer.outputs[0].token_ids) for answer in done]
 
     return run
@@ -58,24 +77,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=("pagedlab", "vllm"))
     parser.add_argument("--model", required=True)
-    parser.add_argument("--requests", type=int, default=256)
-    parser.add_argument("--shortest", type=int, default=100)
-    parser.add_argument("--longest", type=int, default=1024)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    bounds = args.requests, args.shortest, args.longest, VOCABULARY
+    began = time.perf_counter()
     run = {"pagedlab": pagedlab, "vllm": vllm}[args.engine](args.model)
-    run(*workload(*bounds, seed=9))
     figures: dict[str, Any] = {"engine": args.engine, "options": OPTIONS if args.engine == "vllm" else {}}
     figures["versions"] = {name: version(name) for name in ("torch", *(["vllm"] if args.engine == "vllm" else []))}
-    for seed in args.seeds:
-        prompts, outputs = workload(*bounds, seed=seed)
+
+    def seconds(work: Work, temperature: float = TEMPERATURE) -> float:
+        """The engine's answers have been tokens on the host, so the GPU is done."""
         began = time.perf_counter()
-        got = run(prompts, outputs)
-        figures[f"throughput seed {seed}"] = round(sum(outputs) / (time.perf_counter() - began))
-        assert got == outputs, "a request did not get its tokens"
-        print(args.engine, "seed", seed, figures[f"throughput seed {seed}"], "tokens/s", flush=True)
+        assert run(work, temperature) == work[1], "a request did not get its tokens"
+        return time.perf_counter() - began
+
+    def keep(name: str, figure: float) -> None:
+        figures[name] = round(figure, 3) if figure < 100 else round(figure)
+        print(args.engine, name, figures[name], flush=True)
+
+    keep("start-up s", time.perf_counter() - began)
+    rng = random.Random(5)
+    seconds(nano(9))
+    for seed in args.seeds:
+        work = nano(seed)
+        keep(f"throughput seed {seed}", sum(work[1]) / seconds(work))
+    alone = []
+    for _ in range(3):
+        first = seconds(([ids(rng, 128)], [1]), 0.0)
+        alone.append((seconds(([ids(rng, 128)], [257]), 0.0) - first) / 256)
+    keep("one: ms a token", 1000 * sorted(alone)[1])
+    for texts in (8, 32, 128, 256):
+        times = [seconds(([ids(rng, 512) for _ in range(texts)], [256] * texts)) for _ in range(2)]
+        keep(f"batch {texts}", texts * 256 / min(times))
+    times = [seconds(([ids(rng, 2048) for _ in range(64)], [1] * 64), 0.0) for _ in range(2)]
+    keep("prefill tokens/s", 64 * 2048 / min(times))
+    shared = ids(rng, 1024)
+    times = [seconds(([shared + ids(rng, 64) for _ in range(128)], [64] * 128)) for _ in range(2)]
+    keep("prefix tokens/s", 128 * 64 / times[1])
+    seconds(nano(8, 2048, 16, 64))
+    work = nano(7, 2048, 16, 64)
+    keep("short tokens/s", sum(work[1]) / seconds(work))
     if args.json:
         record(args.json, "everything there at once; see benchmarks/pair.py", **figures)
 

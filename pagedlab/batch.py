@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -30,18 +29,27 @@ class Batch:
     last_rows: Tensor
 
 
+def lay_out(chunks: Seq[Chunk]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The chunks' tokens end to end: ids, 0 where one is not known yet; positions; slots; and where each chunk starts,
+    with the end of the last."""
+    token_ids, positions, slots, starts = list[int](), list[int](), list[int](), [0]
+    for _, sequence, start, stop in chunks:
+        starts.append(starts[-1] + stop - start)
+        token_ids += sequence.token_ids[start:stop]
+        token_ids += [0] * (starts[-1] - len(token_ids))
+        positions += range(start, stop)
+        slots += sequence.table.slots(start, stop)
+    return token_ids, positions, slots, starts
+
+
 def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
     """Lay the chunks' tokens end to end. Wanted are the logits of each text's last token, if it is among them, and of
     the one before a draft and all drafted tokens."""
-    token_ids, positions, slots, last_rows = list[int](), list[int](), list[int](), list[int]()
+    token_ids, positions, slots, starts = lay_out(chunks)
+    last_rows = [i for chunk, end in zip(chunks, starts[1:], strict=True) for i in range(end - chunk.num_rows, end)]
     tables = np.zeros((len(chunks), max(len(chunk.sequence.table.block_ids) for chunk in chunks)), np.int32)
-    for b, chunk in enumerate(chunks):
-        sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
-        token_ids += sequence.token_ids[start:stop]
-        positions += range(start, stop)
-        slots += sequence.table.slots(start, stop)
-        tables[b, : len(sequence.table.block_ids)] = sequence.table.block_ids
-        last_rows += range(len(token_ids) - chunk.num_rows, len(token_ids))
+    for table, chunk in zip(tables, chunks, strict=True):
+        table[: len(chunk.sequence.table.block_ids)] = chunk.sequence.table.block_ids
 
     def integers(values: list[int], dtype: type[np.signedinteger] = np.int64) -> Tensor:
         return torch.from_numpy(np.array(values, dtype)).to(device, non_blocking=True)  # NumPy reads lists faster
@@ -52,6 +60,6 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         slots=integers(slots),
         block_tables=torch.from_numpy(tables).to(device, non_blocking=True),
         seq_lens=integers([chunk.stop for chunk in chunks], np.int32),
-        query_starts=integers([0, *accumulate(chunk.stop - chunk.start for chunk in chunks)], np.int32),
+        query_starts=integers(starts, np.int32),
         last_rows=integers(last_rows),
     )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pagedlab.speculative import Drafter, Speculation
 
 POOL_VERBS = ("allocate", "share", "release", "refcount")
+MAX_PROMPT_TOKENS = 2_048  # beside others on a GPU: benchmarks/NOTES.md
 Prompt = str | list[int] | list[dict[str, str]]
 
 
@@ -48,9 +49,10 @@ class LLM:
     `DraftModel(model, k=4)`.
 
     How much at once: num_blocks, None for what fits. max_batch_tokens: tokens a forward pass, None for 16,384 on a GPU
-    and 4,096 on a CPU. max_sequences: texts at once. prefix_caching: keep the blocks of ended texts while there is
-    room, and skip what a new prompt shares with them (off for a pool without the verbs for it). preemption: what
-    happens to the KV of a request that gives way when blocks run out, "recompute" or "swap".
+    and 4,096 on a CPU; max_prompt_tokens: how many of them prompts may take where somebody waits for a next token,
+    None for 2,048 on a GPU and no such limit on a CPU. max_sequences: texts at once. prefix_caching: keep the blocks of
+    ended texts while there is room, and skip what a new prompt shares with them (off for a pool without the verbs for
+    it). preemption: what happens to the KV of a request that gives way when blocks run out, "recompute" or "swap".
 
     Your own: attention_backend takes a name, or a function with `paged_attention`'s parameters; block_pool,
     block_table and scheduler take classes with the verbs of `BlockPool`, `BlockTable` and `Scheduler`; prefix_caching
@@ -74,6 +76,7 @@ class LLM:
         block_size: int = 16,
         num_blocks: int | None = None,
         max_batch_tokens: int | None = None,
+        max_prompt_tokens: int | None = None,
         max_sequences: int = 256,
         prefix_caching: bool | Callable[[Any], Any] = True,
         preemption: How = "recompute",
@@ -120,10 +123,13 @@ class LLM:
         with_verbs("block_pool", self.pool, ("num_blocks", "block_size", "num_free", *POOL_VERBS))
         new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
         self.prefix_cache = new_cache(self.pool) if prefix_caching and hasattr(self.pool, "attach") else None
+        on_gpu = self.model.device.type == "cuda"
         if max_batch_tokens is None:
-            max_batch_tokens = 16_384 if self.model.device.type == "cuda" else 4_096
-        limits = max_batch_tokens, max_sequences
-        self.scheduler = scheduler(self.pool, *limits, self.prefix_cache, preemption=preemption, swapper=self.cache)
+            max_batch_tokens = 16_384 if on_gpu else 4_096
+        limits, how = (max_batch_tokens, max_sequences), dict[str, Any](preemption=preemption, swapper=self.cache)
+        if max_prompt_tokens is not None or on_gpu:  # a reader's scheduler need not know it
+            how["max_prompt_tokens"] = MAX_PROMPT_TOKENS if max_prompt_tokens is None else max_prompt_tokens
+        self.scheduler = scheduler(self.pool, *limits, self.prefix_cache, **how)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self._new_table = block_table
         self._ids = itertools.count()
@@ -235,32 +241,50 @@ class LLM:
         """A step's or window's plan, what `next_tokens` says of it, and whether its blocks are registered."""
         with LetThrough():
             pass  # an interrupt that waits is raised here, where nothing of this step has happened
-        if self.windows and (going := self.windows.next()):
-            return *going, [], False
         params = {request_id: job.params for request_id, job in self._jobs.items()}
-        if self.speculation:
-            self.speculation.propose(self.scheduler, params)
-        plan = self.scheduler.schedule()
-        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-        if not plan.chunks:
-            return plan, [], [], True
-        try:
-            self.cache.copy_blocks(plan.copies)
-            plan.copies = []
-            if self.windows and self.windows.start(plan, params):
-                going = self.windows.next()
-                assert going is not None
+        windows = self.windows
+        while True:
+            while windows is None or windows.has_place:
+                under_way = windows is not None and windows.under_way
+                if windows and under_way and not windows.take(self.scheduler.running, params):
+                    break
+                if self.speculation and not under_way:
+                    self.speculation.propose(self.scheduler, params)
+                plan = self.scheduler.schedule()
+                self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+                if not plan.chunks:
+                    if under_way:
+                        break
+                    return plan, [], [], True
+                drafted = self.speculation is not None and bool(self.speculation.drafts)
+                ahead = windows is not None and not drafted and windows.take((c.request for c in plan.chunks), params)
+                if under_way and not ahead:
+                    self.scheduler.undo(plan)  # it needs to know what is being drawn
+                    break
+                try:
+                    self.cache.copy_blocks(plan.copies)
+                    plan.copies = []
+                    if not ahead:
+                        return self._compute_now(plan, params)
+                    assert windows is not None
+                    windows.launch(plan, params)
+                except BaseException:
+                    self.scheduler.undo(plan)
+                    raise
+            assert windows is not None
+            if going := windows.collect():
                 return *going, [], False
-            with LetThrough():
-                logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
-            check = self.speculation.check if self.speculation and self.speculation.drafts else None
-            if not check:
-                self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
-            speaking = [chunk for chunk in plan.chunks if chunk.num_rows]
-            return plan, *next_tokens(logits, speaking, params, check), not check
-        except BaseException:
-            self.scheduler.undo(plan)
-            raise
+
+    def _compute_now(
+        self, plan: Schedule, params: dict[int, SamplingParams]
+    ) -> tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]:
+        with LetThrough():
+            logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
+        check = self.speculation.check if self.speculation and self.speculation.drafts else None
+        if not check:
+            self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
+        speaking = [chunk for chunk in plan.chunks if chunk.num_rows]
+        return plan, *next_tokens(logits, speaking, params, check), not check
 
     def _take_step(self) -> list[Completion]:
         began = time.perf_counter()
@@ -350,7 +374,7 @@ class LLM:
             return
         size = self.pool.block_size
         for request, sequence, start, stop in plan.chunks:
-            if stop // size > start // size:
+            if stop // size > start // size and sequence.table.num_tokens >= stop:  # it may have given way since
                 self.prefix_cache.insert(sequence.table, sequence.token_ids[:stop], salt=request.salt)
 
     def _used(self) -> int:

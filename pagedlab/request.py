@@ -22,12 +22,18 @@ class Sequence:
     cumulative_logprob: float = 0.0
     score: float | None = None  # of a beam that has ended
     num_draft: int = 0  # tokens at the end that are only proposed, see speculative.py; none between steps
+    num_ahead: int = 0  # tokens behind the end that a device is drawing, see accelerate/windows.py
     score_from: int | None = None  # the prompt's tokens behind this position still want a log-probability
+
+    @property
+    def length(self) -> int:
+        """Tokens that it has, proposed ones and those under way included."""
+        return len(self.token_ids) + self.num_ahead
 
     @property
     def num_uncomputed(self) -> int:
         """Tokens that have no KV yet: the rest of the prompt, or the one token sampled last."""
-        return len(self.token_ids) - self.table.num_tokens
+        return self.length - self.table.num_tokens
 
     @property
     def num_known(self) -> int:
@@ -86,8 +92,8 @@ class Request:
     def blocks_now(self, block_size: int) -> int:
         """Blocks for the tokens that its texts have now, those not yet computed included."""
         first, *others = self.unfinished
-        return blocks_for(len(first.token_ids), block_size) + sum(
-            blocks_for(len(text.token_ids), block_size) - common_prefix(first, text) // block_size for text in others
+        return blocks_for(first.length, block_size) + sum(
+            blocks_for(text.length, block_size) - common_prefix(first, text) // block_size for text in others
         )
 
     @property
@@ -105,9 +111,11 @@ class Request:
         Texts of one request are sampled together. If they gave way and are computed again, each stops before its
         last token until all are there.
         """
-        if not budget:
+        # A text whose last token is under way has nothing more to compute: that token is never fed back.
+        most = self.max_tokens
+        texts = [t for t in self.unfinished if len(t.token_ids) + t.num_ahead - t.num_prompt_tokens < most]
+        if not budget or not texts:
             return []
-        texts = self.unfinished
         if len(texts) == 1:
             return [(texts[0], min(texts[0].num_uncomputed, budget))]
         if all(text.num_uncomputed == 1 + text.num_draft for text in texts):

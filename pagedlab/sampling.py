@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -96,6 +96,12 @@ class SamplingParams:
         """Whether logits change before a token is taken, see `choice.adjust`."""
         changes = self.min_p, self.presence_penalty, self.frequency_penalty, self.logit_bias
         return any(changes) or self.repetition_penalty != 1
+
+    @cached_property
+    def wants_host(self) -> bool:
+        """Whether a draw takes more than a temperature and the model's own ends of text, see accelerate/windows.py."""
+        draws = self.beam_width, self.top_k, self.top_p < 1, self.adjusts, self.stop_token_ids
+        return any(draws) or (self.logprobs, self.prompt_logprobs) != (None, None)
 
     @property
     def num_texts(self) -> int:

@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
     @property
     def num_next(self) -> int:
         """Rows that next tokens come from: at the last known token, if it is here, and each drafted one behind it."""
-        return max(0, self.stop - self.sequence.num_known + 1)
+        return max(0, self.stop - self.sequence.length + self.sequence.num_draft + 1)
 
     @property
     def is_last(self) -> bool:
@@ -86,6 +86,7 @@ class Schedule:
 class Scheduler:
     """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step.
 
+    max_prompt_tokens: tokens of prompts in a step in which somebody waits for a next token (None for no such limit).
     preemption: how a request gives way. "swap" needs a swapper, and falls back to "recompute" when the host holds
     `host_blocks` already (None for as many as the pool has). All queues are in order of arrival. A policy of your
     own is a subclass that overrides `may_admit`, `next_waiting` or `victim`.
@@ -98,12 +99,16 @@ class Scheduler:
         max_sequences: int,
         prefix_cache: PrefixCache | None = None,
         *,
+        max_prompt_tokens: int | None = None,
         preemption: How = "recompute",
         swapper: Swapper | None = None,
         host_blocks: int | None = None,
     ) -> None:
         self.max_batch_tokens = whole("max_batch_tokens", max_batch_tokens, 1)
         self.max_sequences = whole("max_sequences", max_sequences, 1)
+        self.max_prompt_tokens = self.max_batch_tokens
+        if max_prompt_tokens is not None:
+            self.max_prompt_tokens = whole("max_prompt_tokens", max_prompt_tokens, 1)
         self.preemption: How = one_of("preemption", preemption, ("recompute", "swap"))
         if preemption == "swap" and swapper is None:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
@@ -114,7 +119,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest, or the one in the making
-        self._budget = self._scored = 0  # tokens that the plan may still take, and those of them with rows of logits
+        self._budget = 0  # tokens that the plan may still take, and of them:
+        self._prompts = self._scored = 0  # tokens of prompts, and those with rows of logits
         self._owed: list[BlockCopy] = []  # copies that a failed step left: the tables have their new blocks already
 
     # ------------------------------------------------------------------ what a policy decides
@@ -125,7 +131,7 @@ class Scheduler:
         Without the last, a request would be let in only to be thrown out when the next block is due.
         """
         size, texts = self.pool.block_size, self._texts()
-        to_come = sum(blocks_for(len(text.token_ids), size) - len(text.table.block_ids) for text in texts)
+        to_come = sum(blocks_for(text.length, size) - len(text.table.block_ids) for text in texts)
         room = self.pool.num_free - to_come - len(texts) - request.num_texts
         need = request.blocks_now(size)
         return need <= room or need - self._shared_blocks(request) <= room
@@ -159,24 +165,27 @@ class Scheduler:
 
     @atomic(lambda scheduler, plan: scheduler.undo(plan))
     def schedule(self) -> Schedule:
-        """Choose the next step's tokens and give them slots. Empty only when nothing is left to do.
+        """Choose the next step's tokens and give them slots. Empty only when nothing is left to do, or to be told.
 
         Who runs goes on; if nobody had to give way, others come in: nobody new before all who gave way are back.
         """
         self.plan = plan = Schedule(copies=self._owed)
         self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
+        anybody = any(text.num_uncomputed == 1 for text in self._texts())
+        self._prompts = self.max_prompt_tokens if anybody else self.max_batch_tokens
         try:
             for request in tuple(self.running):
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
                     self._extend(request)
-            while not plan.preempted and (self.swapped or self.waiting) and self._budget:
+            while not plan.preempted and (self.swapped or self.waiting) and self._budget and self._prompts:
                 # Who gave way by recompute may be older than who was swapped.
                 request = min(self._in_line(), key=_arrival)
                 if not self._has_room(request):
                     break
                 (self._resume if request.parked else self._admit)(request)
                 self._extend(request)
-            if not plan.chunks and (self.waiting or self.running or self.swapped):
+            under_way = any(text.num_ahead for text in self._texts())
+            if not (plan.chunks or under_way) and (self.waiting or self.running or self.swapped):
                 raise OutOfBlocks(
                     f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks free: release "
                     "the blocks that are held outside the engine, or mend a policy that lets nobody in"
@@ -211,7 +220,8 @@ class Scheduler:
         since the blocks that they were made from may have been written since.
         """
         for chunk in plan.chunks:
-            chunk.sequence.table.truncate(chunk.start)
+            table = chunk.sequence.table
+            table.truncate(min(chunk.start, table.num_tokens))  # who gave way since has none left
         self._give_up(plan, set(plan.making))
         self._owed = self._still_due(plan.copies)
 
@@ -231,8 +241,9 @@ class Scheduler:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
         if len(request.sequences) > 1:
             self._rejoin(request)
-        scored = request.sequences[0].score_from is not None
-        most = min(self._budget, self._scored) if scored else self._budget
+        first = request.unfinished[0]
+        scored, is_prompt = first.score_from is not None, first.num_uncomputed > 1 + first.num_draft
+        most = min(self._budget, self._scored if scored else self._budget, self._prompts if is_prompt else self._budget)
         while not self._fits(wanted := request.next_tokens(most)):
             victim = self.victim()
             self._preempt(victim)
@@ -245,6 +256,7 @@ class Scheduler:
             self.plan.chunks.append(Chunk(request, text, start, stop))
             self._budget -= n
             self._scored -= n * scored
+            self._prompts -= n * is_prompt
             if announce and stop // size > start // size:  # a reader's cache need not have it
                 known = text.token_ids[: min(stop, text.num_known)]  # what is drafted may be wiped
                 self.plan.making |= dict.fromkeys(announce(text.table, known, salt=request.salt), request)

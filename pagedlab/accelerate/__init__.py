@@ -102,6 +102,6 @@ def windows_for(llm: LLM, forward: Forward, *, graphs: bool) -> Windows:
 
     scheduler = llm.scheduler
     blocks = min(scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size))
-    shape = scheduler.max_sequences, blocks, STEPS_AHEAD
+    shape = scheduler.max_sequences, blocks, STEPS_AHEAD, scheduler.max_batch_tokens
     decoder = Decoder(forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs)
     return Windows(decoder, scheduler, STEPS_AHEAD)

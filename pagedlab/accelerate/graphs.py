@@ -1,48 +1,64 @@
-"""Decode steps that do not leave the device: forward, draw, and the next step's inputs, as one CUDA graph.
+"""Steps that do not wait for the host: forward, draw, and the next step's inputs, as one CUDA graph.
 
 At this size of model a step takes the GPU a millisecond, and Python longer than that to prepare it. So what a step
 needs stands in tables on the device, a row a text:
 
     now     token, position, ended                  the device's own: a step changes them
-    orders  start, stop, may end, seed; temperature; block ids      the host's, sent for a window of some steps
+    orders  start, stop, may end, seed, ...; temperature; block ids      the host's, sent for a window of some steps
 
-A step computes the token at `position`, draws the next, and makes it the next input. It can be repeated without a word
-from the host until `stop`, and a graph of it is one launch. While a window of steps runs, the host may send the next:
-its rows then go on from wherever the device has come to.
+A decode step computes the token at each row's `position`, draws the next, and makes it the next input. It can be
+repeated without a word from the host until `stop`. A step with prompts has its tokens laid out by the host, but for
+those that the device has not told yet, and draws for the rows whose prompt it completes. Either is one launch as a
+graph: the kernels' grids depend on shapes alone, so a graph is made for each of a few shapes, and a step padded to the
+next. Padded tokens store nothing and padded rows see nothing. While a window runs, the host may send the next: its rows
+then go on from wherever the device has come to.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pagedlab.accelerate.advance import advance
+from pagedlab.accelerate.advance import advance, begin
 from pagedlab.attention import PagedAttention
-from pagedlab.batch import Batch
+from pagedlab.batch import Batch, lay_out
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Chunk
 
-BUCKETS = (1, 2, 4, 8, *range(16, 257, 16), *range(288, 513, 32), *range(576, 1025, 64))
+BUCKETS = (1, 2, 4, 8, *range(16, 257, 16), *range(288, 513, 32), *range(576, 1025, 64))  # rows of decode steps
+ROWS = (16, 64)  # of steps with prompts, and all
+TOKENS = (64, *range(128, 1025, 128), *range(1280, 2561, 256))  # of steps with prompts
+ALIGNED = 128  # tokens of larger ones, which are no graphs, are a multiple of this: kernels are compiled for few shapes
 POSITION, SEED = 1, 3  # columns of `now` and of `orders`
 
 
+class Shape(NamedTuple):
+    """Of a step: its rows, and its tokens if it has prompts, else None: one token a row."""
+
+    rows: int
+    tokens: int | None = None
+
+
 class Window(NamedTuple):
-    """Steps that were launched. The other two are filled when `done` has come to pass."""
+    """Steps that were launched. The two tensors are filled when `done` has come to pass."""
 
     chunks: list[Chunk]
+    stops: list[int]  # where the first step stops in each row; it draws the token at this position
+    drawn: list[int]  # how many tokens each row draws; fewer only if its text ends
     done: torch.cuda.Event | None
-    drawn: Tensor  # [max_steps, max_rows] tokens, and behind them in the same rows log-probabilities
-    reached: Tensor  # [max_rows] the position that each row came to
+    history: Tensor  # [max_steps, max_rows, 2] tokens and log-probabilities
+    reached: Tensor  # [max_rows, 3], of which the second is the position that each row came to
 
 
 class Decoder:
-    """Runs windows of decode steps for up to `max_rows` texts of up to `max_blocks` blocks."""
+    """Runs windows of steps for up to `max_rows` texts of up to `max_blocks` blocks, `max_tokens` tokens a step."""
 
     def __init__(
         self,
@@ -53,6 +69,7 @@ class Decoder:
         max_rows: int,
         max_blocks: int,
         max_steps: int,
+        max_tokens: int,
         graphs: bool = True,
     ) -> None:
         """forward: `Model.forward`, or one like it. `attend` must not wait for the device: the Triton kernels do not.
@@ -61,139 +78,175 @@ class Decoder:
         """
         self.forward, self.cache, self.attend = forward, cache, attend
         self.buckets = [b for b in BUCKETS if b < max_rows] + [max_rows]
-        self.graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
+        self.rows = [b for b in ROWS if b < max_rows] + [max_rows]
+        self.tokens = [b for b in TOKENS if b <= max_tokens]
+        self.graphs: dict[Shape, torch.cuda.CUDAGraph] | None = {} if graphs else None
+        self._seen = Counter[Shape]()
         device = cache.keys.device
+        mirrored: list[tuple[tuple[int, ...], torch.dtype]] = [
+            ((max_rows, 7), torch.int64),
+            ((max_rows,), torch.float32),
+            ((max_rows, max_blocks), torch.int32),
+            ((3 * (max_tokens + ALIGNED) + 2 * max_rows + 1,), torch.int64),
+            ((max_steps, max_rows, 2), torch.float64),
+            ((max_rows, 3), torch.int32),
+        ]
+        # Two of each, used in turns: the device may still read the one while the other is written.
         pinned = device.type == "cuda"
-
-        def host(*shape: int, dtype: torch.dtype) -> list[Tensor]:
-            """Two, used in turns: the device may still read the one while the other is written."""
-            return [torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in range(2)]
-
+        self._hosts = [[torch.zeros(n, dtype=kind, pin_memory=pinned) for n, kind in mirrored] for _ in range(2)]
+        self._written: list[list[list[int]]] = [[[]] * max_rows for _ in range(2)]  # block ids in each host's tables
         self._turn = 0
-        self._host_now = host(max_rows, 3, dtype=torch.int32)
-        self._host_orders = host(max_rows, 4, dtype=torch.int64)
-        self._host_temperature = host(max_rows, dtype=torch.float32)
-        self._host_tables = host(max_rows, max_blocks, dtype=torch.int32)
-        self._host_origin = host(max_rows, dtype=torch.int64)
-        self._host_history = host(max_steps, max_rows, 2, dtype=torch.float64)
-        self._host_reached = host(max_rows, dtype=torch.int32)
-
-        mirrored = self._host_now, self._host_orders, self._host_temperature, self._host_tables, self._host_history
-        here = [torch.zeros_like(one, device=device) for one, _ in mirrored]
-        self._now, self._orders, self._temperature, self._tables, self._history = here
+        here = [torch.zeros(n, dtype=kind, device=device) for n, kind in mirrored]
+        self._orders, self._temperature, self._tables, self._flat, self._history, self._now = here
+        self._before = torch.zeros_like(self._now)
         self._ends = torch.tensor(sorted(ends) or [-1], device=device)
-        token_ids, positions, slots = (torch.zeros(max_rows, dtype=torch.int64, device=device) for _ in range(3))
-        seq_lens = torch.zeros(max_rows, dtype=torch.int32, device=device)
-        starts, rows = (torch.arange(n, device=device) for n in (max_rows + 1, max_rows))
-        self._inputs = token_ids, positions, slots, seq_lens
-        self._batch = Batch(token_ids, positions, slots, self._tables, seq_lens, starts.int(), rows)
+        self._inputs = [torch.zeros(max_rows, dtype=torch.int64, device=device) for _ in range(3)]
+        self._inputs.append(torch.zeros(max_rows, dtype=torch.int32, device=device))
+        self._ordinals = torch.arange(max_rows + 1, device=device)
+        self._one_each = self._ordinals.int()
 
     def launch(self, chunks: list[Chunk], params: Mapping[int, SamplingParams], before: Window | None = None) -> Window:
-        """Start computing all chunks, a row each, and draw behind every position; nothing waits.
+        """Start computing all chunks, a row each, and draw behind every position from a text's end on; nothing waits.
 
-        params: by request id. With `before`, the latest window, which may still run, every chunk goes on where that
-        one leaves the same text.
+        The first step takes what is known of each text, or one token that the device has; each further one a token.
+        params: by request id. before: the latest window, if it may still run; a text whose next token is not known here
+        goes on where that one leaves it.
         """
         self._turn ^= 1
-        self._send(chunks, params, before)
-        size = self._size(len(chunks))
-        self._advance(size)
-        for _ in range(max(chunk.stop - chunk.start for chunk in chunks)):
-            self._step(size)
-        history, reached = self._host_history[self._turn], self._host_reached[self._turn]
-        history.copy_(self._history, non_blocking=True)
-        reached.copy_(self._now[:, POSITION], non_blocking=True)
-        done = torch.cuda.Event() if self._now.is_cuda else None
-        if done:
-            done.record()
-        return Window(chunks, done, history, reached)
+        known = [len(chunk.sequence.token_ids) for chunk in chunks]
+        stops = [max(c.start + 1, min(c.stop, n)) for c, n in zip(chunks, known, strict=True)]  # of the first step
+        drawn = [c.stop - at + 1 if at >= n else 0 for c, at, n in zip(chunks, stops, known, strict=True)]
+        window = Window(chunks, stops, drawn, None, *self._hosts[self._turn][-2:])
+        tokens = sum(at - c.start for c, at in zip(chunks, stops, strict=True))
+        shape = self._shape(len(chunks), None if all(drawn) and tokens == len(chunks) else tokens)
+        self._send(window, shape, params, before)
+        self._step(shape)
+        for _ in range(max(drawn) - 1):
+            self._step(self._shape(len(chunks)))
+        for host, tensor in ((window.history, self._history), (window.reached, self._now)):
+            host.copy_(tensor, non_blocking=True)
+        if not self._now.is_cuda:
+            return window
+        done = torch.cuda.Event()
+        done.record()
+        return window._replace(done=done)
+
+    def is_done(self, window: Window) -> bool | None:
+        """Whether the device is through with a window; None where that cannot be asked."""
+        return window.done.query() if window.done else None
 
     def collect(self, window: Window) -> list[tuple[list[int], list[float]]]:
         """Wait for a window, one of the two latest: each row's new tokens and their log-probabilities.
 
-        A row has fewer than it asked for only if its text ended.
+        A row has fewer than it should draw only if its text ended.
         """
         if window.done:
             window.done.synchronize()
-        tokens = window.drawn[..., 0].long().T.tolist()
-        logprobs = window.drawn[..., 1].T.tolist()
-        counts = [at - chunk.start for at, chunk in zip(window.reached.tolist(), window.chunks, strict=False)]
-        return [(t[:n], p[:n]) for t, p, n in zip(tokens, logprobs, counts, strict=False)]
+        most = max(window.drawn)
+        tokens, logprobs = window.history[:most, : len(window.chunks)].permute(2, 1, 0).tolist()
+        counts = [at + 1 - first for at, first in zip(window.reached[:, POSITION].tolist(), window.stops, strict=False)]
+        counts = [max(n, 0) for n in counts]  # nothing of a row that had ended before
+        return [([*map(int, t[:n])], p[:n]) for t, p, n in zip(tokens, logprobs, counts, strict=True)]
 
     def capture(self) -> None:
         """Capture all graphs, the largest first, so that the others fit into its memory."""
-        for size in reversed(self.buckets):
+        shapes = [Shape(rows, tokens) for tokens in self.tokens for rows in self.rows if rows <= tokens]
+        for shape in [*reversed(shapes), *map(Shape, reversed(self.buckets))]:
             self._turn ^= 1
-            self._send([], {}, None)
-            self._advance(size)
-            self._step(size)
+            self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
+            self._step(shape)
+            self._step(shape)
 
-    def _size(self, rows: int) -> int:
-        return next(b for b in self.buckets if b >= rows)
+    def _shape(self, rows: int, tokens: int | None = None) -> Shape:
+        """The least shape that holds so many."""
+        if tokens is None:
+            return Shape(next(b for b in self.buckets if b >= rows))
+        larger = -(-tokens // ALIGNED) * ALIGNED
+        return Shape(next(b for b in self.rows if b >= rows), next((b for b in self.tokens if b >= tokens), larger))
 
-    def _send(self, chunks: Seq[Chunk], params: Mapping[int, SamplingParams], before: Window | None) -> None:
-        turn, n = self._turn, len(chunks)
-        orders, tables = self._host_orders[turn].numpy(), self._host_tables[turn].numpy()
-        orders[n:] = 0  # idle
+    def _send(self, window: Window, shape: Shape, params: Mapping[int, SamplingParams], before: Window | None) -> None:
+        chunks, n, rows = window.chunks, len(window.chunks), shape.rows
+        host_orders, host_temperature, host_tables, host_flat = self._hosts[self._turn][:4]
+        orders = host_orders.numpy()
+        orders[n:rows] = 0, 0, 0, 0, 0, 0, -1  # idle
         if chunks:
             draws = [params[request.request_id] for request, *_ in chunks]
-            rows = zip(chunks, draws, strict=True)
-            orders[:n] = [(c.start, c.stop, not draw.ignore_eos, c.sequence.seed % 2**63) for c, draw in rows]
-            self._host_temperature[turn].numpy()[:n] = [draw.temperature for draw in draws]
-        for table, chunk in zip(tables, chunks, strict=False):
+            place = {chunk.sequence: i for i, chunk in enumerate(before.chunks)} if before else {}
+            orders[:n] = [
+                (at - 1, at - 1 + count, not draw.ignore_eos, text.seed % 2**63)
+                + ((text.token_ids[at - 1], at - 1, -1) if at <= len(text.token_ids) else (0, at - 1, place[text]))
+                for (_, text, *_), at, count, draw in zip(chunks, window.stops, window.drawn, draws, strict=True)
+            ]
+            host_temperature.numpy()[:n] = [draw.temperature for draw in draws]
+        tables, written = host_tables.numpy(), self._written[self._turn]
+        for row, chunk in enumerate(chunks):
             ids = chunk.sequence.table.block_ids
-            table[: len(ids)] = ids
-        for device, host in (
-            (self._orders, self._host_orders),
-            (self._temperature, self._host_temperature),
-            (self._tables, self._host_tables),
-        ):
-            device.copy_(host[turn], non_blocking=True)
-        if before:
-            place = {chunk.sequence: i for i, chunk in enumerate(before.chunks)}
-            origin = self._host_origin[turn]
-            origin.numpy()[:n] = [place[chunk.sequence] for chunk in chunks]
-            self._now.copy_(self._now[origin.to(self._now.device, non_blocking=True)])
+            if written[row] != ids:
+                tables[row, : len(ids)] = written[row] = ids[:]
+        mirrored = [(self._orders, host_orders), (self._temperature, host_temperature), (self._tables, host_tables)]
+        for device, host in mirrored:
+            device[:rows].copy_(host[:rows], non_blocking=True)
+        prompts = None
+        if shape.tokens is not None:
+            first = [chunk._replace(stop=at) for chunk, at in zip(chunks, window.stops, strict=True)]
+            size = self._lay_out(host_flat.numpy(), shape, first)
+            self._flat[:size].copy_(host_flat[:size], non_blocking=True)
+            batch = self._batch(shape)
+            prompts = batch.token_ids, batch.query_starts
+        self._before.copy_(self._now)
+        state = self._now, self._before, self._orders, self._tables
+        begin(rows, self.cache.block_size, *state, self._inputs, prompts)
+
+    def _lay_out(self, flat: np.ndarray, shape: Shape, chunks: list[Chunk]) -> int:
+        """Write a step with prompts as `_batch` reads it, and return how many numbers that are."""
+        rows, tokens = shape.rows, shape.tokens or 0
+        ids, positions, slots, starts = lay_out(chunks)
+        n, padding = len(chunks), [0] * (tokens - len(ids))
+        flat[: 3 * tokens] = [*ids, *padding, *positions, *padding, *slots, *([-1] * len(padding))]
+        flat[3 * tokens : 3 * tokens + rows] = 0
+        flat[3 * tokens : 3 * tokens + n] = [start - 1 for start in starts[1:]]
+        small = flat[3 * tokens + rows :].view(np.int32)
+        small[:rows] = 0
+        small[:n] = [chunk.stop for chunk in chunks]
+        small[rows : 2 * rows + 1] = starts[-1]
+        small[rows : rows + n] = starts[:-1]
+        return 3 * tokens + 2 * rows + 1
+
+    def _batch(self, shape: Shape) -> Batch:
+        rows, tokens = shape
+        if tokens is None:
+            token_ids, positions, slots, seq_lens = (tensor[:rows] for tensor in self._inputs)
+            starts, last = self._one_each[: rows + 1], self._ordinals[:rows]
         else:
-            now = self._host_now[turn].numpy()
-            if chunks:
-                now[:n] = [(text.token_ids[start], start, 0) for _, text, start, _ in chunks]
-            self._now.copy_(self._host_now[turn], non_blocking=True)
+            token_ids, positions, slots = self._flat[: 3 * tokens].view(3, tokens)
+            last, small = self._flat[3 * tokens : 3 * tokens + rows], self._flat[3 * tokens + rows :].view(torch.int32)
+            seq_lens, starts = small[:rows], small[rows : 2 * rows + 1]
+        return Batch(token_ids, positions, slots, self._tables[:rows], seq_lens, starts, last)
 
-    def _step(self, size: int) -> None:
-        if self.graphs is None:
-            self._compute(size)
-            return
-        if size not in self.graphs:
-            self.graphs[size] = self._captured(size)
-        self.graphs[size].replay()
+    def _step(self, shape: Shape) -> None:
+        """A shape that comes again is worth a graph: what is compiled or allocated once has been so by then."""
+        if self.graphs is None or not (shape.tokens is None or shape.tokens in self.tokens):
+            self._compute(shape)
+        elif shape in self.graphs:
+            self.graphs[shape].replay()
+        elif not self._seen[shape]:
+            self._seen[shape] += 1
+            self._compute(shape)
+        else:
+            graph = torch.cuda.CUDAGraph()
+            pool = next(iter(self.graphs.values())).pool() if self.graphs else None
+            with torch.cuda.graph(graph, pool=pool):
+                self._compute(shape)
+            self.graphs[shape] = graph
+            graph.replay()
 
-    def _captured(self, size: int) -> torch.cuda.CUDAGraph:
-        assert self.graphs is not None
-        changing = self._now, *self._inputs
-        before = [tensor.clone() for tensor in changing]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._compute(size)  # what is compiled or allocated once must be so before the capture
-        torch.cuda.current_stream().wait_stream(side)
-        for tensor, was in zip(changing, before, strict=True):
-            tensor.copy_(was)  # KV written twice is the same KV
-        graph = torch.cuda.CUDAGraph()
-        pool = next(iter(self.graphs.values())).pool() if self.graphs else None
-        with torch.cuda.graph(graph, pool=pool):
-            self._compute(size)
-        return graph
-
-    def _compute(self, size: int) -> None:
+    def _compute(self, shape: Shape) -> None:
+        rows = shape.rows
         with torch.inference_mode():
-            first = {name: tensor[:size] for name, tensor in vars(self._batch).items()}
-            batch = Batch(**first | {"query_starts": self._batch.query_starts[: size + 1]})
+            batch = self._batch(shape)
             logits = self.forward(batch, self.cache, self.attend)
-            u = triton_uniform(self._orders[:size, SEED].contiguous(), batch.positions + 1)
-            tokens, logprobs = triton_choose(logits, self._temperature[:size], u)
-            self._advance(size, tokens, logprobs)
-
-    def _advance(self, size: int, *drawn: Tensor) -> None:
-        state = self._now, self._orders, self._tables, self._ends, self._history
-        advance(size, self.cache.block_size, state, self._inputs, *drawn)
+            at = batch.positions if shape.tokens is None else batch.positions[batch.last_rows]
+            u = triton_uniform(self._orders[:rows, SEED].contiguous(), at + 1)
+            drawn = triton_choose(logits, self._temperature[:rows], u)
+            state = self._now, self._orders, self._tables
+            advance(rows, self.cache.block_size, *state, self._inputs, self._ends, self._history, drawn)

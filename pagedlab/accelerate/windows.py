@@ -4,86 +4,96 @@
     host     | plan 2, send 2 .. | take up 1, plan 3 | take up 2 ...
 
 A text's blocks and positions are known before its tokens are, so a window needs nothing of the one before but what the
-device has itself. What the host cannot foresee is where a text ends. It learns so a window later: until then the text's
-slots stay unused, and tokens behind its end are not taken up.
+device has itself: to the scheduler, tokens under way are tokens (`Sequence.num_ahead`). A window is one step of
+anything, prompts too, and decode steps behind it, as few as keep the device busy while the host works, since who comes
+waits for all of them.
+
+What the host cannot foresee is where a text ends. It learns so a window later: until then the text's slots stay unused,
+and tokens behind its end are not taken up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pagedlab.accelerate.graphs import Decoder, Window
 from pagedlab.choice import Draw
 from pagedlab.sampling import SamplingParams
-from pagedlab.scheduler import Chunk, Schedule, Scheduler, Sequence
+from pagedlab.scheduler import Request, Schedule, Scheduler
+
+UNDER_WAY = 2  # windows: the one on the device, and the next
 
 
 class Windows:
-    """Windows of up to `steps` decode steps for the texts of one scheduler. At most two are under way."""
+    """Windows of up to `steps` steps for the texts of one scheduler."""
 
     def __init__(self, decoder: Decoder, scheduler: Scheduler, steps: int) -> None:
-        self.decoder, self.scheduler, self.steps = decoder, scheduler, steps
+        self.decoder, self.scheduler, self.most = decoder, scheduler, steps
+        self.steps = steps  # of the next window
         self._launched: list[tuple[Schedule, Window]] = []
-        self._params: Mapping[int, SamplingParams] = {}
 
-    def start(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> bool:
-        """Launch a window for a plan of decodes, made longer if nobody else is waiting to come in.
+    @property
+    def under_way(self) -> int:
+        """Windows that were launched and not collected."""
+        return len(self._launched)
 
-        False, with nothing done, if the plan has other work or a text draws in a way that takes the host.
-        """
-        if not all(_can_run_ahead(chunk, params[chunk.request.request_id]) for chunk in plan.chunks):
-            return False
-        further = {c.sequence: c for c in self.scheduler.look_ahead(plan.chunks, self.steps - 1) or []}
-        plan.chunks = [c._replace(stop=further.get(c.sequence, c).stop) for c in plan.chunks]
-        self._params = params
-        self._launch(plan, None)
-        return True
+    @property
+    def has_place(self) -> bool:
+        """Whether one more may be launched."""
+        return self.under_way < UNDER_WAY
 
-    def next(self) -> tuple[Schedule, list[Draw]] | None:
-        """Launch one more window if that can be, then wait for the oldest: what it computed, and its draws.
+    def take(self, requests: Iterable[Request], params: Mapping[int, SamplingParams]) -> bool:
+        """Whether all these requests, with `params` by request id, can be computed without the host."""
+        return not any(r.texts_to_fork or params[r.request_id].wants_host for r in requests)
 
-        None if none is under way whose texts are still wanted. The new tokens but the last stand behind each text as a
-        draft that was accepted. If this fails, the slots of all windows are taken back.
+    def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
+        """Launch the plan's step, and further ones behind it where no prompt is due."""
+        if self.steps > 1 and all(chunk.is_last for chunk in plan.chunks):
+            further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, self.steps - 1) or []}
+            plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
+        window = self.decoder.launch(plan.chunks, params, self._launched[-1][1] if self._launched else None)
+        self._launched.append((plan, window))
+        for chunk, drawn in zip(plan.chunks, window.drawn, strict=True):
+            chunk.sequence.num_ahead += drawn
+
+    def collect(self) -> tuple[Schedule, list[Draw]] | None:
+        """Wait for the oldest window: what it computed, and its draws. None if nobody is left whom it was for.
+
+        The new tokens but the last stand behind each text as a draft that was accepted. If this fails, the slots of all
+        windows are taken back.
         """
         try:
-            while self._launched:
-                plan, window = self._launched[0]
-                if further := self.scheduler.look_ahead(plan.chunks, self.steps):
-                    self._launch(Schedule(further), window)
-                draws, chunks = [], []
-                for chunk, (tokens, logprobs) in zip(plan.chunks, self.decoder.collect(window), strict=True):
-                    text = chunk.sequence
-                    if text.finish_reason is None:  # else it ended in the window before, or was aborted
-                        chunks.append(chunk._replace(stop=chunk.start + len(tokens)))
-                        text.token_ids += tokens[:-1]
-                        text.num_draft = len(tokens) - 1
-                        draws.append(Draw(chunk.request, text, 0, tokens, logprobs))
-                del self._launched[0]
-                if draws:
-                    plan.chunks, plan.passes = chunks, max(len(draw.tokens) for draw in draws)
-                    return plan, draws
+            plan, window = self._launched[0]
+            late = self.decoder.is_done(window)
+            drawn = self.decoder.collect(window)
         except BaseException:
             self._undo()
             raise
-        return None
-
-    def _launch(self, plan: Schedule, before: Window | None) -> None:
-        self._launched.append((plan, self.decoder.launch(plan.chunks, self._params, before)))
+        del self._launched[0]
+        if late is not None:  # whoever waits for the other does too much at once, or too little
+            self.steps = min(2 * self.steps, self.most) if late else max(1, self.steps - 1)
+        draws, chunks = [], []
+        for chunk, n, (tokens, logprobs) in zip(plan.chunks, window.drawn, drawn, strict=True):
+            text = chunk.sequence
+            text.num_ahead -= n
+            if text.finish_reason is None:  # else it ended in the window before, or was aborted
+                chunks.append(chunk._replace(stop=chunk.stop - n + len(tokens)))
+                if tokens:
+                    text.token_ids += tokens[:-1]
+                    text.num_draft = len(tokens) - 1
+                    draws.append(Draw(chunk.request, text, 0, tokens, logprobs))
+        plan.chunks, plan.passes = chunks, max((len(draw.tokens) for draw in draws), default=1)
+        return (plan, draws) if chunks else None
 
     def _undo(self) -> None:
-        starts: dict[Sequence, int] = {}
-        for plan, _ in self._launched:
-            for chunk in plan.chunks:
-                starts.setdefault(chunk.sequence, chunk.start)
+        """None of the windows has happened."""
+        everything = Schedule()
+        for plan, _ in reversed(self._launched):
+            everything.chunks += plan.chunks
+            everything.admitted += plan.admitted
+            everything.making |= plan.making
         self._launched.clear()
-        for text, start in starts.items():
-            if text.finish_reason is None:
-                text.drop_draft()
-                text.table.truncate(start)
-
-
-def _can_run_ahead(chunk: Chunk, params: SamplingParams) -> bool:
-    """Whether the chunk is one step of plain decoding: no prompt, no draft, no fork, nothing special about the draw."""
-    one = chunk.is_last and chunk.stop - chunk.start == 1 and not chunk.sequence.num_draft
-    special = params.beam_width, params.top_k, params.top_p < 1, params.adjusts, params.stop_token_ids
-    return one and not (chunk.request.texts_to_fork or any(special)) and params.logprobs is None
+        for chunk in everything.chunks:
+            chunk.sequence.drop_draft()
+            chunk.sequence.num_ahead = 0
+        self.scheduler.undo(everything)

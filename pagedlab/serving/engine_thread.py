@@ -14,7 +14,7 @@ import asyncio
 import queue
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -140,6 +140,8 @@ class EngineThread:
         self._waiting: set[int] = set()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # nothing may be put into the inbox behind the end
+        self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)  # under way
+        self._mail_lock = threading.Lock()
 
     # ------------------------------------------------------------------ called by coroutines
 
@@ -296,19 +298,32 @@ class EngineThread:
             self.drop(ticket)
         self._send([(ticket, error) for ticket in tickets])
 
-    def _send(self, items: Iterable[tuple[Ticket, Item]]) -> None:
-        """One wake-up for each event loop, however many clients it serves."""
-        loops: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)
-        for ticket, item in items:
-            loops[ticket.loop].append((ticket, item))
-        for loop, batch in loops.items():
+    def _send(self, items: Sequence[tuple[Ticket, Item]]) -> None:
+        """One wake-up for each event loop, however many clients it serves, and none while it has one to come."""
+        with self._mail_lock:
+            sleeping = {ticket.loop for ticket, _ in items if not self._mail[ticket.loop]}
+            for ticket, item in items:
+                self._mail[ticket.loop].append((ticket, item))
+        for loop in sleeping:
             try:
-                loop.call_soon_threadsafe(_deliver, batch)
+                loop.call_soon_threadsafe(self._deliver, loop)
             except RuntimeError:  # the loop is closed, and nobody is left to read
-                for ticket, _ in batch:
+                for ticket, _ in self._mail.pop(loop):
                     self.drop(ticket)
 
-
-def _deliver(batch: list[tuple[Ticket, Item]]) -> None:
-    for ticket, item in batch:
-        ticket.inbox.put_nowait(item)
+    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop: hand out the mail. What came for a text while the loop was busy is one piece by now."""
+        with self._mail_lock:
+            mail = self._mail.pop(loop, [])
+        pieces: dict[Ticket, dict[int, Piece]] = defaultdict(dict)
+        for ticket, item in mail:
+            if isinstance(item, list):
+                for piece in item:
+                    if earlier := pieces[ticket].get(piece.choice):
+                        piece = piece._replace(text=earlier.text + piece.text, said=[*earlier.said, *piece.said])
+                    pieces[ticket][piece.choice] = piece
+        for ticket, latest in pieces.items():
+            ticket.inbox.put_nowait(list(latest.values()))
+        for ticket, item in mail:
+            if not isinstance(item, list):
+                ticket.inbox.put_nowait(item)

@@ -48,7 +48,7 @@ def prefilled(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], 
 
 def decoder_of(llm: LLM, rows: int, blocks: int, steps: int) -> Decoder:
     parts = llm.model.forward, llm.cache, llm.attend, llm.model.eos_token_ids
-    return Decoder(*parts, rows, blocks, steps, graphs=False)
+    return Decoder(*parts, rows, blocks, steps, 512, graphs=False)
 
 
 def next_chunks(texts: list[Sequence], steps: int, ahead: int = 0) -> list[Chunk]:
@@ -188,7 +188,7 @@ def test_windows_give_the_same_texts(tiny: Model, num_blocks: int, options: dict
 
 
 def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
-    """One text of 40 tokens: a prompt, then windows of STEPS_AHEAD, each sent before the one before is taken up."""
+    """One text of 40 tokens: windows of STEPS_AHEAD, the prompt in the first, each sent before the last is taken up."""
     llm = ahead_engine(tiny)
     assert llm.windows is not None
     under_way, tokens = [], []
@@ -196,8 +196,8 @@ def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
     while not (touched := llm.step())[0].finished:
         under_way.append(len(llm.windows._launched))
         tokens.append(len(touched[0].outputs[0].token_ids))
-    assert tokens == [1, 9, 17, 25, 33]
-    assert under_way == [0, 1, 1, 1, 1]
+    assert tokens == [8, 16, 24, 32]
+    assert under_way == [1, 1, 1, 1]
     assert llm.stats.steps == 40
     assert llm.stats.output_tokens == 40
     assert_idle(llm)

@@ -58,6 +58,34 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model: Model) -> None:
                 assert texts(llm, n) == expected[:n], (n, llm is both)
 
 
+def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
+    """Prompts beside two texts that decode, so many tokens together; the texts are those of eager steps."""
+    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
+    fast = engine(model, max_prompt_tokens=4096)
+    fast.warm_up()
+    assert fast.windows is not None
+    decoder = fast.windows.decoder
+    assert {shape.tokens for shape in decoder.graphs or ()} == {None, *decoder.tokens}
+    params = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.8, seed=1)
+    for edge in decoder.tokens:
+        for tokens in (edge - 1, edge, edge + 1):
+            for llm in (eager, fast):
+                llm.prefix_cache.clear()  # type: ignore[union-attr]
+            lengths = [*[400] * ((tokens - 3) // 400), (tokens - 3) % 400 + 1]  # and the two
+            assert sum(lengths) + 2 == tokens
+            prompts = [[(17 * i + j * j + tokens) % 4000 for j in range(n)] for i, n in enumerate(lengths)]
+            got = []
+            for llm in (eager, fast):
+                first = [llm.add([5, 6, 7 + i], SamplingParams(max_tokens=30, ignore_eos=True)) for i in range(2)]
+                done = {c.request_id: c for _ in range(2) for c in llm.step()}
+                ids = first + [llm.add(prompt, params) for prompt in prompts]
+                while llm.num_unfinished:
+                    done |= {c.request_id: c for c in llm.step()}
+                got.append([done[i].outputs[0].token_ids for i in ids])
+                assert llm.pool.num_used == 0
+            assert got[0] == got[1], tokens
+
+
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_graphs_with_too_few_blocks(model: Model, preemption: str) -> None:
     params = [SamplingParams(max_tokens=3 + 7 * i % 60, ignore_eos=True) for i in range(64)]
