@@ -12,22 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pagedlab.lessons import pictures as draw
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.pictures import (
-    BOLD,
-    INK,
-    LINE,
-    SOFT,
-    block_of_words,
-    box,
-    label,
-    legend,
-    linked,
-    memory,
-    plain,
-    svg,
-    wide,
-)
 from pagedlab.sampling import SamplingParams, probabilities
 
 # Where it stands (column, row), the file that does it, the notebooks that build it.
@@ -85,7 +71,7 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
     table, known, kept, answer = list[int](), list[str](), set[int](), ""
 
     def word(token: int) -> str:
-        return plain(llm.decode([token]))
+        return draw.plain(llm.decode([token]))
 
     def note(station: str, *lines: str, **numbers: object) -> None:
         theirs = {block for text in llm.sequences() if text is not mine for block in text.table.block_ids}
@@ -137,13 +123,13 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
             known = [word(i) for i in tokens]
             start, stop = batch.query_starts[b].item(), batch.query_starts[b + 1].item()
             slots, new = batch.slots[start:stop].tolist(), table[was:]
-            named = f"its {'tokens' if stop - start > 1 else 'token'} {short([*range(chunk.start, chunk.stop)])}"
-            fresh = f"new blocks: {short(new)}" if new else "no new block"
-            note("schedule", named, fresh, f"slots {short(slots)}", tokens=stop - start, size=size)
+            named = f"its {'tokens' if stop - start > 1 else 'token'} {draw.runs([*range(chunk.start, chunk.stop)])}"
+            fresh = f"new blocks: {draw.runs(new)}" if new else "no new block"
+            note("schedule", named, fresh, f"slots {draw.runs(slots)}", tokens=stop - start, size=size)
             rows = [f"{c.stop - c.start} of {'this' if c.sequence is mine else 'another'}" for c in plan.chunks]
             note("batch", f"{len(batch.token_ids)} tokens in a row", *rows)
-            read = f"reads blocks {short(table)}"
-            note("forward", f"writes slots {short(slots)}", read, f"out: {logits.shape[1]:,} scores")
+            read = f"reads blocks {draw.runs(table)}"
+            note("forward", f"writes slots {draw.runs(slots)}", read, f"out: {logits.shape[1]:,} scores")
             drawn, kept = mine.token_ids[-1], now_kept()
             row = [c.sequence for c in plan.chunks].index(mine)
             chances = probabilities(logits[row : row + 1], [params])[0].cpu()
@@ -161,19 +147,8 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
             setattr(owner, verb, real[verb])
     gone, table, known = table, [], []
     readable = f"kept, readable: {len(kept.intersection(gone))}"
-    note("free", f"blocks {short(gone)}", readable, f"{llm.pool.num_free} of {blocks} free")
+    note("free", f"blocks {draw.runs(gone)}", readable, f"{llm.pool.num_free} of {blocks} free")
     return moments
-
-
-def short(numbers: list[int]) -> str:
-    """Numbers in few characters: runs as a range."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1][1:] = [n]
-        else:
-            runs.append([n])
-    return ", ".join(map("–".join, ([str(n) for n in run] for run in runs)))
 
 
 def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
@@ -182,10 +157,11 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     at, now = names.index(name), moments[name]
     last = {moments[n].station: moments[n] for n in names[: at + 1]}
     width, high, tops = 204, 114, (46, 198)
-    parts = [label(0, 15, f"{now.station} · {now.say}", 14, within=1080, look=BOLD)]
+    parts = [draw.label(0, 15, f"{now.station} · {now.say}", 14, within=1080, look=draw.BOLD)]
     before = "before the first step" if not now.step else f"step {now.step} of the engine since it came"
-    parts.append(label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, SOFT))
+    parts.append(draw.label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, draw.SOFT))
     lefts = [219.0 * column for column in range(5)]
+    way = f'fill="none" stroke="{draw.SOFT}" stroke-width="1.5" marker-end="url(#journey-to)"'
     for d in (
         *(f"M{lefts[c] + width} {tops[0] + 57}h12" for c in range(4)),
         f"M{lefts[4] + 102} {tops[0] + high}v35",
@@ -194,42 +170,43 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
         f"M{lefts[2]} {tops[1] + 57}h-12",
         f"M{lefts[2] + 150} {tops[1]}v-19H{lefts[3] + 40}v-16",
     ):
-        parts.append(f'<path d="{d}" fill="none" stroke="{SOFT}" stroke-width="1.5" marker-end="url(#journey-to)"/>')
+        parts.append(f'<path d="{d}" {way}/>')
     kind = 'viewBox="0 0 6 6" refX="4" refY="3" markerWidth="6" markerHeight="6" orient="auto"'
-    parts.append(f'<defs><marker id="journey-to" {kind}><path d="M0 0L6 3L0 6z" fill="{SOFT}"/></marker></defs>')
-    parts.append(label(lefts[2] + 30, tops[1] - 14, "until it is done", 11, SOFT))
+    parts.append(f'<defs><marker id="journey-to" {kind}><path d="M0 0L6 3L0 6z" fill="{draw.SOFT}"/></marker></defs>')
+    parts.append(draw.label(lefts[2] + 30, tops[1] - 14, "until it is done", 11, draw.SOFT))
     for station, (column, row, file, built) in STATIONS.items():
         x, top, here, held = lefts[column], tops[row], station == now.station, last.get(station)
-        look: tuple[Any, ...] = (OURS, 0.22, OURS, 'stroke-width="2.5"') if here else ("var(--well)", 1, LINE)
-        drawn = [box(x, top, width, high, *look), label(x + 10, top + 20, station, 14, look=BOLD)]
+        look: tuple[Any, ...] = (OURS, 0.22, OURS, 'stroke-width="2.5"') if here else ("var(--well)", 1, draw.LINE)
+        drawn = [draw.box(x, top, width, high, *look), draw.label(x + 10, top + 20, station, 14, look=draw.BOLD)]
         for i, line in enumerate(held.lines[:4] if held else ["…"]):
-            drawn.append(label(x + 10, top + 40 + 16 * i, line, 11.5, INK if here else SOFT, width - 20))
+            drawn.append(draw.label(x + 10, top + 40 + 16 * i, line, 11.5, draw.INK if here else draw.SOFT, width - 20))
         where = next((n for n in names[at + 1 :] + names[:at] if moments[n].station == station), name)
         say = held.say if held else "It has not been here yet."
         say = f"{station}: {say} A click takes the request there."
-        parts.append(linked([f"s-{station}"], say, *drawn, goes=f"moment={where}"))
+        parts.append(draw.linked([f"s-{station}"], say, *drawn, goes=f"moment={where}"))
         links = [(file, f"../pagedlab/{file}"), *((n, f"{NOTEBOOKS[n]}.ipynb") for n in built)]
         left = x + 10.0
         for text, href in links:
-            shown = label(left, top + high - 9, text, 11.5, "var(--accent)", look="text-decoration:underline")
+            shown = draw.label(left, top + high - 9, text, 11.5, "var(--accent)", look="text-decoration:underline")
             parts.append(f'<a href="{href}" target="_blank">{shown}</a>')
-            left += wide(text, 11.5) + 10
-    parts.append(label(0, tops[1] + 20, "its reader sees", 12, SOFT))
-    for i in range(0, min(len(now.answer), 104), 26):
-        parts.append(label(0, tops[1] + 42 + 18 * i // 26, now.answer[i : i + 26].replace("\n", " "), 13, look=BOLD))
+            left += draw.wide(text, 11.5) + 10
+    parts.append(draw.label(0, tops[1] + 20, "its reader sees", 12, draw.SOFT))
+    said = now.answer[:104].replace("\n", " ")
+    for i in range(0, len(said), 26):
+        parts.append(draw.label(0, tops[1] + 42 + 18 * i // 26, said[i : i + 26], 13, look=draw.BOLD))
     y = 350.0
-    parts.append(label(0, y - 14, "its table, and the words that lie there", 12, SOFT))
+    parts.append(draw.label(0, y - 14, "its table, and the words that lie there", 12, draw.SOFT))
     wide_ = 1080 / max(6, len(now.table))
     for place, block in enumerate(now.table):
         texts = now.words[place * size : (place + 1) * size]
         say = f"block {block}: {' '.join(texts)}"
-        parts.append(block_of_words(wide_ * place, y, wide_ - 6, 26, block, texts, OURS, say))
+        parts.append(draw.block_of_words(wide_ * place, y, wide_ - 6, 26, block, texts, OURS, say))
     if not now.table:
-        parts.append(label(0, y + 17, "no block", 12.5))
+        parts.append(draw.label(0, y + 17, "no block", 12.5))
     looks = {"ours": ("this request", OURS), "other": ("another that runs", OTHERS)}
-    looks["kept"] = "kept for who begins alike", NEUTRAL
+    looks |= {"kept": ("kept for who begins alike", NEUTRAL), "": ("free", "none")}
     whose = {block: looks[kind] for block, kind in enumerate(now.memory) if kind}
     owners = {block: (f"b{block}", f"block {block}: {said}", color, 1.0) for block, (said, color) in whose.items()}
-    parts += memory(0, y + 40, 1083, len(now.memory), owners)
-    parts += legend(0, y + 70, {said: (color, 0.7, LINE) for said, color in [*looks.values(), ("free", "none")]})
-    return svg(1080, y + 90, parts)
+    parts += draw.memory(0, y + 40, 1083, len(now.memory), owners)
+    parts += draw.legend(0, y + 70, {said: (color, 0.7, draw.LINE) for said, color in looks.values()})
+    return draw.svg(1080, y + 90, parts)

@@ -9,7 +9,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import Any
 
@@ -108,6 +108,13 @@ def wide(text: str, size: float) -> float:
     return 0.602 * size * len(text)
 
 
+def runs(block_ids: Iterable[int | None]) -> str:
+    """Block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
+    ids = (block_id for block_id in block_ids if block_id is not None)
+    parts = [[b for _, b in run] for _, run in groupby(enumerate(ids), lambda place: place[1] - place[0])]
+    return ", ".join(f"{part[0]}-{part[-1]}" if part[2:] else ", ".join(map(str, part)) for part in parts)
+
+
 def plain(token: str) -> str:
     """A token as it can be printed, without the blank that most begin with."""
     return token.replace("\n", "↵").strip() or "␣"
@@ -149,7 +156,7 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
     if lost:
         said = "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past of its own."
         parts += [label(368, 142, "word", 12, look=strike), box(368, 150, 42, 17, edge=WRONG, look=frame)]
-        for y, text in ((142, "said, then overwritten in memory"), (163, "taken from the other story")):
+        for y, text in ((142.0, "said, then overwritten in memory"), (163.0, "taken from the other story")):
             parts.append(label(418, y, text, 12, SOFT))
     parts += [label(368, 52 + 20 * i, line, 12.5) for i, line in enumerate(wrap(said, 44))]
     shared = [number for number in tables[0] if number in tables[1]]

@@ -7,6 +7,4 @@ from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab.widgets.stage import Stage
 from pagedlab.widgets.timeline import Timeline
 
-LiveGrid = Stage  # its name before it showed texts
-
-__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "LiveGrid", "Stage", "Timeline"]
+__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "Stage", "Timeline"]

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from pagedlab.lessons.colors import NEUTRAL
-from pagedlab.widgets.reading import runs
+from pagedlab.lessons.pictures import runs
 
 SCALE = 2  # pixels of the PNG to one of the page
 MAX_ROWS = 12  # block tables drawn

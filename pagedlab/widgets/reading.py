@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from pagedlab.arguments import whole
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import explain
 from pagedlab.lessons.colors import sequence_look
+from pagedlab.lessons.pictures import runs
 
 
 class TableReading(NamedTuple):
@@ -66,13 +66,6 @@ class Reading:
             "copying": sum(len(table.blocks) for table in self.tables.values()),  # if each had copies of its own
             "problems": self.problems,
         }
-
-
-def runs(block_ids: Iterable[int | None]) -> str:
-    """Block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
-    ids = (block_id for block_id in block_ids if block_id is not None)
-    parts = [[b for _, b in run] for _, run in groupby(enumerate(ids), lambda place: place[1] - place[0])]
-    return ", ".join(f"{part[0]}-{part[-1]}" if part[2:] else ", ".join(map(str, part)) for part in parts)
 
 
 def blocks_text(block_ids: Iterable[int | None]) -> str:

@@ -14,7 +14,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
 from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
-from pagedlab.lessons.journey import STATIONS, draw_journey, follow, short
+from pagedlab.lessons.journey import STATIONS, draw_journey, follow
 from pagedlab.lessons.pictures import beam_tree, parents_of, two_prompts, two_stories
 from pagedlab.lessons.two_pools import Frame, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
@@ -120,10 +120,6 @@ def test_a_request_is_followed_through_every_station(tokens: int) -> None:
         texts = said(draw_journey(run, name, 4))
         assert sum(text.endswith("takes the request there.") for text in texts) == len(STATIONS)
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
-
-
-def test_slots_are_named_in_few_characters() -> None:
-    assert [short(n) for n in ([], [3], [3, 4, 5, 9], [2, 1])] == ["", "3", "3\N{EN DASH}5, 9", "2, 1"]
 
 
 def test_drafts_stand_in_their_slots_before_and_after_the_check() -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
 from pagedlab.checks.scheduling import ToyEngine
-from pagedlab.widgets import LiveGrid, Stage
+from pagedlab.widgets import Stage
 from pagedlab.widgets import stage as module
 from pagedlab.widgets.recording import Recorder, Replay, pieces
 
@@ -279,7 +279,7 @@ def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch: pyt
 
 def test_what_the_engine_does_after_the_cell_leaves_its_stage_alone() -> None:
     engine = FakeEngine()
-    with LiveGrid(engine) as stage:
+    with Stage(engine) as stage:
         engine.add("a", 5)
         engine.step()
     engine.end()

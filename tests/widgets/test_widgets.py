@@ -16,8 +16,8 @@ from PIL import Image
 
 from pagedlab import BlockPool, BlockTable
 from pagedlab.lessons.colors import sequence_color
+from pagedlab.lessons.pictures import runs
 from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget
-from pagedlab.widgets.reading import runs
 
 
 def click(widget: BlockPoolWidget, op: str, **fields: Any) -> dict[str, Any]:
