@@ -6,9 +6,7 @@ Colour is never the only sign: every kind of slot has a hatch too.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
@@ -103,49 +101,6 @@ def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
     picture = palette[color] * (solid | striped)[..., None]
     ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")  # sharp, and small
     ax.set(xlabel="time (steps)", ylabel="address (token slots)")
-
-
-def page_corners(ax: Axes, num_pages: int, size: int, pages_a_row: int) -> list[tuple[float, int]]:
-    """Lay out a picture of pages, a unit wide a slot and a unit high a row, with their ids: each one's left and top."""
-    corners = [(float(page % pages_a_row * (size + 2)), page // pages_a_row) for page in range(num_pages)]
-    for page, (x, y) in enumerate(corners):
-        ax.text(x - 0.25, y + 0.38, str(page), fontsize=6, ha="right", va="center")
-    ax.set(xlim=(-2, pages_a_row * (size + 2) - 1.5), ylim=(-(-num_pages // pages_a_row), -0.2))
-    ax.axis("off")
-    return corners
-
-
-def draw_loads(ax: Axes, trace: Trace, step: int, pages_a_row: int = 4) -> None:
-    """Memory page by page, a stripe a KV head: which keys each program loads in this step, and in those before.
-
-    A sequence has its colour: outlined is what it holds, pale what was loaded before, solid what is loaded now, with
-    the ids of the programs that load it.
-    """
-    size, heads, num_pages = trace.batch.block_size, trace.batch.kv_heads, trace.batch.num_blocks
-    colors = {page: sequence_color(b) for b, table in enumerate(trace.batch.tables()) for page in table}
-    corners = page_corners(ax, num_pages, size, pages_a_row)
-
-    def bar(page: int, head: int, first: int, width: int, **look: Any) -> tuple[float, float]:
-        """Draw slots of a page, and return the middle of what was drawn."""
-        left, bottom, height = corners[page][0] + first, corners[page][1] + head * 0.8 / heads, 0.7 / heads
-        ax.broken_barh([(left, width)], (bottom, height), **look)
-        return left + width / 2, bottom + height / 2
-
-    for page, head in product(range(num_pages), range(heads)):
-        bar(page, head, 0, size, **outlined(colors.get(page, NEUTRAL), linestyle="-" if page in colors else ":"))
-    loaded: defaultdict[tuple[int, int, bool], list[tuple[int, str]]] = defaultdict(list)
-    for i, programs in enumerate(trace.steps[: step + 1]):
-        for program, rows in programs.items():
-            for slot, head in zip(*np.divmod(rows, heads), strict=True):
-                loaded[slot // size, head, i == step].append((slot % size, f"({program[0]},{program[1]})"))
-    for (page, head, now), slots in loaded.items():
-        (first, _), (last, _) = min(slots), max(slots)  # a program takes neighbouring slots
-        x, y = bar(page, head, first, last - first + 1, facecolor=colors[page], alpha=1 if now else 0.3)
-        if now:
-            names, dark = dict.fromkeys(name for _, name in slots), to_rgba(colors[page])[0] == 0
-            ax.text(x, y, " ".join(names), fontsize=7, ha="center", va="center", color="white" if dark else "black")
-    working = sum(len(rows) > 0 for rows in trace.steps[step].values()) if step < len(trace.steps) else 0
-    ax.set_title(f"step {step + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work")
 
 
 def draw_tiles(ax: Axes, trace: Trace) -> None:

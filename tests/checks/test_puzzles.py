@@ -13,8 +13,9 @@ import torch
 from wrong_kernel import MISTAKES, answer, solutions
 
 from pagedlab.checks import check
+from pagedlab.kernels import runtime
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab.lessons import ladder, puzzles
+from pagedlab.lessons import ladder, puzzles, tracer
 from pagedlab.lessons.fence import Memory, Outside, define, source_of
 from pagedlab.lessons.puzzles import PUZZLES, decoder, splits_for
 
@@ -79,3 +80,14 @@ def test_source_brings_along_what_a_kernel_uses() -> None:
     out = torch.zeros(1, dtype=torch.int32)
     again["f"][(1,)](out)
     assert out.item() == 6
+
+
+@interpreted
+def test_where_triton_compiles_another_process_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    monkeypatch.setattr(tracer, "INTERPRETED", False)
+    result = check.decode(answer("decode", "h // GROUP", "h % KV_HEADS"))
+    assert result.status == "failed"
+    assert "dealt out in turn" in result.message
+    assert result.expected != result.got
+    assert check.split(answer("split")).status == "passed"

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="the tracer asks Triton's interpreter")
-from matplotlib.colors import to_rgb
 
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 from pagedlab.lessons import fence, ladder, tracer
-from pagedlab.lessons.colors import sequence_color
 from pagedlab.lessons.fence import Memory
-from pagedlab.lessons.plots import draw_loads, draw_tiles, figure
+from pagedlab.lessons.plots import draw_tiles, figure
 from pagedlab.lessons.puzzles import splits_for
 from pagedlab.lessons.tracer import RUNGS, trace_decode, trace_own, trace_ragged
 
@@ -132,24 +130,6 @@ def test_where_triton_compiles_another_process_interprets(monkeypatch: pytest.Mo
 def test_what_cannot_be_drawn_is_refused(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
-
-
-def test_the_picture_shows_what_is_loaded_now_and_before() -> None:
-    trace = trace_decode("3 heads share a load", LENGTHS)
-    _, ax = figure()
-    draw_loads(ax, trace, step=1)
-    widths: dict[tuple[object, float], float] = {}
-    for patch in ax.collections:
-        if len(patch.get_facecolor()):
-            color = tuple(patch.get_facecolor()[0][:3]), patch.get_alpha()
-            widths[color] = widths.get(color, 0) + patch.get_paths()[0].get_extents().width
-    before, now = {0: 32, 1: 5, 2: 32}, {0: 32, 2: 1}  # slots, of each of two KV heads
-    told = {(to_rgb(sequence_color(b)), 0.3): 2 * n for b, n in before.items()}
-    told |= {(to_rgb(sequence_color(b)), 1): 2 * n for b, n in now.items()}
-    assert widths == told
-    assert ax.get_title() == "step 2 of 5: 4 of 6 programs at work"
-    names = {text.get_text() for text in ax.texts if "(" in text.get_text()}
-    assert names == {"(0,0)", "(0,1)", "(2,0)", "(2,1)"}
 
 
 def test_tiles_are_solid_where_a_query_sees_a_key() -> None:
