@@ -210,6 +210,7 @@ def test_an_interrupt_at_any_line(tiny: Model, name: str, seed: int) -> None:
     some = moments(toy(tiny, **options), scenario, expected)
     chosen = random.Random(seed).sample(some, min(EACH, len(some)))
     came_out = [interrupted(toy(tiny, **options), scenario, expected, one, lambda _: None) for one in chosen]
+    print(name, len(chosen))
     assert any(came_out) or name == "step by step"
 
 
