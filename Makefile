@@ -76,6 +76,7 @@ site: setup
 	$(RUN) tools/build_lite.py || { test $$? -eq 3 && rm -rf build/live && echo "so the page has no Python in it"; }
 	$(RUN) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
 	$(RUN) tools/build_front.py build/site
+	@echo "Look at it: $(PYTHON) -m http.server --directory build/site, and open localhost:8000"
 
 lite: setup
 	$(RUN) tools/build_lite.py

@@ -72,6 +72,15 @@ def card(number: str, name: str, question: str, lite: bool) -> str:
     return f'<article>{thumbnail(THUMBNAILS[number])}{words}<p class="links">{"".join(links)}</p></article>'
 
 
+def first_line() -> str:
+    """README's first line after the title: where the site is published, once pyproject.toml names the repository."""
+    if found := re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)/?", repository()):
+        page = f"https://{found[1].lower()}.github.io/{found[2]}/"
+        return f"**[Watch it and break it in your browser]({page})**: nothing to install."
+    served = "`python3 -m http.server --directory build/site`"
+    return f"**Watch it first:** `make site`, then {served}, and open `localhost:8000`."
+
+
 def build(site: Path) -> None:
     """Write the page and all that it loads."""
     site.mkdir(parents=True, exist_ok=True)

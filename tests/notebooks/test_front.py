@@ -14,7 +14,9 @@ import pytest
 from served import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "front"))
+sys.path[:0] = [str(ROOT / "docs" / "front"), str(ROOT / "tools")]
+
+import build_front  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,15 @@ def test_the_page_is_small_and_names_no_other_server(page_folder: Path) -> None:
         text = file.read_text(encoding="utf-8")
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert "OWNER" not in text
+
+
+def test_the_readme_begins_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once "Source" is set in pyproject.toml this fails until README has the link; `first_line` says what to write."""
+    title, _, line, *_ = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert title == "# pagedlab"
+    assert line == build_front.first_line()
+    monkeypatch.setattr(build_front, "repository", lambda: "https://github.com/Somebody/pagedlab")
+    assert "(https://somebody.github.io/pagedlab/)" in build_front.first_line()
 
 
 @pytest.fixture(scope="module")
