@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, blocks_for
 
 GIB = 2**30
@@ -60,8 +61,7 @@ class KVShape(NamedTuple):
             raise ValueError(f"the config has no {missing}: give the config.json of a decoder") from None
         dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16").removeprefix("torch.")
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
-        if dtype not in sizes:
-            raise ValueError(f"the config's dtype is {dtype!r}; known are {', '.join(sizes)}")
+        dtype = one_of("the config's dtype", dtype, sizes)
         name = config.get("_name_or_path") or config.get("model_type") or "model"
         kv_heads = config.get("num_key_value_heads") or heads
         return cls(name, layers, kv_heads, head_dim, max_length, sizes[dtype])
@@ -275,7 +275,5 @@ def make_allocator(
         "oracle": lambda request: request.prompt + request.output,
     }
     spaces = {"buddy": Buddy, "first-fit": FirstFit}
-    if name not in ALLOCATORS or placement not in spaces:
-        known = f"allocators are {', '.join(ALLOCATORS)}, placements {', '.join(spaces)}"
-        raise ValueError(f"there is no allocator {name!r} with placement {placement!r}; {known}")
-    return Paged(num_slots, block_size) if name == "paged" else Contiguous(spaces[placement](num_slots), reserve[name])
+    name, space = one_of("name", name, ALLOCATORS), spaces[one_of("placement", placement, spaces)]
+    return Paged(num_slots, block_size) if name == "paged" else Contiguous(space(num_slots), reserve[name])

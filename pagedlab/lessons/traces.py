@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pagedlab.arguments import one_of
 from pagedlab.shipped import data_folder
 
 DATA = data_folder("traces")
@@ -97,9 +98,7 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     Prompt and output are drawn independently (in the real traces they correlate by -0.11 and 0.00), arrivals as a
     Poisson process. The same seed gives the same trace on every version of Python and NumPy.
     """
-    if name not in SHAPES:
-        raise ValueError(f"there is no shape {name!r}; there are {', '.join(SHAPES)}")
-    shape, chance = SHAPES[name], random.Random(seed)
+    shape, chance = SHAPES[one_of("name", name, SHAPES)], random.Random(seed)
     u = np.array([[chance.random() for _ in range(3)] for _ in range(num_requests)]).reshape(-1, 3)
     prompt, output = (
         np.rint(np.exp(np.interp(100 * u[:, i], PERCENTILES, np.log(values)))).astype(int)
@@ -146,11 +145,9 @@ def shared_prompts(
 def load(name: str = "conversation", folder: str | Path | None = None) -> Trace:
     """The real trace where its CSV is in `folder` or in $PAGEDLAB_TRACES, else the synthetic one from data/traces/."""
     folder = folder or os.environ.get("PAGEDLAB_TRACES")
-    real = sorted(Path(folder).glob(_REAL_FILES[name])) if folder and name in _REAL_FILES else []
+    pattern = _REAL_FILES[one_of("name", name, _REAL_FILES)]
+    real = sorted(Path(folder).glob(pattern)) if folder else []
     path = real[0] if real else DATA / f"{name}.csv"
-    if not path.is_file():
-        have = ", ".join(sorted(p.stem for p in DATA.glob("*.csv")))
-        raise ValueError(f"there is no trace {name!r}; there are {have}, and synthetic() draws {', '.join(SHAPES)}")
     arrived, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, dtype=str, unpack=True)
     if real:  # dates and times
         arrived = (arrived.astype("datetime64[us]") - np.datetime64(arrived[0], "us")) / np.timedelta64(1, "s")

@@ -9,11 +9,12 @@ differs. block_grid.js and block_grid.css draw; nothing about blocks is decided 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import traitlets
 
+from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
 from pagedlab.lessons.memory import MODELS
@@ -52,7 +53,9 @@ class BlockPoolWidget(Page):
         preset: str | None = None,
         challenge: str | Challenge | None = None,
     ) -> None:
-        self.challenge = _named(challenge, CHALLENGES, "challenge") if isinstance(challenge, str) else challenge
+        if isinstance(challenge, str):
+            challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
+        self.challenge = challenge
         if self.challenge:
             num_blocks, block_size = self.challenge.num_blocks, self.challenge.block_size
         self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size)
@@ -107,7 +110,7 @@ class BlockPoolWidget(Page):
 
     def preset(self, name: str) -> None:
         """Start over and play an example. It ends at the first operation that fails."""
-        operations = example(_named(name, PRESETS, "example"), self.session.num_blocks, self.session.block_size)
+        operations = example(PRESETS[one_of("preset", name, PRESETS)], self.session.num_blocks, self.session.block_size)
         self.session.reset()
         for operation in operations:
             if self.session.do(*operation).error:
@@ -180,9 +183,3 @@ class BlockPoolWidget(Page):
             "why": "" if missing else challenge.why,
             "solved": [self._solved, len(challenge.solution)],
         }
-
-
-def _named(name: str, known: Mapping[str, Any], what: str) -> Any:
-    if name not in known:
-        raise ValueError(f"there is no {what} {name!r}; there are {', '.join(known)}")
-    return known[name]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from pagedlab.arguments import one_of
 from pagedlab.widgets.page import Page, script, style
 
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))  # by the notebook's two digits
@@ -28,9 +29,8 @@ class Question(NamedTuple):
 
 def quiz_of(notebook: str) -> tuple[Question, ...]:
     """The questions of a notebook, by its two digits. `ValueError` if it has none."""
-    if notebook not in QUESTIONS:
-        raise ValueError(f"there is no quiz {notebook!r}: choose one of {', '.join(QUESTIONS)}")
-    return tuple(Question(asked["text"], tuple(Answer(**a) for a in asked["answers"])) for asked in QUESTIONS[notebook])
+    questions = QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
+    return tuple(Question(asked["text"], tuple(Answer(**a) for a in asked["answers"])) for asked in questions)
 
 
 class Quiz(Page):

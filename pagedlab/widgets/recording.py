@@ -28,6 +28,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+from pagedlab.arguments import whole
 from pagedlab.lessons.colors import sequence_look
 from pagedlab.widgets.reading import Reading, TableReading, read
 from pagedlab.widgets.session import MAX_BLOCKS
@@ -214,8 +215,7 @@ class Replay:
 
     def seek(self, step: int) -> Replay:
         """Go to the state after that step."""
-        if not 0 <= step < len(self.steps):
-            raise ValueError(f"there is no step {step}: the recording has steps 0 to {len(self.steps) - 1}")
+        step = whole("step", step, 0, len(self.steps) - 1)
         self.counts = [0] * self.recording["drawn"]
         self.kept: set[int] = set()
         self.texts: dict[str, dict[str, Any]] = {}

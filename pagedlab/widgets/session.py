@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
-from pagedlab.arguments import whole
+from pagedlab.arguments import one_of, whole
 from pagedlab.blocks import BlockCopy, BlockTable, Pool
 from pagedlab.checks import explain
 from pagedlab.widgets.reading import Reading, TableReading, blocks_text, read, runs, whole_number
@@ -178,8 +178,7 @@ class Session:
 
         What pool or table raise is in the entry. `ValueError` if the operation itself makes no sense.
         """
-        if verb not in VERBS:
-            raise ValueError(f"there is no operation {verb!r}; there are {', '.join(VERBS)}")
+        one_of("verb", verb, VERBS)
         tokens = whole("n", n, 1 if verb == "append" else 0)
         free_name = next(name for name in map("s{}".format, count(self._made)) if name not in self.tables)
         if verb == "new":

@@ -236,7 +236,7 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path: Path, tiny: Any)
     assert Stage(stage.recorded).picture().text() == stage.picture().text()
     again.seek(3)
     assert again.step == 3
-    with pytest.raises(ValueError, match="there is no step 99: the recording has steps 0 to 20"):
+    with pytest.raises(ValueError, match="step must be a whole number from 0 to 20, got 99"):
         again.seek(99)
     (tmp_path / "other.json").write_text('{"format": 7}')
     wrong: Any

@@ -76,7 +76,7 @@ def test_do_returns_the_name_of_what_it_made_or_changed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("explode", "s0"), "no operation 'explode'"),
+        (("explode", "s0"), "verb must be one of 'new', .*, got 'explode'"),
         (("append", "s9"), "no sequence 's9'; there are s0"),
         (("append", "s0", 0), "at least 1, got 0"),
         (("append", "s0", 2.5), "whole number"),
@@ -118,8 +118,8 @@ def test_a_bad_message_is_answered_in_the_widget(message: Any) -> None:
 
 def test_bad_arguments() -> None:
     for arguments, said in [
-        ({"preset": "?"}, "no example"),
-        ({"challenge": "?"}, "no challenge"),
+        ({"preset": "?"}, "preset must be one of .*, got '[?]'"),
+        ({"challenge": "?"}, "challenge must be one of .*, got '[?]'"),
         ({"num_blocks": 1025}, "up to 1024"),
         ({"num_blocks": 0}, "at least 1"),
         ({"pool": BlockPool(8), "challenge": "full_for_one"}, "pass the class"),
