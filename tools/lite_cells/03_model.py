@@ -26,5 +26,5 @@ def stories(table_class):
 
 
 runs = {True: stories(NeverCopies), False: stories(BlockTable)}
-tip = "Point at a word, and the block that holds it lights up."
+tip = "Point at a word: its block lights up. These words were written down once; a model goes on from what it reads."
 explore(lambda forget_to_copy: two_stories(runs[forget_to_copy], runs[False], 8), tip, forget_to_copy=True)
