@@ -25,6 +25,7 @@ from pagedlab.model import TINY_MODEL
 from pagedlab.serving.openai_api import ChatRequest, CompletionRequest
 
 LEAVE = 0.35
+HELD = ("blocks_used", "requests_running", "requests_waiting")  # metrics that must be zero at the end
 
 
 def kinds_of(llm: LLM, rng: random.Random) -> list[tuple[str, dict[str, Any], list[str]]]:
@@ -111,12 +112,10 @@ def main() -> None:
     with server(args.model) as (where, pid):
         counts = asyncio.run(soak(f"http://{where}", pid, kinds, args))
         time.sleep(2)
-        lines = httpx.get(f"http://{where}/metrics").text.splitlines()
-        held = [
-            line for line in lines if line.startswith(("pagedlab_blocks_used", "pagedlab_running", "pagedlab_waiting"))
-        ]
-        print(f"{dict(counts)}; server {memory(pid)}; {', '.join(held)}")
-        assert all(float(line.split()[1]) == 0 for line in held)
+        metrics = dict(line.rsplit(" ", 1) for line in httpx.get(f"http://{where}/metrics").text.splitlines())
+        held = {name: float(metrics[f"pagedlab_{name}"]) for name in HELD}
+        print(f"{dict(counts)}; server {memory(pid)}; {held}")
+        assert not any(held.values())
         assert not counts["wrong"]
 
 
