@@ -45,6 +45,17 @@ def test_the_first_picture_follows_its_controls() -> None:
     assert "(0,0,3)" in page(shown)
 
 
+def test_speeds_come_with_the_rung_that_reaches_them() -> None:
+    shown = opening()
+    speeds = workshop.speeds_of(workshop.SHAPES["Llama-3-8B, 32 x 4,096"])
+    first, *later = (f">{speed:,.0f}<" for speed in speeds.values())
+    assert first in page(shown)
+    assert not any(speed in page(shown) for speed in later)
+    assert page(shown).count(">?<") == len(later)
+    shown.set(rung="7 splits and their merge")
+    assert all(speed in page(shown) for speed in (first, *later))
+
+
 def test_the_ladder_is_what_was_measured() -> None:
     found = workshop.recorded()
     for shape, case in workshop.SHAPES.items():
