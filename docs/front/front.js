@@ -6,16 +6,14 @@ const page = (values) => ({ get: (name) => values[name], set() {}, save_changes(
 const at = (id) => document.getElementById(id);
 
 // Who cannot see it hears who comes and who ends, and not every word; once it is paused, the stage speaks itself.
-function moved() {
-  queueMicrotask(() => {
-    const [line] = at("stage").getElementsByClassName("pl-prompt");
-    if (/ in\b| ends?,/.test(line.textContent)) at("heard").textContent = line.textContent;
-  });
-}
+new MutationObserver(() => {
+  const line = at("stage").querySelector(".pl-playing .pl-prompt")?.textContent ?? "", heard = at("heard");
+  if (/ in\b| ends?,/.test(line) && heard.textContent !== line) heard.textContent = line;
+}).observe(at("stage"), { childList: true, characterData: true, subtree: true });
 load("three_answers.json").then((recorded) => {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches; // then a step in the middle, where there is much to see
   const step = still ? recorded.steps.length >> 1 : -1;
-  stage.render({ model: page({ recorded, step, live: false }), el: at("stage"), moved });
+  stage.render({ model: page({ recorded, step, live: false }), el: at("stage") });
 });
 
 // ---- the real pagedlab, in the browser
