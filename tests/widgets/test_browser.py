@@ -585,7 +585,7 @@ def click_stage(page: Any) -> None:
 
 
 def click_timeline(page: Any) -> None:
-    timeline = page.locator('.px-root:has([data-say^="block 13, "])').first
+    timeline = page.locator('.px-root:has([data-say^="step 2, tokens"]):has([data-say^="block 13"])').first
     timeline.locator('[data-say^="step 2, tokens"]').click()
     timeline.locator('[data-say^="r0, step 2, decode"]').wait_for()
 
