@@ -18,15 +18,15 @@ from pagedlab.sampling import SamplingParams, probabilities
 
 # Where it stands (column, row), the file that does it, the notebooks that build it.
 STATIONS = {
-    "arrive": (0, 0, "engine.py", ("08",)),
-    "admit": (1, 0, "scheduler.py", ("09",)),
-    "match": (2, 0, "prefix.py", ("05",)),
-    "schedule": (3, 0, "scheduler.py", ("02", "09")),
-    "batch": (4, 0, "batch.py", ("09",)),
-    "forward": (4, 1, "model.py", ("06", "07", "08")),
-    "draw": (3, 1, "sampling.py", ("04",)),
-    "append": (2, 1, "outputs.py", ("08",)),
-    "free": (1, 1, "blocks.py", ("02",)),
+    "arrive": (0, 0, "engine.py", ("08_qwen",)),
+    "admit": (1, 0, "scheduler.py", ("09_continuous_batching",)),
+    "match": (2, 0, "prefix.py", ("05_prefix_caching",)),
+    "schedule": (3, 0, "scheduler.py", ("02_block_pool", "09_continuous_batching")),
+    "batch": (4, 0, "batch.py", ("09_continuous_batching",)),
+    "forward": (4, 1, "model.py", ("06_online_softmax", "07_the_paged_kernel", "08_qwen")),
+    "draw": (3, 1, "sampling.py", ("04_sampling_and_beams",)),
+    "append": (2, 1, "outputs.py", ("08_qwen",)),
+    "free": (1, 1, "blocks.py", ("02_block_pool",)),
 }
 SAYS = {
     "arrive": "A text becomes {tokens} token ids. It owns no block yet, and waits.",
@@ -38,15 +38,6 @@ SAYS = {
     "draw": "One token is drawn: {word!r}, id {id}, with a chance of {chance:.0%}.",
     "append": "The token joins the text; its reader sees it. Its key and value come with the next step.",
     "free": "The table is given back. Full blocks stay readable until somebody needs the room.",
-}
-NOTEBOOKS = {
-    "02": "02_block_pool",
-    "04": "04_sampling_and_beams",
-    "05": "05_prefix_caching",
-    "06": "06_online_softmax",
-    "07": "07_the_paged_kernel",
-    "08": "08_qwen",
-    "09": "09_continuous_batching",
 }
 OURS, OTHERS = sequence_color(0), sequence_color(1)
 
@@ -184,7 +175,7 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
         say = held.say if held else "It has not been here yet."
         say = f"{station}: {say} A click takes the request there."
         parts.append(draw.linked([f"s-{station}"], say, *drawn, goes=f"moment={where}"))
-        links = [(file, f"../pagedlab/{file}"), *((n, f"{NOTEBOOKS[n]}.ipynb") for n in built)]
+        links = [(file, f"../pagedlab/{file}"), *((name[:2], f"{name}.ipynb") for name in built)]
         left = x + 10.0
         for text, href in links:
             shown = draw.label(left, top + high - 9, text, 11.5, "var(--accent)", look="text-decoration:underline")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,17 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Source:
-    """Python source, or a diff of it, that a notebook displays as highlighted code, and a terminal as text."""
+    """Python source that a notebook displays as highlighted code, and a terminal as text."""
 
-    def __init__(self, text: str, language: str = "python") -> None:
-        self.text, self.language = text, language
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __repr__(self) -> str:
         return self.text
 
     def _repr_markdown_(self) -> str:
         # The font is for nbconvert, which shows code in Markdown outputs in the font of the text around it.
-        return f'<div style="font-family: monospace">\n\n```{self.language}\n{self.text}\n```\n\n</div>'
+        return f'<div style="font-family: monospace">\n\n```python\n{self.text}\n```\n\n</div>'
 
 
 def show_source(*objects: Any) -> Source:
@@ -30,18 +29,10 @@ def show_source(*objects: Any) -> Source:
 
     `ValueError` for an object that has no source in a file.
     """
-    return Source("\n\n".join("\n".join(_read(item)) for item in objects))
+    return Source("\n\n".join(map(_read, objects)))
 
 
-def show_changes(old: Any, new: Any) -> Source:
-    """What distinguishes the source of `new` from that of `old`: lines that go with a -, lines that come with a +."""
-    (old_place, old_source), (new_place, new_source) = _read(old), _read(new)
-    lines = unified_diff(old_source.splitlines(), new_source.splitlines(), n=0, lineterm="")
-    changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-    return Source("\n".join([old_place, new_place, *changed]), "diff")
-
-
-def _read(item: Any) -> tuple[str, str]:
+def _read(item: Any) -> str:
     """Where an object stands, as a comment, and its source."""
     item = inspect.unwrap(getattr(item, "fn", item))  # what was decorated: of a Triton kernel, the Python function
     try:
@@ -51,4 +42,4 @@ def _read(item: Any) -> tuple[str, str]:
     path = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
     # A method that holds interrupts back says so in a line that no lesson is about.
     lines = [line for line in textwrap.dedent(source).rstrip().splitlines() if not line.startswith("@atomic(")]
-    return f"# {path.as_posix()}: {item.__qualname__}", "\n".join(lines)
+    return "\n".join([f"# {path.as_posix()}: {item.__qualname__}", *lines])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pagedlab import BlockPool, BlockTable
 from pagedlab.blocks import InvariantError
 from pagedlab.checks import CheckResult, Trial, Wrong, check, compare, search, to_write
-from pagedlab.lessons.show import show_changes, show_source
+from pagedlab.lessons.show import show_source
 
 # Stubs --------------------------------------------------------------------------------------------------------
 
@@ -246,13 +246,3 @@ def test_a_triton_kernel_is_shown_like_the_function_that_it_is() -> None:
     shown = repr(show_source(ladder.one_page_kernel))
     assert shown.startswith("# pagedlab/lessons/ladder.py: one_page_kernel\n@triton.jit\ndef one_page_kernel(")
     assert shown.endswith("tl.store(out + row, acc / total)")
-
-
-def test_changes_are_the_lines_that_differ() -> None:
-    shown = show_changes(BlockPool.share, BlockPool.release)
-    heads = [f"# pagedlab/blocks.py: BlockPool.{name}" for name in ("share", "release")]
-    assert repr(shown).splitlines()[:2] == heads
-    assert "\n-def share(self, block_id: int) -> int:" in repr(shown)
-    assert "\n+def release(self, block_id: int) -> None:" in repr(shown)
-    assert repr(show_changes(BlockPool.share, BlockPool.share)).splitlines() == [heads[0], heads[0]]
-    assert shown._repr_markdown_().count("```diff") == 1
