@@ -93,8 +93,8 @@ class Recorder(ExitStack):
         self.update()
         self.callback(llm.on_step(self._on_step))
 
-    def update(self) -> bool:
-        """Add a step for what has changed since the last one, and say whether anything has."""
+    def update(self, *, always: bool = False) -> None:
+        """Add a step for what has changed since the last one; if nothing has, `always` adds one too."""
         pool = self._llm.pool
         if not self.watches_pool:
             self._read_counts()
@@ -105,17 +105,13 @@ class Recorder(ExitStack):
         self._changed, self._step = {}, {}
         if texts := self._follow():
             step["texts"] = texts
-        if not step and self.recording["steps"]:
-            return False
-        totals = {"used": pool.num_blocks - pool.num_free, "cached": getattr(pool, "num_cached", 0)}
-        self.recording["steps"].append({"step": self.engine_steps, **totals, **step})
-        return True
+        if step or always or not self.recording["steps"]:
+            totals = {"used": pool.num_blocks - pool.num_free, "cached": getattr(pool, "num_cached", 0)}
+            self.recording["steps"].append({"step": self.engine_steps, **totals, **step})
 
     def _on_step(self) -> None:
         self.engine_steps += 1
-        if not self.update():  # a step that changed nothing is a step too
-            pool = self._llm.pool
-            self.recording["steps"].append({"step": self.engine_steps, "used": pool.num_blocks - pool.num_free})
+        self.update(always=True)  # a step that changed nothing is a step too
         if self._most and len(self.recording["steps"]) > self._most:
             self._forget(self._most // 2)
         self._told()
