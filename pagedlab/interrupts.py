@@ -120,7 +120,7 @@ def atomic(undo: Callable[[Any, Any], object] | None = None) -> Callable[[Callab
     def decorate(method: Callable[..., R]) -> Callable[..., R]:
         @wraps(method)
         def whole(self: Any, *args: Any, **options: Any) -> R:
-            if _main.holding:  # as it is nearly always; without keywords in half the time
+            if _main.holding or get_ident() != MAIN:  # as it is nearly always; without keywords in half the time
                 return method(self, *args, **options) if options else method(self, *args)
             with Held() as hold:
                 result = method(self, *args, **options)

@@ -127,25 +127,25 @@ class Job:
         if scores is not None and text.score_from is not None:
             scores += draw.said[:scored]
             text.score_from = None if draw.tokens else len(scores) - 1
-        for taken, (token, logprob) in enumerate(zip(draw.tokens, draw.logprobs, strict=True), 1):
-            text.token_ids.append(token)
-            text.cumulative_logprob += logprob
-            if output.logprobs is not None:
-                output.logprobs.append(draw.said[scored + taken - 1])
-            if text.num_outputs > len(times):
-                times.append(now)
+        taken = len(draw.tokens)
+        for i, token in enumerate(draw.tokens if self.ends or detokenizer else (), 1):
             if detokenizer and token not in self.ends:
                 detokenizer.push(token)
             if token in self.ends or (detokenizer and detokenizer.stopped):
-                text.finish_reason = "stop"
-            elif text.num_outputs >= self.request.max_tokens:
-                text.finish_reason = "length"
-            if text.finish_reason:
-                if detokenizer:
-                    detokenizer.finish(self.model.decode(text.output_ids))
-                text.table.free()
-                return taken
-        return len(draw.tokens)
+                taken, text.finish_reason = i, "stop"
+                break
+        text.token_ids += draw.tokens[:taken]
+        text.cumulative_logprob = sum(draw.logprobs[:taken], text.cumulative_logprob)
+        times += [now] * (text.num_outputs - len(times))
+        if output.logprobs is not None:
+            output.logprobs += draw.said[scored : scored + taken]
+        if text.finish_reason is None and text.num_outputs >= self.request.max_tokens:
+            text.finish_reason = "length"
+        if text.finish_reason:
+            if detokenizer:
+                detokenizer.finish(self.model.decode(text.output_ids))
+            text.table.free()
+        return taken
 
     def search(self, logprobs: torch.Tensor, now: float) -> int:
         """Move a beam search on by one token: its outputs are then the beams that go on, or the best that ended.

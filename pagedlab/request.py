@@ -105,15 +105,20 @@ class Request:
     def unfinished(self) -> list[Sequence]:
         return [s for s in self.sequences if s.finish_reason is None]
 
+    @property
+    def to_compute(self) -> list[Sequence]:
+        """Unfinished texts but those whose last token is under way: it is never fed back."""
+        most = self.max_tokens
+        texts = [t for t in self.sequences if len(t.token_ids) + t.num_ahead - t.num_prompt_tokens < most]
+        return [text for text in texts if text.finish_reason is None]
+
     def next_tokens(self, budget: int) -> list[tuple[Sequence, int]]:
         """How many tokens each text should compute in the next step, `budget` in all at most.
 
         Texts of one request are sampled together. If they gave way and are computed again, each stops before its
         last token until all are there.
         """
-        # A text whose last token is under way has nothing more to compute: that token is never fed back.
-        most = self.max_tokens
-        texts = [t for t in self.unfinished if len(t.token_ids) + t.num_ahead - t.num_prompt_tokens < most]
+        texts = self.to_compute
         if not budget or not texts:
             return []
         if len(texts) == 1:

@@ -171,8 +171,8 @@ class Scheduler:
         """
         self.plan = plan = Schedule(copies=self._owed)
         self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
-        anybody = any(text.num_uncomputed == 1 for text in self._texts())
-        self._prompts = self.max_prompt_tokens if anybody else self.max_batch_tokens
+        waits = any(text.num_uncomputed == 1 for request in self.running for text in request.to_compute)
+        self._prompts = self.max_prompt_tokens if waits else self.max_batch_tokens
         try:
             for request in tuple(self.running):
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
@@ -241,7 +241,7 @@ class Scheduler:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
         if len(request.sequences) > 1:
             self._rejoin(request)
-        first = request.unfinished[0]
+        first = request.sequences[0] if len(request.sequences) == 1 else request.unfinished[0]
         scored, is_prompt = first.score_from is not None, first.num_uncomputed > 1 + first.num_draft
         most = min(self._budget, self._scored if scored else self._budget, self._prompts if is_prompt else self._budget)
         while not self._fits(wanted := request.next_tokens(most)):

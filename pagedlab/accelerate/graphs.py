@@ -131,10 +131,6 @@ class Decoder:
         done.record()
         return window._replace(done=done)
 
-    def is_done(self, window: Window) -> bool | None:
-        """Whether the device is through with a window; None where that cannot be asked."""
-        return window.done.query() if window.done else None
-
     def collect(self, window: Window) -> list[tuple[list[int], list[float]]]:
         """Wait for a window, one of the two latest: each row's new tokens and their log-probabilities.
 

@@ -15,13 +15,12 @@ and tokens behind its end are not taken up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from time import perf_counter
 
 from pagedlab.accelerate.graphs import Decoder, Window
 from pagedlab.choice import Draw
 from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler
-
-UNDER_WAY = 2  # windows: the one on the device, and the next
 
 
 class Windows:
@@ -29,8 +28,10 @@ class Windows:
 
     def __init__(self, decoder: Decoder, scheduler: Scheduler, steps: int) -> None:
         self.decoder, self.scheduler, self.most = decoder, scheduler, steps
+        self.at_once = 2  # windows: the one on the device, and the next
         self.steps = steps  # of the next window
         self._launched: list[tuple[Schedule, Window]] = []
+        self._since = 0.0  # when the latest window was collected
 
     @property
     def under_way(self) -> int:
@@ -40,7 +41,7 @@ class Windows:
     @property
     def has_place(self) -> bool:
         """Whether one more may be launched."""
-        return self.under_way < UNDER_WAY
+        return self.under_way < self.at_once
 
     def take(self, requests: Iterable[Request], params: Mapping[int, SamplingParams]) -> bool:
         """Whether all these requests, with `params` by request id, can be computed without the host."""
@@ -64,14 +65,15 @@ class Windows:
         """
         try:
             plan, window = self._launched[0]
-            late = self.decoder.is_done(window)
+            began = perf_counter()
             drawn = self.decoder.collect(window)
         except BaseException:
             self._undo()
             raise
         del self._launched[0]
-        if late is not None:  # whoever waits for the other does too much at once, or too little
-            self.steps = min(2 * self.steps, self.most) if late else max(1, self.steps - 1)
+        if window.done:
+            self._balance(began - self._since, perf_counter() - began)
+        self._since = perf_counter()
         draws, chunks = [], []
         for chunk, n, (tokens, logprobs) in zip(plan.chunks, window.drawn, drawn, strict=True):
             text = chunk.sequence
@@ -84,6 +86,13 @@ class Windows:
                     draws.append(Draw(chunk.request, text, 0, tokens, logprobs))
         plan.chunks, plan.passes = chunks, max((len(draw.tokens) for draw in draws), default=1)
         return (plan, draws) if chunks else None
+
+    def _balance(self, worked: float, waited: float) -> None:
+        """Longer windows if the host hardly waits for the device, shorter ones if it waits for most of the time."""
+        if waited < worked / 4:
+            self.steps = min(self.steps + 1, self.most)
+        elif waited > worked:
+            self.steps = max(self.steps - 1, 1)
 
     def _undo(self) -> None:
         """None of the windows has happened."""

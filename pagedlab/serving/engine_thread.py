@@ -11,7 +11,9 @@ a step runs is part of the next one. What takes long and needs no engine, a text
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -33,6 +35,8 @@ T = TypeVar("T")
 Work = Callable[[], None]
 Inbox = queue.SimpleQueue[Work | None]  # None: stop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
+IDLE = 1.0  # seconds
+SWITCH = 0.0005  # seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -45,13 +49,18 @@ class EngineError(ApiError):
 
 def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
     """Empty the inbox, run a step, and again, until None comes. With nothing to step, sleep until something comes."""
+    tidy = False
     while True:
         try:
-            while (work := inbox.get(block=not busy())) is not None:
+            # A sleep that lasts is the time to look for garbage: among all cached blocks that takes long.
+            while (work := inbox.get(block=not busy(), timeout=None if tidy else IDLE)) is not None:
                 work()
             return
         except queue.Empty:
-            step()
+            if tidy := not busy():
+                gc.collect()
+            else:
+                step()
 
 
 class Piece(NamedTuple):
@@ -209,6 +218,8 @@ class EngineThread:
         return len(self._tickets) - len(self._waiting)
 
     def _run(self) -> None:
+        sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
+        gc.set_threshold(*gc.get_threshold()[:2], 10**9)  # no full collection while others wait, see `run_loop`
         while True:
             try:
                 self._loop(self._inbox, lambda: bool(self._tickets), self._step)
