@@ -10,13 +10,14 @@ matters are their ratios. Seconds are of this process's CPU time on one thread w
 disturbs little, and of the clock on the wall with one.
 
   generate      transformers' own, one batch padded on the left
-  continuous    transformers' continuous batching, where this version has it
+  continuous    transformers' continuous batching, where this version has it (GPU); last, since it takes all the memory
   sequential    pagedlab, one request at a time
   looped        pagedlab, continuous batching; attention in a Python loop over requests
   ragged        pagedlab, continuous batching; attention over the ragged batch in one call
   fused         the same with fewer, larger kernels (GPU), or turned-round products of few tokens (CPU)
-  graphs        ragged, and decode steps as CUDA graphs that run ahead of the host (GPU)
-  all           fused layers in graphs: what `LLM()` does on a GPU
+  graphs alone  ragged, each step a CUDA graph, for which the host waits before it plans the next (GPU)
+  graphs        the same graphs in windows of some steps, the next sent while one runs (GPU)
+  all           fused layers in graphs that run ahead: what `LLM()` does on a GPU
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import random
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -51,10 +53,12 @@ RUNGS: dict[str, dict[str, Any]] = {
     "looped": {"attention_backend": "concat", **PLAIN},
     "ragged": PLAIN,
     "fused": {"cuda_graphs": False},
+    "graphs alone": {"fused": False},
     "graphs": {"fused": False},
     "all": {},
 }
-ON_GPU_ONLY = ("continuous", "graphs", "all")
+ON_GPU_ONLY = ("continuous", "graphs alone", "graphs", "all")
+PROFILED = ("ragged", "fused", "graphs alone", "graphs", "all")
 FIRST_ONLY = {"sequential": 3, "looped": 8}  # requests on a GPU, where these rungs would take many minutes
 TEMPERATURE = 0.6
 # Which kernel does what, by a part of its name; the first that fits.
@@ -160,17 +164,33 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
     else:
         began = clock()
         llm = LLM(model, verbose=False, **RUNGS[rung])
+        if rung == "graphs alone":
+            one_by_one(llm)
         llm.warm_up()
         figures["start-up s"] = round(clock() - began, 1)
         spent = watch(llm.scheduler, "schedule", "look_ahead")
         seconds, completions = serve(llm, prompts, outputs)
         figures |= {"steps": llm.stats.steps, "preemptions": llm.stats.preemptions, **latencies(completions)}
         figures["scheduler ms a step"] = round(1000 * sum(spent) / llm.stats.steps, 3)
-        if GPU and rung in ("ragged", "fused", "graphs", "all"):
+        if GPU and rung in PROFILED:
             figures["a step"] = profile_step(llm)
         if rung == "all":
             figures["one text: ms a token"] = one_text(llm)
     return {"rung": rung, "tokens/s": round(sum(outputs) / seconds, 2), "seconds": round(seconds, 2), **figures}
+
+
+def one_by_one(llm: LLM) -> None:
+    """Have the host wait for each step before it plans the next."""
+    assert llm.windows is not None
+    llm.windows.at_once = llm.windows.steps = llm.windows.most = 1
+
+
+def give_back() -> None:
+    """Give the memory of a rung's engine back: the next rung takes what is free."""
+    gc.unfreeze()  # `warm_up` froze its engine
+    gc.collect()
+    if GPU:
+        torch.cuda.empty_cache()
 
 
 def watch(thing: Any, *names: str) -> list[float]:
@@ -203,22 +223,24 @@ def profile_step(llm: LLM, texts: int = 256, context: int = 600) -> dict[str, An
     """Where a decode step's time goes: on the wall, on the GPU, and in which kernels. The context is of each text."""
     from torch.profiler import ProfilerActivity, profile
 
+    llm.scheduler.max_prompt_tokens = llm.scheduler.max_batch_tokens  # or the first end before the last come in
     for i in range(texts):
-        llm.add([(7919 * i + j) % llm.model.vocab_size for j in range(context)], sampled([64])[0])
+        llm.add([(7919 * i + j) % llm.model.vocab_size for j in range(context)], sampled([96])[0])
     while len(llm.plan.chunks) < texts or any(c.start < context + 8 for c in llm.plan.chunks):
         llm.step()
-    began = clock()
-    passes = 0
+    began, passes = time.perf_counter(), 0  # a window's tokens have just come, and those of another end it
     while passes < 16:
         llm.step()
         passes += llm.plan.passes
-    wall = (clock() - began) / passes
+    wall = (time.perf_counter() - began) / passes
+    torch.cuda.synchronize()  # what is under way is not recorded, but the window that `step` sends next
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         llm.step()
         torch.cuda.synchronize()
-    passes = llm.plan.passes
     launches, busy = Counter[str](), Counter[str]()
-    for event in recorded.key_averages():
+    averages = recorded.key_averages()
+    passes = sum(event.count for event in averages if "advance_kernel" in event.key) or 1
+    for event in averages:
         if event.self_device_time_total > 0 and not event.key.startswith(("aten::", "Memcpy", "Memset")):
             group = next((g for g, parts in GROUPS.items() if any(part in event.key for part in parts)), "other")
             launches[group] += event.count
@@ -259,6 +281,23 @@ def under_load(llm: LLM, prompts: list[list[int]], outputs: list[int], rate: flo
     return {"requests/s": round(rate, 1), "tokens/s": round(sum(outputs) / seconds), **latencies(done)}
 
 
+def by_itself(
+    model: Model, bounds: tuple[int, int, int, int], seeds: list[int], shares: list[float], keep: Callable[..., None]
+) -> None:
+    """`all` on each seed, three times, then under these shares of the load that it could take of the first."""
+    llm = LLM(model, verbose=False)
+    llm.warm_up()
+    rates = []
+    for seed in seeds:
+        prompts, outputs = workload(*bounds, seed)
+        runs = sorted(round(sum(outputs) / serve(llm, prompts, outputs)[0]) for _ in range(3))
+        rates.append(runs[1] / sum(outputs) * len(outputs))
+        keep("seeds", {"seed": seed, "output tokens": sum(outputs), "tokens/s": runs[1], "of three runs": runs})
+    prompts, outputs = workload(4 * bounds[0], *bounds[1:], seeds[0])
+    for share in shares:
+        keep("load", {"share": share, **under_load(llm, prompts, outputs, share * rates[0], seeds[0])})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
@@ -290,33 +329,23 @@ def main() -> None:
 
     def keep(kind: str, row: dict[str, Any]) -> None:
         result.setdefault(kind, []).append(row)
+        result["rows"].sort(key=lambda row: args.rungs.index(row["rung"]))
         print(kind, json.dumps(row), flush=True)
         if args.json:
             args.json.write_text(json.dumps(result, indent=1) + "\n")
 
     for rung in args.rungs:
-        if GPU or rung not in ON_GPU_ONLY:
-            try:
-                keep("rows", measure(model, rung, prompts, outputs))
-            except Exception as error:
-                if rung != "continuous":  # transformers' own, whose interface moves
-                    raise
-                print(f"continuous: {type(error).__name__}: {error}")
-            gc.collect()
-            torch.cuda.empty_cache()  # the next rung takes what is free; transformers' manager took nearly all
+        if rung != "continuous" and (GPU or rung not in ON_GPU_ONLY):
+            keep("rows", measure(model, rung, prompts, outputs))
+            give_back()
     if GPU and (len(args.seeds) > 1 or args.load):
-        llm = LLM(model, verbose=False)
-        llm.warm_up()
-        rates = []
-        for seed in args.seeds:
-            prompts, outputs = workload(*bounds, seed)
-            runs = sorted(round(sum(outputs) / serve(llm, prompts, outputs)[0]) for _ in range(3))
-            rates.append(runs[1] / sum(outputs) * len(outputs))
-            row = {"seed": seed, "output tokens": sum(outputs), "tokens/s": runs[1], "of three runs": runs}
-            keep("seeds", row)
-        prompts, outputs = workload(4 * args.requests, *bounds[1:], args.seeds[0])
-        for share in args.load:
-            keep("load", {"share": share, **under_load(llm, prompts, outputs, share * rates[0], args.seeds[0])})
+        by_itself(model, bounds, args.seeds, args.load, keep)
+        give_back()
+    if GPU and "continuous" in args.rungs:
+        try:
+            keep("rows", measure(model, "continuous", prompts, outputs))
+        except Exception as error:  # transformers' own, whose interface moves
+            print(f"continuous: {type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+"""benchmarks/serving.py: its rungs are the ones that it names, and each gives its memory to the next."""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+
+from pagedlab import LLM
+from pagedlab.accelerate import windows_for
+from pagedlab.model import Model
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import serving
+
+
+def test_every_rung_is_told_in_order() -> None:
+    told = re.findall(r"^  (\w+(?: \w+)?)  +\S", serving.__doc__ or "", re.MULTILINE)
+    assert told == ["generate", "continuous", *serving.RUNGS]
+    assert {*serving.ON_GPU_ONLY, *serving.PROFILED, *serving.FIRST_ONLY} <= {*told}
+
+
+def test_a_rung_gives_its_blocks_back(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`warm_up` freezes what is there, so that a collection alone does not find the engine's cycles any more."""
+    caches = []
+
+    def made(*args: object, **options: object) -> LLM:
+        llm = LLM(*args, **options)  # type: ignore[arg-type]
+        caches.append(weakref.ref(llm.cache))
+        return llm
+
+    monkeypatch.setattr(serving, "LLM", made)
+    monkeypatch.setattr(serving, "GPU", False)
+    row = serving.measure(tiny, "ragged", *serving.workload(3, 4, 8, tiny.vocab_size, seed=0))
+    assert row["tokens/s"] > 0
+    serving.give_back()
+    assert [cache() for cache in caches] == [None]
+
+
+def test_graphs_alone_are_waited_for(tiny: Model) -> None:
+    """One step a window and one window at a time, whatever the balance says."""
+    pytest.importorskip("triton")
+    llm = LLM(tiny, num_blocks=64, verbose=False)
+    llm.windows = windows_for(llm, llm.forward, graphs=False)
+    serving.one_by_one(llm)
+    windows, under_way = llm.windows, []
+    launch = windows.decoder.launch
+    windows.decoder.launch = lambda *args: (under_way.append(windows.under_way), launch(*args))[1]  # type: ignore[method-assign]
+    completions = llm.generate([[1, 2, 3], [4, 5]], serving.sampled([6, 4]))
+    assert [len(c.outputs[0].token_ids) for c in completions] == [6, 4]
+    assert under_way == [0] * 6
+    assert llm.stats.steps == 6
