@@ -1,12 +1,12 @@
-"""The road to the decode kernel in seven rungs, one change each, for notebook 07 and benchmarks/attention.py.
+"""The road to the decode kernel in seven rungs, for notebook 07 and benchmarks/attention.py.
 
     1 one page at a time        a program for each sequence and query head walks along the block table
     2 a tile of several pages   TILE keys a step, whatever the page size: every row looks up its own page
     3 heads share a load        one program for a KV head and all the query heads it serves
     4 tensor cores              the group's heads as the rows of `tl.dot`
-    5 more in flight            rung 4 with loads five tiles deep, in place of Triton's three
+    5 more in flight            rung 4 in five stages in place of Triton's three: two tiles ahead in place of one
     6 fewer warps               rung 5 with two warps a program, in place of four
-    7 splits and their merge    several programs for a sequence: the solution of the notebook's last puzzle
+    7 splits and their merge    several programs for a sequence, and a tile of 64: the solution of the last puzzle
 
 All compute `puzzles.decode` for every sequence. To keep a kernel short, DIM is a power of two here, and a sequence has
 at least one key. `slots_at`, `rows_at`, `take`, `take_rows` and `attend` are what the puzzles hand on to the next.

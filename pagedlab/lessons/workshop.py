@@ -46,12 +46,12 @@ RUNGS = {  # of pagedlab.lessons.ladder, and which of the tracer's shows its loa
 }
 UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
 PEERS = {"pagedlab": "the library's kernel", UNPAGED: "unpaged, cuDNN", "gather + SDPA": "gather, then torch"}
+METHODS = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS  # of benchmarks/attention.py
 
 
 def recorded() -> dict[str, Any]:
-    """The measured ladder: machine, roofs and rows; before there was one, what was measured with the peers."""
-    known = results("h200")
-    return known.get("ladder", known["attention"])
+    """The measured ladder: machine, roofs, rows, and what the compiler made of the rungs."""
+    return results("h200")["ladder"]
 
 
 # The ladder -------------------------------------------------------------------------------------------------------
@@ -90,11 +90,11 @@ def draw_ladder(
     return parts
 
 
-def speeds_of(case: str) -> dict[str, float]:
-    """GB/s of each rung and peer in one of `SHAPES`' cases, as recorded."""
+def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
+    """GB/s of each rung and peer in one of `SHAPES`' cases, as recorded; with pages of 64 where that was measured."""
+    case = case.replace("block 16", f"block {pages}")
     rows = {row["method"]: row["GB/s"] for row in recorded()["rows"] if row["case"] == case and "GB/s" in row}
-    names = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
-    return {name: rows[method] for method, name in names.items() if method in rows}
+    return {name: rows[method] for method, name in METHODS.items() if method in rows}
 
 
 def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> str:
@@ -179,11 +179,6 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
     "grouped": {"k_cache": 16},
     "split": {"k_cache": 16},
 }
-
-
-def number(name: str) -> int:
-    """Which of the seven puzzles it is."""
-    return 1 + list(SHOWN).index(name)
 
 
 def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]], str]:
@@ -281,15 +276,14 @@ def loads_beside(answer: Any) -> str:
     from pagedlab.lessons import tracer
 
     lengths = (200, 40, 100)
-    traces = {"yours": tracer.trace_own(answer, lengths)} if answer else {}
-    traces |= tracer.trace_all(list(tracer.RUNGS), lengths)
+    traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_all(list(tracer.RUNGS), lengths)}
     parts, y = [label(0, 15, "Bytes of keys loaded, for each byte that is needed", 13, look=BOLD)], 30.0
     for name, trace in traces.items():
-        times, steps = trace.rows_loaded / trace.rows_stored, len(trace.steps)
-        color = sequence_color(5 if name == "yours" else 0)
-        parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if name == "yours" else ""))
-        parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
+        times, steps, mine = trace.rows_loaded / trace.rows_stored, len(trace.steps), name == "yours"
+        color = sequence_color(5 if mine else 0)
         said = f"{times:.2g} x, {trace.programs} programs, at most {steps} steps" if times else "nothing loaded yet"
+        parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if mine else ""))
+        parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
         parts.append(label(208 + 200 * times, y + 13.5, said, 12))
         y += 26
     parts.append(f'<path d="M400 24V{y:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>')
@@ -299,32 +293,28 @@ def loads_beside(answer: Any) -> str:
 
 def speed_beside(answer: Any, shape: str, **cut: int) -> str:
     """GB/s of a kernel and of its peers, measured now on one of `SHAPES`, with the code of benchmarks/attention.py."""
+    from tqdm.auto import tqdm
+
     from pagedlab.kernels.plan import multiprocessors
     from pagedlab.lessons.puzzles import decoder
 
     folder = str(Path(benchmark("attention")).parent)
     sys.path.insert(0, folder)
     try:
+        import attention_methods as methods
         from attention import roofs, seconds
-        from attention_methods import METHODS, Inputs, cases, reference
     finally:
         sys.path.remove(folder)
-    case = next(case for case in cases() if case.name == SHAPES[shape])
-    inputs = Inputs(case, seed=0)
-    runs: dict[str, Any] = {}
-    if answer:
-        own = decoder(answer, multiprocessors(inputs.seq_lens.device), **cut)
-        exact, out = reference(inputs), own(*inputs.paged(0)[:5])
-        error = float((out.double() - exact).norm() / exact.norm())
-        if not error < 0.02:  # bf16 gives 0.002
-            return svg(
-                1080, 24, [label(0, 15, f"Not measured: it differs from attention by {error:.0%}.", 13, look=BOLD)]
-            )
-        runs["yours"] = [lambda i=i: own(*inputs.paged(i)[:5]) for i in range(inputs.sets)]
-    methods = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
-    runs |= {name: METHODS[method](inputs) for method, name in methods.items()}
-    from tqdm.auto import tqdm
-
+    case = next(case for case in methods.cases() if case.name == SHAPES[shape])
+    inputs = methods.Inputs(case, seed=0)
+    own = decoder(answer, multiprocessors(inputs.seq_lens.device), **cut)
+    exact, out = methods.reference(inputs), own(*inputs.paged(0)[:5])
+    error = float((out.double() - exact).norm() / exact.norm())
+    if not error < 0.02:  # bf16 gives 0.002
+        return svg(1080, 24, [label(0, 15, f"Not measured: it differs from attention by {error:.0%}.", 13, look=BOLD)])
+    runs = {"yours": methods.rung(inputs, own)} | {
+        name: methods.METHODS[method](inputs) for method, name in METHODS.items()
+    }
     kernels = tqdm(runs.items(), "measuring", leave=False)
     speeds = {name: case.kv_bytes / seconds(run, 0.05) * 1e-9 for name, run in kernels}
     card = f"{torch.cuda.get_device_name()}, measured now: GB/s of keys and values, {shape}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pagedlab.lessons import workshop
@@ -33,22 +34,7 @@ class Watch:
     def __getattr__(self, name: str) -> Any:
         if name not in workshop.SHOWN:
             raise AttributeError(f"there is no puzzle {name!r}: there are {', '.join(workshop.SHOWN)}")
-
-        def picture(answer: Any) -> Explorer:
-            from pagedlab.lessons.tracer import interpreted
-
-            given, loads, stopped = interpreted("pagedlab.lessons.workshop:seen", name, answer)
-            steps = 1 + max((load.step for tensor in workshop.SHOWN[name] for load in loads.get(tensor, ())), default=0)
-
-            def draw(step: int = steps) -> str:
-                return workshop.draw_loads(name, given, loads, stopped, step)
-
-            controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
-            return Shown(
-                draw, f"What {names(answer)} loads in the example of puzzle {workshop.number(name)}", **controls
-            )
-
-        return picture
+        return partial(picture, name)
 
     def __dir__(self) -> list[str]:
         return list(workshop.SHOWN)
@@ -57,20 +43,36 @@ class Watch:
 watch = Watch()
 
 
+def picture(name: str, answer: Any) -> Explorer:
+    """What a kernel loads in the example of the puzzle of that name."""
+    from pagedlab.lessons.tracer import interpreted
+
+    given, loads, stopped = interpreted("pagedlab.lessons.workshop:seen", name, answer)
+    steps = 1 + max((load.step for tensor in workshop.SHOWN[name] for load in loads.get(tensor, ())), default=0)
+
+    def draw(step: int = steps) -> str:
+        return workshop.draw_loads(name, given, loads, stopped, step)
+
+    controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
+    number = 1 + list(workshop.SHOWN).index(name)
+    return Shown(draw, f"What {names(answer)} loads in the example of puzzle {number}", **controls)
+
+
 def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int) -> Explorer:
     """A reader's kernel of puzzle 5, 6 or 7 in the ladder: its speed where Triton compiles, otherwise its loads.
 
-    answer  the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}; without one the ladder stands alone
+    answer  the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}; without one nothing is measured
     cut     tile, num_stages and num_warps
     """
     from pagedlab.kernels.runtime import INTERPRETED
 
+    if not answer:
+        return Shown(lambda: "<p>No kernel of yours yet: puzzle 5, 6 or 7 makes one.</p>", "No kernel of yours yet")
     page = workshop.loads_beside(answer) if INTERPRETED else workshop.speed_beside(answer, shape, **cut)
-    return Shown(lambda: page, f"{names(answer)} in the ladder" if answer else "The ladder, and no kernel of yours yet")
+    return Shown(lambda: page, f"{names(answer)} in the ladder")
 
 
 def names(answer: Any) -> str:
     """What the reader called it."""
-    kernels = answer.values() if isinstance(answer, dict) else [answer]
-    functions: list[Any] = [getattr(kernel, "fn", kernel) for kernel in kernels]
-    return ", ".join(function.__name__ for function in functions)
+    kernels: list[Any] = [*answer.values()] if isinstance(answer, dict) else [answer]
+    return ", ".join(getattr(kernel, "fn", kernel).__name__ for kernel in kernels)
