@@ -168,6 +168,7 @@ class LLM:
                 for i, (prompt, p) in enumerate(zip(batch, params, strict=True)):
                     try:
                         added.append(self._own(self.add(prompt, p, salt=salt)))
+                        self._jobs[added[-1].request_id].request.read_at_end = True
                     except ValueError as error:
                         raise ValueError(f"prompt {i}: {error}" if len(batch) > 1 else str(error)) from None
                 while not all(completion.finished for completion in added):

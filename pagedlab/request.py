@@ -79,6 +79,7 @@ class Request:
     max_tokens: int
     salt: str | None = None  # only requests with the same salt share cached blocks
     parked: Parked | None = None  # while it is swapped out
+    read_at_end: bool = False  # nobody waits for its next token, only for all of it
 
     def blocks_at_most(self, block_size: int) -> int:
         """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.

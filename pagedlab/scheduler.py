@@ -171,7 +171,8 @@ class Scheduler:
         """
         self.plan = plan = Schedule(copies=self._owed)
         self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
-        waits = any(text.num_uncomputed == 1 for request in self.running for text in request.to_compute)
+        read = [request for request in self.running if not request.read_at_end]
+        waits = any(text.num_uncomputed == 1 for request in read for text in request.to_compute)
         self._prompts = self.max_prompt_tokens if waits else self.max_batch_tokens
         try:
             for request in tuple(self.running):

@@ -320,3 +320,65 @@ def test_warming_up_takes_an_idle_engine(tiny: Model) -> None:
     llm.abort(request_id)
     llm.warm_up()
     assert llm.pool.num_used == 0
+
+
+# Everything at once -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(
+    tiny: Model, preemption: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that begin alike come between steps, some want the host, blocks are short, and every few windows fail."""
+    rng = random.Random(seed)
+    shared = prompts_of(tiny, [40])[0]
+    count = 14
+    prompts = [shared[: rng.choice([8, 16, 24, 40])] + [100 + i] * rng.randint(0, 12) for i in range(count)]
+    kinds = [{}, {}, {}, {"top_k": 1, "temperature": 1.0}, {"logprobs": 1}, {"beam_width": 2}]
+    params = [SamplingParams(max_tokens=rng.randint(1, 20), **rng.choice(kinds)) for _ in range(count)]  # type: ignore[arg-type]
+    expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
+    llm = ahead_engine(
+        tiny, rng.choice([14, 20, 200]), 8, preemption=preemption, max_prompt_tokens=rng.choice([5, 24, None])
+    )
+    assert llm.windows is not None
+    llm.windows.steps = rng.choice([1, 2, 5])
+    collect = llm.windows.decoder.collect
+
+    def interrupted(window: Any) -> Any:
+        if rng.random() < 0.15:
+            raise KeyboardInterrupt
+        return collect(window)
+
+    monkeypatch.setattr(llm.windows.decoder, "collect", interrupted)
+    todo, ids, done, failures = list(range(count)), {}, {}, 0
+    while todo or llm.num_unfinished:
+        if todo and (rng.random() < 0.4 or not llm.num_unfinished):
+            i = todo.pop(0)
+            ids[llm.add(prompts[i], params[i])] = i
+        try:
+            done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
+        except KeyboardInterrupt:
+            failures += 1
+            for text in llm.sequences():
+                assert text.num_ahead == text.num_draft == 0
+                assert text.table.num_tokens < len(text.token_ids)
+        llm.pool.check()  # type: ignore[attr-defined]
+    print(f"{failures} failures, {llm.stats}")
+    assert [texts_of([done[i]])[0] for i in range(count)] == expected
+    assert_idle(llm)
+
+
+def test_prompts_beside_texts_that_decode_are_bounded(tiny: Model) -> None:
+    """Alone a prompt is read in one step; beside somebody who waits for a token, five tokens a step."""
+    llm = engine(tiny, max_prompt_tokens=5, max_batch_tokens=40, prefix_caching=False)
+    sizes: list[list[int]] = []
+    llm.on_step(lambda: sizes.append(sorted(c.stop - c.start for c in llm.plan.chunks)))
+    llm.add(prompts_of(tiny, [30])[0], SamplingParams(max_tokens=6, ignore_eos=True))
+    llm.step()
+    llm.add(prompts_of(tiny, [12])[0], SamplingParams(max_tokens=2, ignore_eos=True))
+    while llm.num_unfinished:
+        llm.step()
+    assert sizes == [[30], [1, 5], [1, 5], [1, 2], [1, 1], [1]]
+    sizes.clear()
+    llm.generate(prompts_of(tiny, [35, 31]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (3, 1)])
+    assert sizes == [[5, 35], [1, 26], [1]]  # nobody reads before all is there
