@@ -92,9 +92,13 @@ class Memory:
                 return pointers
             program = tuple(int(i) for i in builder.grid_idx)
             name = min(self._tensors, key=lambda name: self._distance(name, int(addresses[0])))
-            tensor, far = self._tensors[name], self._far[name]
-            near = addresses - tensor.data_ptr()
-            elements = np.where(near < far // 2, near, near - far) // tensor.element_size()
+            tensor = self._tensors[name]
+            start, far = tensor.data_ptr(), self._far[name]
+
+            def near(addresses: Any) -> Any:
+                return np.where(addresses - start < far // 2, addresses, addresses - far)
+
+            elements = (near(addresses) - start) // tensor.element_size()
             wrong = elements[(elements < 0) | (elements >= tensor.numel())]
             if len(wrong):
                 if self._strict:
@@ -103,11 +107,7 @@ class Memory:
             kept = self.loads if verb == "load" else self.stores
             kept[name].append(Access(program, steps[verb, name, program], elements))
             steps[verb, name, program] += 1
-            if far:
-                moved = np.asarray(pointers.data).astype(np.int64)
-                moved = np.where(moved - tensor.data_ptr() < far // 2, moved, moved - far)
-                return type(pointers)(moved.astype(np.uint64), pointers.dtype)
-            return pointers
+            return type(pointers)(near(np.asarray(pointers.data).astype(np.int64)).astype(np.uint64), pointers.dtype)
 
         def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
             return load(note("load", pointers, mask), mask, *rest)

@@ -1,8 +1,8 @@
 """Which slots does each program of a kernel read? Asked of the kernel itself, while Triton's interpreter runs it.
 
-trace_decode    a batch of decodes through one of `RUNGS`: the rows of keys that each program loads, step by step
+trace_rungs     a batch of decodes through each of `RUNGS`: the rows of keys that each program loads, step by step
 trace_ragged    prompts and new tokens in one launch: queries and key positions of each program
-trace_own       the same as trace_decode, for a kernel of the reader's
+trace_own       the same, for a kernel of the reader's
 interpreted     call a function where Triton is interpreted: here, or in a process of its own where it compiles
 """
 
@@ -129,21 +129,13 @@ class Trace:
         return {program: np.unique(np.concatenate(parts)) for program, parts in found.items()}
 
 
-def trace_decode(rung: str, lengths: Sequence[int]) -> Trace:
-    """Decode one new token each for sequences of these lengths with the kernel of that name in `RUNGS`."""
-    if rung not in RUNGS:
-        raise ValueError(f"there is no rung {rung!r}: choose one of {', '.join(map(repr, RUNGS))}")
-    return trace_all([rung], lengths)[rung]
-
-
-def trace_all(rungs: Sequence[str], lengths: Sequence[int], num_blocks: int = 40) -> dict[str, Trace]:
-    """Of several rungs, in one process."""
-    batch = Batch(lengths, [1] * len(lengths), num_blocks)
-    return interpreted("pagedlab.lessons.tracer:_trace_rungs", tuple(rungs), batch)
+def trace_rungs(lengths: Sequence[int], num_blocks: int = 40) -> dict[str, Trace]:
+    """One new token each for sequences of these lengths, by every kernel in `RUNGS`."""
+    return interpreted("pagedlab.lessons.tracer:_trace_rungs", Batch(lengths, [1] * len(lengths), num_blocks))
 
 
 def trace_own(answer: Any, lengths: Sequence[int], num_blocks: int = 40) -> Trace:
-    """As `trace_decode`, for a reader's kernel of puzzle 5, 6 or 7 (`puzzles.decoder`)."""
+    """As `trace_rungs`, for a reader's kernel of puzzle 5, 6 or 7 (`puzzles.decoder`)."""
     return interpreted("pagedlab.lessons.tracer:_trace_own", answer, Batch(lengths, [1] * len(lengths), num_blocks))
 
 
@@ -160,8 +152,8 @@ def _trace(run: Callable[..., Any], batch: Batch, count: int = 5) -> Trace:
     return Trace(batch, {"queries": [], "keys": [], **memory.loads})
 
 
-def _trace_rungs(rungs: Sequence[str], batch: Batch) -> dict[str, Trace]:
-    return {rung: _trace(RUNGS[rung], batch) for rung in rungs}
+def _trace_rungs(batch: Batch) -> dict[str, Trace]:
+    return {name: _trace(rung, batch) for name, rung in RUNGS.items()}
 
 
 def _trace_own(answer: Any, batch: Batch) -> Trace:

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
@@ -165,7 +166,7 @@ def traces() -> dict[str, Trace]:
         os.environ["TRITON_INTERPRET"] = "1"  # Triton does not compile for older GPUs
     from pagedlab.lessons import tracer
 
-    return tracer.trace_all(list(tracer.RUNGS), (200, 40, 100), num_blocks=28)
+    return tracer.trace_rungs((200, 40, 100), num_blocks=28)
 
 
 # What a reader's kernel loads -------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]],
     parts, y, loaded, needed = list[str](), 40.0, 0, 0
     for tensor, unit in SHOWN[name].items():
         x = given[tensor]
-        real = (~x.isnan()) if x.is_floating_point() else torch.ones_like(x, dtype=torch.bool)
+        real = ~x.isnan()
         by = defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
         for load in loads.get(tensor, ()):
             for cell in dict.fromkeys((load.elements // unit).tolist()):
@@ -247,20 +248,17 @@ def _cells(
 
 def _places(x: torch.Tensor, unit: int) -> Iterator[tuple[float, float, str]]:
     """Where each cell stands, in cells from the left and from above, and what it is."""
-    shape = x.shape
     for cell in range(x.numel() // unit):
-        element = cell * unit
-        if len(shape) == 1:
-            yield cell, 0, f"element {cell}"
-        elif len(shape) == 2:
-            yield element % shape[1], element // shape[1], f"token {element // shape[1]}, number {element % shape[1]}"
-        elif len(shape) == 3:
-            token, head, i = element // (shape[1] * shape[2]), element // shape[2] % shape[1], element % shape[2]
-            yield head * (shape[2] + 0.5) + i, token, f"token {token}, head {head}, number {i}"
+        *at, i = (int(place) for place in np.unravel_index(cell * unit, x.shape))
+        if not at:
+            yield i, 0, f"element {i}"
+        elif len(at) == 1:
+            yield i, at[0], f"token {at[0]}, number {i}"
+        elif len(at) == 2:
+            token, head = at
+            yield head * (x.shape[2] + 0.5) + i, token, f"token {token}, head {head}, number {i}"
         else:  # pages: slots downward and heads to the right, or rows as cells and slots to the right
-            _, size, heads, dim = shape
-            page, slot = divmod(element // (heads * dim), size)
-            head, i = element // dim % heads, element % dim
+            (page, slot, head), (_, size, heads, dim) = at, x.shape
             said = f"page {page}, slot {slot}, head {head}"
             if unit == 1:
                 yield page * (heads * dim + 1) + head * (dim + 0.3) + i, slot, f"{said}, number {i}"
@@ -276,7 +274,7 @@ def loads_beside(answer: Any) -> str:
     from pagedlab.lessons import tracer
 
     lengths = (200, 40, 100)
-    traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_all(list(tracer.RUNGS), lengths)}
+    traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_rungs(lengths)}
     parts, y = [label(0, 15, "Bytes of keys loaded, for each byte that is needed", 13, look=BOLD)], 30.0
     for name, trace in traces.items():
         times, steps, mine = trace.rows_loaded / trace.rows_stored, len(trace.steps), name == "yours"

@@ -16,7 +16,7 @@ from pagedlab.lessons import fence, ladder, tracer
 from pagedlab.lessons.fence import Memory
 from pagedlab.lessons.plots import draw_tiles, figure
 from pagedlab.lessons.puzzles import splits_for
-from pagedlab.lessons.tracer import RUNGS, trace_decode, trace_own, trace_ragged
+from pagedlab.lessons.tracer import RUNGS, trace_own, trace_ragged, trace_rungs
 
 matplotlib.use("Agg")
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
@@ -73,7 +73,7 @@ def expected(rung: str, lengths: tuple[int, ...]) -> dict[tuple[int, int, int, i
 def test_kernels_load_what_the_formulas_say(rung: str, seed: int) -> None:
     dice = random.Random(seed)
     lengths = (dice.randint(200, 400), dice.randint(1, 60), SIZE * dice.randint(1, 4))
-    trace = trace_decode(rung, lengths)
+    trace = trace_rungs(lengths)[rung]
     found = {(*program, step): rows for step, programs in enumerate(trace.steps) for program, rows in programs.items()}
     assert {key: set(rows.tolist()) for key, rows in found.items()} == expected(rung, lengths)
     assert trace.rows_stored == sum(lengths) * KV_HEADS
@@ -102,10 +102,10 @@ def two_splits(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
 
 @interpreted
 def test_where_triton_compiles_another_process_interprets(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = trace_decode("3 heads share a load", (20,))
+    here = trace_rungs((20,))["3 heads share a load"]
     monkeypatch.setattr(tracer, "INTERPRETED", False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    there = trace_decode("3 heads share a load", (20,))
+    there = trace_rungs((20,))["3 heads share a load"]
     assert [{p: rows.tolist() for p, rows in step.items()} for step in there.steps] == [
         {p: rows.tolist() for p, rows in step.items()} for step in here.steps
     ]
@@ -120,9 +120,8 @@ def test_where_triton_compiles_another_process_interprets(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: trace_decode("5", (3,)), "there is no rung '5'"),
-        (lambda: trace_decode("7 four splits", (0,)), "one query or more"),
-        (lambda: trace_decode("7 four splits", (641,)), "40 pages of 16"),
+        (lambda: trace_rungs((0,)), "one query or more"),
+        (lambda: trace_rungs((641,)), "40 pages of 16"),
         (lambda: trace_ragged((4, 4), (5, 1)), "no more than its length"),
         (lambda: trace_ragged((4, 4), (1,)), "each sequence brings"),
     ],
