@@ -204,46 +204,37 @@ def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]],
     dotted what is nobody's, and on a cell how often it was loaded.
 
     A program's colour is its first number's, in the last puzzle its split's."""
-    parts, y, loaded, needed = list[str](), 40.0, 0, 0
+    parts, top, loaded, needed, side = list[str](), 40.0, 0, 0, 19.0
     for tensor, unit in SHOWN[name].items():
-        x = given[tensor]
-        real = ~x.isnan()
-        by = defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
+        x, by = given[tensor], defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
         for load in loads.get(tensor, ()):
+            loaded += len(load.elements) * x.element_size()
             for cell in dict.fromkeys((load.elements // unit).tolist()):
                 by[cell].append((load.step + 1, load.program))
-            loaded += len(load.elements) * x.element_size()
-        needed += int(real.sum()) * x.element_size()
-        drawn, y = _cells(tensor, x, real, unit, by, step, y, axis=2 if name == "split" else 0)
-        parts += drawn
+        needed += int((~x.isnan()).sum()) * x.element_size()
+        parts.append(label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142))
+        empty, first = x.isnan().flatten().tolist(), top
+        for cell, (left, down, where) in enumerate(_places(x, unit)):
+            px, py, nobodys = 150 + left * side, first + down * side, empty[cell * unit]
+            touched = [(at, program) for at, program in by[cell] if at <= step]
+            edge = (LINE, 'stroke-dasharray="2 2"') if nobodys else (INK, "")
+            drawn = [box(px, py, side - 2, side - 2, "none", 1, *edge)]
+            if touched:
+                now = any(at == step for at, _ in touched)
+                color = sequence_color(touched[-1][1][2 if name == "split" else 0])
+                drawn.append(box(px, py, side - 2, side - 2, color, 0.9 if now else 0.35))
+            if len(touched) > 1:
+                drawn.append(box(px + 3, py + 2, 12, 13, CARD, 0.85))
+                drawn.append(label(px + 5, py + 12.5, str(len(touched)), 11, INK))
+            who = ", ".join(dict.fromkeys(name_of(program) for _, program in touched))
+            said = f"loaded by {who}" if who else "not loaded"
+            parts.append(linked([f"{tensor}{cell}"], f"{where}{', nobody has written it' * nobodys}: {said}", *drawn))
+            top = max(top, py + side)
+        top += 16
     said = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x" if loaded else "Nothing loaded yet."
-    parts.insert(0, label(0, 15, said, 13, look=BOLD))
     legend = f"colour: the {'split' if name == 'split' else 'first number'} of the program that loads; dotted: nobody's"
-    parts.insert(1, label(0, 32, stopped or legend, 12, SOFT, 1000))
-    return svg(1080, y, parts)
-
-
-def _cells(
-    tensor: str, x: torch.Tensor, real: torch.Tensor, unit: int, by: Any, step: int, top: float, axis: int = 0
-) -> tuple[list[str], float]:
-    parts, wide, high = [label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142)], 19.0, 19.0
-    flat, bottom = real.flatten().tolist(), top
-    for cell, (left, down, where) in enumerate(_places(x, unit)):
-        px, py = 150 + left * wide, top + down * high
-        bottom, mine = max(bottom, py + high), flat[cell * unit]
-        touched = [(at, program) for at, program in by[cell] if at <= step]
-        edge = (INK, "") if mine else (LINE, 'stroke-dasharray="2 2"')
-        drawn = [box(px, py, wide - 2, high - 2, "none", 1, *edge)]
-        if touched:
-            now = any(at == step for at, _ in touched)
-            color = sequence_color(touched[-1][1][axis])
-            drawn.append(box(px, py, wide - 2, high - 2, color, 0.9 if now else 0.35))
-        if len(touched) > 1:
-            drawn.append(box(px + 3, py + 2, 12, 13, CARD, 0.85) + label(px + 5, py + 12.5, str(len(touched)), 11, INK))
-        who = ", ".join(dict.fromkeys(name_of(program) for _, program in touched))
-        said = f"loaded by {who}" if who else "not loaded"
-        parts.append(linked([f"{tensor}{cell}"], f"{where}{'' if mine else ', nobody has written it'}: {said}", *drawn))
-    return parts, bottom + 16
+    head = [label(0, 15, said, 13, look=BOLD), label(0, 32, stopped or legend, 12, SOFT, 1000)]
+    return svg(1080, top, [*head, *parts])
 
 
 def _places(x: torch.Tensor, unit: int) -> Iterator[tuple[float, float, str]]:
