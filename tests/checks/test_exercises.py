@@ -72,6 +72,9 @@ for module in map(import_module, sorted(path.stem for path in HERE.glob("wrong_*
 
 
 def named(answer: Any) -> str:
+    """The same in every process that collects: no addresses."""
+    if isinstance(answer, dict):  # several functions, as puzzle 7 takes them
+        return "-".join(named(part) for part in answer.values())
     return getattr(answer, "__name__", str(answer))
 
 
