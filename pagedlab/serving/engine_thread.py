@@ -37,6 +37,7 @@ Inbox = queue.SimpleQueue[Work | None]  # None: stop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
 IDLE = 1.0  # seconds
 SWITCH = 0.0005  # seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
+USUAL, COLLECT = sys.getswitchinterval(), gc.get_threshold()  # again when the last engine has stopped
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -193,6 +194,8 @@ class EngineThread:
                 if self._llm in _owned:
                     raise RuntimeError("this LLM is served already: stop that server first, or make another LLM")
                 _owned.add(self._llm)
+                sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
+                gc.set_threshold(*COLLECT[:2], 10**9)  # no full collection while others wait, see `run_loop`
                 self._thread = threading.Thread(target=self._run, name="pagedlab-engine", daemon=True)
                 self._thread.start()
 
@@ -204,6 +207,9 @@ class EngineThread:
                 self._inbox.put(None)
                 thread.join()
                 _owned.discard(self._llm)
+                if not _owned:
+                    sys.setswitchinterval(USUAL)
+                    gc.set_threshold(*COLLECT)
 
     # ------------------------------------------------------------------ in the thread
 
@@ -218,8 +224,6 @@ class EngineThread:
         return len(self._tickets) - len(self._waiting)
 
     def _run(self) -> None:
-        sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
-        gc.set_threshold(*gc.get_threshold()[:2], 10**9)  # no full collection while others wait, see `run_loop`
         while True:
             try:
                 self._loop(self._inbox, lambda: bool(self._tickets), self._step)
@@ -312,7 +316,8 @@ class EngineThread:
     def _send(self, items: Sequence[tuple[Ticket, Item]]) -> None:
         """One wake-up for each event loop, however many clients it serves, and none while it has one to come."""
         with self._mail_lock:
-            sleeping = {ticket.loop for ticket, _ in items if not self._mail[ticket.loop]}
+            loops = {ticket.loop for ticket, _ in items}
+            sleeping = {loop for loop in loops if not self._mail[loop] or loop.is_closed()}
             for ticket, item in items:
                 self._mail[ticket.loop].append((ticket, item))
         for loop in sleeping:

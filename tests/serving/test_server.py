@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import random
 import signal
@@ -841,12 +842,57 @@ def test_sigterm_with_connections_that_never_end() -> None:
 def test_an_engine_has_one_owner(tiny: Model) -> None:
     llm = LLM(tiny, num_blocks=8)
     first, second = EngineThread(llm), EngineThread(llm)
+    usual = sys.getswitchinterval(), gc.get_threshold()
     first.start()
+    assert sys.getswitchinterval() < usual[0]
     with pytest.raises(RuntimeError, match="served already"):
         second.start()
     first.stop()
     second.start()
     second.stop()
+    assert (sys.getswitchinterval(), gc.get_threshold()) == usual
+
+
+def test_pieces_that_came_while_the_loop_was_busy_are_one_by_then(tiny: Model) -> None:
+    """The loop sleeps through the whole text: it gets it in fewer pieces than steps, all of it, with its tokens."""
+    engine = EngineThread(LLM(tiny, num_blocks=64))
+    engine.start()
+
+    async def heard() -> tuple[list[list[Any]], str]:
+        ticket = Ticket(engine, SamplingParams(max_tokens=40, ignore_eos=True, logprobs=0), stream=True)
+        await engine.submit(ticket, [STORY], None, clamp=True)
+        while engine.running or engine.waiting:
+            time.sleep(0.01)  # nothing else runs in the loop
+        items = [item async for item in ticket]
+        return items, ticket.completions[0].outputs[0].text
+
+    items, text = asyncio.run(heard())
+    engine.stop()
+    assert len(items) == len(items[0]) == 1
+    assert items[0][0].text == text
+    assert len(items[0][0].said) == 40
+    assert items[0][0].finish_reason == "length"
+
+
+def test_who_has_gone_with_their_loop_is_dropped(tiny: Model) -> None:
+    llm = LLM(tiny, num_blocks=256)
+    engine = EngineThread(llm)
+    engine.start()
+
+    async def leave() -> Ticket:
+        ticket = Ticket(engine, SamplingParams(max_tokens=2000, ignore_eos=True), stream=True)
+        await engine.submit(ticket, [STORY], None, clamp=True)
+        await anext(aiter(ticket))
+        return ticket
+
+    ticket = asyncio.run(leave())
+    deadline = time.monotonic() + 20
+    while engine.running and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not engine.running
+    assert not ticket.completions  # it did not run to its end
+    engine.stop()
+    assert_idle(llm)
 
 
 def test_a_loop_that_fails_says_so_and_is_started_again(tiny: Model) -> None:

@@ -59,7 +59,7 @@ def test_notebooks_open_and_end_in_the_same_way(path: Path) -> None:
     headings = [text.split("\n")[0] for text in texts]
     places = [headings.index(f"## {name}") for name in ("What you know now", "In production", "Three questions")]
     assert places == sorted(places)
-    exercises = [heading for heading in headings if heading.startswith("## Exercise ")]
+    exercises = [heading for heading in headings if heading.startswith(("## Exercise ", "## Puzzle "))]
     if path.stem[:2] != "00":
         assert [int(heading.split()[2]) for heading in exercises] == list(range(1, len(exercises) + 1))
         assert len(exercises) == sum("exercise" in cell.metadata.get("tags", []) for cell in cells) >= 2
