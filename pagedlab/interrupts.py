@@ -72,9 +72,8 @@ class Held:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if self._holds:
             if isinstance(error, KeyboardInterrupt):
-                error.__traceback__ = (
-                    None  # a model's forty frames say nothing, and IPython takes a second to draw them
-                )
+                # A model's forty frames say nothing, and IPython takes a second to draw them.
+                error.__traceback__ = None
             try:
                 _main.holding = False  # from here on one is raised at once, and holds back those after it
                 _deliver()

@@ -185,8 +185,8 @@ class Scheduler:
                     break
                 (self._resume if request.parked else self._admit)(request)
                 self._extend(request)
-            under_way = any(text.num_ahead for text in self._texts())
-            if not (plan.chunks or under_way) and (self.waiting or self.running or self.swapped):
+            queued = self.waiting or self.running or self.swapped
+            if queued and not plan.chunks and not any(text.num_ahead for text in self._texts()):
                 raise OutOfBlocks(
                     f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks free: release "
                     "the blocks that are held outside the engine, or mend a policy that lets nobody in"

@@ -324,7 +324,7 @@ class EngineThread:
             try:
                 loop.call_soon_threadsafe(self._deliver, loop)
             except RuntimeError:  # the loop is closed, and nobody is left to read
-                for ticket, _ in self._mail.pop(loop):
+                for ticket, _ in self._mail.pop(loop, []):
                     self.drop(ticket)
 
     def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
