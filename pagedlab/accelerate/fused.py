@@ -170,6 +170,11 @@ class Fused:
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
         """`Model.forward`: logits [R, V] of the rows asked for, KV stored in `cache`."""
+        return self.head(self.layered(batch, cache, attend)[batch.last_rows])
+
+    @torch.inference_mode()
+    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
+        """All tokens through all layers: the residual stream [T, H] behind the last, KV stored in `cache`."""
         model = self.module.model
         x = model.embed_tokens(batch.token_ids)  # [T, H], the residual stream, changed in place from here on
         cos, sin = (t[0].contiguous() for t in model.rotary_emb(x[None], batch.positions[None]))
@@ -182,7 +187,13 @@ class Fused:
                 )
                 x.addmm_(mixed.flatten(1), layer.out.t())
                 x.addmm_(gate(F.linear(norm(x, layer.mlp_norm, self.epsilon), layer.gate_up)), layer.down.t())
-            return F.linear(norm(x[batch.last_rows], model.norm.weight, self.epsilon), self.module.lm_head.weight)
+        return x
+
+    @torch.inference_mode()
+    def head(self, x: Tensor) -> Tensor:
+        """Logits [R, V] of rows of the residual stream [R, H]."""
+        with on_device_of(x):
+            return F.linear(norm(x, self.module.model.norm.weight, self.epsilon), self.module.lm_head.weight)
 
 
 def _stacked(linears: list[Any], name: str) -> Tensor:
