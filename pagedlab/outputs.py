@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pagedlab.arguments import whole
-from pagedlab.beam import BeamSearch, advance_beams
 from pagedlab.choice import Draw
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.interrupts import Held
@@ -17,6 +16,9 @@ from pagedlab.model import Model
 from pagedlab.request import Request, Sequence
 from pagedlab.sampling import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Schedule
+
+if TYPE_CHECKING:
+    from pagedlab.beam import BeamSearch
 
 
 @dataclass
@@ -100,6 +102,8 @@ class Job:
         if p.prompt_logprobs is not None:
             self.completion.prompt_logprobs, self.request.sequences[0].score_from = [None], 0
         if p.beam_width:
+            from pagedlab.beam import BeamSearch  # not before: who asks for no beams does without that folder
+
             self.beams = BeamSearch(p.beam_width, most, self.ends, p.length_penalty, p.early_stopping)
 
     def show(self, text: Sequence, stream: bool = False) -> None:
@@ -151,7 +155,7 @@ class Job:
         """Move a beam search on by one token: its outputs are then the beams that go on, or the best that ended.
         Return how many those are."""
         assert self.beams is not None
-        advance_beams(self.request, self.beams, logprobs)
+        self.beams.advance_texts(self.request, logprobs)
         self.completion.times.append(now)
         self.completion.outputs.clear()
         for text in self.request.sequences:

@@ -13,8 +13,8 @@ parent must be the very block matched before, in the same generation. Either che
 "sha256" the name is trusted as it stands.
 
 A block is registered by the step that computes its KV, and forgotten if the step fails. It stays so while anybody uses
-it and after, as one of the pool's cached blocks, until the pool needs it (eviction.py says which goes first) or
-somebody writes to it.
+it and after, as one of the pool's cached blocks, until somebody writes to it or the pool needs it: the least recently
+used first, and eviction/ has other orders.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
 
 from pagedlab.arguments import one_of, valid_text, whole, with_verbs
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.eviction import Rank, Ranked, fifo, lfu, slru
 from pagedlab.interrupts import atomic
+
+if TYPE_CHECKING:
+    from pagedlab.eviction import Rank, Ranked
 
 Hash = Callable[[bytes], bytes]
 HASHES: dict[str, Hash] = {"xxh64": xxhash.xxh64_digest, "sha256": lambda data: hashlib.sha256(data).digest()}
-RANKS: dict[str, Rank | None] = {"lru": None, "fifo": fifo, "lfu": lfu, "slru": slru}
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +117,7 @@ class PrefixCache:
     """Finds and shares the blocks of prompts that begin alike.
 
     pool: a `BlockPool` of its own. hash: "xxh64", verified; "sha256", trusted; or a function from bytes to bytes,
-    verified. eviction: "lru", "fifo", "lfu", "slru", or a rank, see eviction.py. salt: goes into the first block's
+    verified. eviction: "lru", "fifo", "lfu", "slru", or a rank, see eviction/. salt: goes into the first block's
     hash, so that prompts under different salts never share; None means none. `match` and `insert` take another for
     a single request. block_table: the class of the tables that `match` returns; its `append` calls the pool's
     `will_write` as BlockTable's does.
@@ -133,7 +134,12 @@ class PrefixCache:
         *,
         block_table: type[BlockTable] = BlockTable,
     ) -> None:
-        rank = _choose("eviction", eviction, RANKS)
+        order: Ranked | None = None
+        if type(eviction) is not str or eviction != "lru":
+            from pagedlab.eviction import RANKS, Ranked  # not before: the order that costs least needs none of it
+
+            rank = _choose("eviction", eviction, RANKS)
+            order = Ranked(lambda block_id: rank(self._by_block[block_id], self.stats.lookups))
         with_verbs("the pool of a prefix cache", pool, ("attach", "keep", "forget", "will_write", "emit"))
         self.pool = pool
         self.salt = valid_text("salt", salt)
@@ -144,7 +150,7 @@ class PrefixCache:
         self._numbers = count()
         self._by_block: dict[int, Entry] = {}
         self._by_name: dict[bytes, list[Entry]] = {}  # more than one where names collide
-        pool.attach(self._lost, rank and Ranked(lambda block_id: rank(self._by_block[block_id], self.stats.lookups)))
+        pool.attach(self._lost, order)
 
     def __len__(self) -> int:
         """Registered blocks, in use or cached."""

@@ -4,8 +4,6 @@ A draw depends on the request's seed and the position of the token alone, not on
 or on what was drawn before. So a request gives the same text alone, in a crowd, or computed a second time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -154,10 +152,18 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, posi
     `positions` is where each new token will stand. The log-probability is the model's own: of the plain
     softmax, before temperature, top_k and top_p.
     """
-    if not any(p.temperature for p in params):
-        return choose(logits, None, seeds, positions)
-    temperature, limits = _settings(logits, params)
-    return choose(logits, temperature, seeds, positions, limits)
+    draws = any(p.temperature for p in params)
+    temperature, limits = _settings(logits, params) if draws else (torch.zeros_like(seeds, dtype=torch.float32), None)
+    if limits is None and compiles_for(logits.device):
+        from pagedlab.kernels.sampling import triton_choose, triton_uniform
+
+        return triton_choose(logits, temperature, triton_uniform(seeds, positions))
+    logits = logits.float()
+    tokens = logits.argmax(dim=1)
+    if draws:
+        probs = _distribution(logits, torch.where(temperature > 0, temperature, 1), limits)
+        tokens = torch.where(temperature > 0, invert(probs, uniform(seeds, positions)), tokens)
+    return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
 
 
 def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor, Limits | None]:
@@ -169,27 +175,6 @@ def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor,
         return temperature, None
     top_k, top_p = numbers([(min(params[i].top_k or size, size), params[i].top_p) for i in some]).T[..., None]
     return temperature, (torch.tensor(some, device=logits.device), top_k, top_p)
-
-
-def choose(
-    logits: Tensor, temperature: Tensor | None, seeds: Tensor, positions: Tensor, limits: Limits | None = None
-) -> tuple[Tensor, Tensor]:
-    """`sample` with tensors for parameters: nothing waits for the device, so that it fits into a CUDA graph.
-
-    temperature: float64 [R], 0 for the likeliest token; None if that is wanted of all rows.
-    """
-    if limits is None and compiles_for(logits.device):
-        from pagedlab.kernels.sampling import triton_choose, triton_uniform
-
-        cold = torch.zeros_like(seeds, dtype=torch.float32) if temperature is None else temperature
-        return triton_choose(logits, cold, triton_uniform(seeds, positions))
-    logits = logits.float()
-    tokens = logits.argmax(dim=1)
-    if temperature is not None:
-        probs = _distribution(logits, torch.where(temperature > 0, temperature, 1), limits)
-        drawn = invert(probs, uniform(seeds, positions))
-        tokens = torch.where(temperature > 0, drawn, tokens)
-    return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
 
 
 class TokenLogprob(NamedTuple):

@@ -1,6 +1,6 @@
 """Drawing tokens in Triton.
 
-What `sampling.choose` does takes a dozen passes over [R, V] numbers in torch, half a millisecond for 256 texts and
+What `sampling.sample` does takes a dozen passes over [R, V] numbers in torch, half a millisecond for 256 texts and
 Qwen's 151,936 tokens. Here, one program for each row and chunk of the vocabulary notes the chunk's largest logit and
 its sums of exponentials; then one program a row finds the chunk in which the draw falls, and the token in it. So the
 logits are read once, and of the drawn token's chunk a second time.

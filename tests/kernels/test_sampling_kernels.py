@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from pagedlab.kernels.sampling import CHUNK, triton_choose, triton_uniform
-from pagedlab.sampling import choose, uniform
+from pagedlab.sampling import SamplingParams, sample, uniform
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -53,7 +53,7 @@ def test_most_draws_are_those_of_torch(seed: int) -> None:
     logits = torch.randn(200, 1000, generator=torch.Generator().manual_seed(seed))
     temperature = torch.full((200,), 0.8, dtype=torch.float64)
     seeds, positions = torch.full((200,), seed), torch.arange(200)
-    expected, logprobs = choose(logits, temperature, seeds, positions)
+    expected, logprobs = sample(logits, [SamplingParams(temperature=0.8)] * 200, seeds, positions)
     tokens, ours = (
         x.cpu() for x in triton_choose(logits.to(DEVICE), temperature.to(DEVICE), uniform(seeds, positions).to(DEVICE))
     )

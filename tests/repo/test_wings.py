@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons", "speculative", "hub")
+WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
+WINGS += ("speculative", "beam", "eviction", "hub")
 CORE = """
 from pagedlab import LLM, SamplingParams
 texts = set()
@@ -28,6 +29,8 @@ ALSO = {  # what else must run without a wing
     "distributed": "from pagedlab.speculative import PromptLookup; LLM(MODEL, speculative=PromptLookup())",
     "widgets": "from pagedlab.serving.app import create_app; create_app(llm)",
     "serving": "from pagedlab.checks import check; from pagedlab.widgets import BlockPoolWidget; BlockPoolWidget()",
+    "beam": "assert len(llm.generate('a', SamplingParams(max_tokens=4, n=2, temperature=1.0))[0].outputs) == 2",
+    "eviction": "from pagedlab.beam import BeamSearch",
     "lessons": "from pagedlab.serving.app import create_app",
     "speculative": "from pagedlab.widgets import BlockPoolWidget",
 }

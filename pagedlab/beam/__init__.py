@@ -5,8 +5,6 @@ that ends is scored by its summed log-probability over its length to the power o
 `width` ended texts are kept; a text may end only while it is among the `width` best candidates of its step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -75,24 +73,23 @@ class BeamSearch:
             length = self.max_tokens
         return self.running[0].logprob / length**self.length_penalty <= self.ended[-1].score
 
+    def advance_texts(self, request: Request, logprobs: Tensor) -> None:
+        """Take one step of the search, logprobs [width, V], and let the request's texts follow it.
 
-def advance_beams(request: Request, search: BeamSearch, logprobs: Tensor) -> None:
-    """Take one step of the search, logprobs [width, V], and let the request's texts follow it.
-
-    The tables of the beams that go on are forked, then all the old ones freed: no KV moves, only counts change.
-    """
-    parents, going, texts = request.sequences, search.advance(logprobs), list[Sequence]()
-    first = parents[0]
-    prompt = first.token_ids[: first.num_prompt_tokens]
-    for i, beam in enumerate(going or search.ended):
-        table = parents[beam.parent].table.fork() if going else type(first.table)(first.table.pool)
-        text = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
-        text.cumulative_logprob = beam.logprob
-        if not going:
-            text.score = beam.score
-            text.finish_reason = "stop" if beam.token_ids[-1] in search.eos_token_ids else "length"
-        texts.append(text)
-        request.sequences = parents + texts  # at once, so that an abort would free it
-    for parent in parents:
-        parent.table.free()
-    request.sequences = texts
+        The tables of the beams that go on are forked, then all the old ones freed: no KV moves, only counts change.
+        """
+        parents, going, texts = request.sequences, self.advance(logprobs), list[Sequence]()
+        first = parents[0]
+        prompt = first.token_ids[: first.num_prompt_tokens]
+        for i, beam in enumerate(going or self.ended):
+            table = parents[beam.parent].table.fork() if going else type(first.table)(first.table.pool)
+            text = Sequence(f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt))
+            text.cumulative_logprob = beam.logprob
+            if not going:
+                text.score = beam.score
+                text.finish_reason = "stop" if beam.token_ids[-1] in self.eos_token_ids else "length"
+            texts.append(text)
+            request.sequences = parents + texts  # at once, so that an abort would free it
+        for parent in parents:
+            parent.table.free()
+        request.sequences = texts

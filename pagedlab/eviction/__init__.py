@@ -45,6 +45,9 @@ def slru(entry: Entry, now: int) -> float:
     return min(entry.hits, 1)
 
 
+RANKS: dict[str, Rank | None] = {"lru": None, "fifo": fifo, "lfu": lfu, "slru": slru}
+
+
 class Ranked(OrderedDict[int, Any]):
     """Cached blocks whose `popitem` takes the lowest rank, and of equal ones the oldest. For `BlockPool.attach`."""
 
