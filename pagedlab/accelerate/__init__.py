@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -72,36 +73,59 @@ def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
     """
     one_of("fused", fused, (True, False, "auto"))
     one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
-    on_one_gpu = is_on_one_gpu(llm.model, llm.attend)
-    if cuda_graphs is True and not on_one_gpu:
-        raise ValueError("cuda_graphs=True takes one NVIDIA GPU and the Triton attention backend: leave it at 'auto'")
-    forward = _choose_forward(llm.model, fused, on_one_gpu)
+    on_gpu, ranks = is_on_gpu(llm.model, llm.attend), getattr(llm.model, "ranks", None)
+    if cuda_graphs is True and not on_gpu:
+        raise ValueError("cuda_graphs=True takes one NVIDIA GPU a rank and Triton's attention: leave it at 'auto'")
+    forward = _choose_forward(llm.model, fused, on_gpu, ranks)
     drafts = llm.speculation is not None
-    ahead = on_one_gpu and cuda_graphs and not (drafts and cuda_graphs == "auto")
-    return Fast(forward, windows_for(llm, forward, graphs=True) if ahead else None)
+    ahead = on_gpu and cuda_graphs and not (drafts and cuda_graphs == "auto")
+    windows = windows_for(llm, forward, graphs=True) if ahead else None
+    return Fast(llm.model.forward if ranks else forward, windows)
 
 
-def is_on_one_gpu(model: Model, attend: PagedAttention) -> bool:
-    """Whether the model runs on one GPU with the Triton kernels, which never wait for it."""
-    return model.num_ranks == 1 and compiles_for(model.device) and attend is get_backend("triton")
+def is_on_gpu(model: Model, attend: PagedAttention) -> bool:
+    """Whether the model runs on a GPU, or its parts on some, with the Triton kernels, which never wait for it."""
+    return compiles_for(model.device) and attend is get_backend("triton")
 
 
-def _choose_forward(model: Model, fused: Wanted, on_one_gpu: bool) -> Forward:
-    if fused is True or (fused and on_one_gpu):
+def _choose_forward(model: Model, fused: Wanted, on_gpu: bool, ranks: Any) -> Forward:
+    """The forward pass; among ranks, that of this one's part, which ends in logits on rank 0 at least."""
+    if fused is True or (fused and on_gpu):
         from pagedlab.accelerate.fused import Fused, why_not  # not before: it takes Triton
 
         if fused is True or not why_not(model.module):
-            return Fused(model.module).forward
+            whole = Fused(model.module, ranks)
+            return whole.layered if ranks and ranks.rank else whole.forward
+    if ranks:
+        return partial(Model.forward, model)
     return FewTokens(model).forward if fused and pays(model) else model.forward
 
 
 def windows_for(llm: LLM, forward: Forward, *, graphs: bool) -> Windows:
     """Windows for all texts that the engine's scheduler may run at once; without `graphs`, launch by launch."""
-    from pagedlab.accelerate.graphs import Decoder  # not before: it takes Triton
+    from pagedlab.accelerate.fused import Fused  # not before: it takes Triton
+    from pagedlab.accelerate.graphs import Decoder
     from pagedlab.accelerate.windows import Windows
 
-    scheduler = llm.scheduler
+    scheduler, ranks = llm.scheduler, getattr(llm.model, "ranks", None)
     blocks = min(scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size))
     shape = scheduler.max_sequences, blocks, STEPS_AHEAD, scheduler.max_batch_tokens
-    decoder = Decoder(forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs)
+    if ranks:
+        ranks.follow(*shape, graphs, isinstance(getattr(forward, "__self__", None), Fused))
+    decoder = Decoder(forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs, ranks=ranks)
     return Windows(decoder, scheduler, STEPS_AHEAD)
+
+
+def follow(
+    model: Model, cache: KVCache, attend: PagedAttention, ranks: Any,
+    rows: int, blocks: int, steps: int, tokens: int, graphs: int, fused: int,
+) -> Callable[..., None]:  # fmt: skip
+    """On every rank but 0: what takes the steps of a window, two numbers each as `Decoder` tells them.
+
+    The limits are `Decoder`'s, as `windows_for` tells them, then whether there are graphs and layers are fused.
+    """
+    from pagedlab.accelerate.graphs import Decoder, Shape
+
+    forward = _choose_forward(model, bool(fused), True, ranks)
+    decoder = Decoder(forward, cache, attend, (), rows, blocks, steps, tokens, bool(graphs), ranks)
+    return lambda *n: decoder.play([Shape(rows, tokens or None) for rows, tokens in zip(n[::2], n[1::2], strict=True)])

@@ -146,10 +146,11 @@ def why_not(module: Any) -> str | None:
 class Fused:
     """The forward pass of a stock transformers module, from its own weights. `ValueError` if it is built otherwise."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, ranks: Any = None) -> None:
+        """ranks: distributed's, if this is one's part of the module."""
         if problem := why_not(module):
             raise ValueError(f"this model cannot be fused: {problem}")
-        self.module, self.epsilon = module, module.config.rms_norm_eps
+        self.module, self.epsilon, self.ranks = module, module.config.rms_norm_eps, ranks
         self.layers = []
         with torch.no_grad():
             for layer in module.model.layers:
@@ -185,9 +186,18 @@ class Fused:
                 mixed = attend(
                     q, cache.keys[i], cache.values[i], batch.block_tables, batch.seq_lens, batch.query_starts, None
                 )
-                x.addmm_(mixed.flatten(1), layer.out.t())
-                x.addmm_(gate(F.linear(norm(x, layer.mlp_norm, self.epsilon), layer.gate_up)), layer.down.t())
+                self._add(x, mixed.flatten(1), layer.out)
+                self._add(x, gate(F.linear(norm(x, layer.mlp_norm, self.epsilon), layer.gate_up)), layer.down)
         return x
+
+    def _add(self, x: Tensor, inputs: Tensor, weight: Tensor) -> None:
+        """Add a product to the residual stream; with several ranks, the sum of all their products."""
+        if self.ranks and self.ranks.rank:
+            torch.mm(inputs, weight.t(), out=x)  # rank 0 has the stream in its summand
+        else:
+            x.addmm_(inputs, weight.t())
+        if self.ranks:
+            self.ranks.all_reduce(x)
 
     @torch.inference_mode()
     def head(self, x: Tensor) -> Tensor:

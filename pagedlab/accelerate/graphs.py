@@ -12,13 +12,17 @@ those that the device has not told yet, and draws for the rows whose prompt it c
 graph: the kernels' grids depend on shapes alone, so a graph is made for each of a few shapes, and a step padded to the
 next. Padded tokens store nothing and padded rows see nothing. While a window runs, the host may send the next: its rows
 then go on from wherever the device has come to.
+
+Where several ranks share the model, each has a `Decoder` of the same limits. Rank 0's is the one described above; it
+hands the others the inputs of every step, device to device, and draws alone, so that ranks cannot part.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +48,11 @@ class Shape(NamedTuple):
 
     rows: int
     tokens: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many numbers a step with prompts takes, as `_batch` reads them."""
+        return 3 * (self.tokens or 0) + 2 * self.rows + 1
 
 
 class Window(NamedTuple):
@@ -71,17 +80,20 @@ class Decoder:
         max_steps: int,
         max_tokens: int,
         graphs: bool = True,
+        ranks: Any = None,
     ) -> None:
         """forward: `Model.forward`, or one like it. `attend` must not wait for the device: the Triton kernels do not.
 
-        ends: tokens that end a text. `graphs` off: launch by launch.
+        ends: tokens that end a text. `graphs` off: launch by launch. ranks: distributed's, if there are several.
         """
-        self.forward, self.cache, self.attend = forward, cache, attend
+        self.forward, self.cache, self.attend, self.ranks = forward, cache, attend, ranks
         self.buckets = [b for b in BUCKETS if b < max_rows] + [max_rows]
         self.rows = [b for b in ROWS if b < max_rows] + [max_rows]
         self.tokens = [b for b in TOKENS if b <= max_tokens]
         self.graphs: dict[Shape, torch.cuda.CUDAGraph] | None = {} if graphs else None
         self._seen = Counter[Shape]()
+        if ranks and self.graphs is not None:
+            ranks.hold(self.graphs)
         device = cache.keys.device
         mirrored: list[tuple[tuple[int, ...], torch.dtype]] = [
             ((max_rows, 7), torch.int64),
@@ -100,8 +112,8 @@ class Decoder:
         self._orders, self._temperature, self._tables, self._flat, self._history, self._now = here
         self._before = torch.zeros_like(self._now)
         self._ends = torch.tensor(sorted(ends) or [-1], device=device)
-        self._inputs = [torch.zeros(max_rows, dtype=torch.int64, device=device) for _ in range(3)]
-        self._inputs.append(torch.zeros(max_rows, dtype=torch.int32, device=device))
+        self._decode = torch.zeros((4, max_rows), dtype=torch.int64, device=device)
+        self._inputs = [*self._decode[:3], self._decode[3].view(torch.int32)[:max_rows]]
         self._ordinals = torch.arange(max_rows + 1, device=device)
         self._one_each = self._ordinals.int()
 
@@ -120,9 +132,7 @@ class Decoder:
         tokens = sum(at - c.start for c, at in zip(chunks, stops, strict=True))
         shape = self._shape(len(chunks), None if all(drawn) and tokens == len(chunks) else tokens)
         self._send(window, shape, params, before)
-        self._step(shape)
-        for _ in range(max(drawn) - 1):
-            self._step(self._shape(len(chunks)))
+        self._start([shape, *[self._shape(len(chunks))] * (max(drawn) - 1)])
         for host, tensor in ((window.history, self._history), (window.reached, self._now)):
             host.copy_(tensor, non_blocking=True)
         if not self._now.is_cuda:
@@ -136,7 +146,9 @@ class Decoder:
 
         A row has fewer than it should draw only if its text ended.
         """
-        if window.done:
+        if self.ranks:
+            self.ranks.wait(window.done)
+        elif window.done:
             window.done.synchronize()
         most = max(window.drawn)
         tokens, logprobs = window.history[:most, : len(window.chunks)].permute(2, 1, 0).tolist()
@@ -150,7 +162,20 @@ class Decoder:
         for shape in [*reversed(shapes), *map(Shape, reversed(self.buckets))]:
             self._turn ^= 1
             self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
-            self._step(shape)
+            self._start([shape, shape])
+
+    def _start(self, steps: list[Shape]) -> None:
+        """Take the steps of the window that was sent, on all ranks."""
+        if self.ranks:
+            self.ranks.play([n or 0 for shape in steps for n in shape], partial(self.play, steps))
+        else:
+            self.play(steps)
+
+    def play(self, steps: list[Shape]) -> None:
+        """This rank's part of a window's steps."""
+        if self.ranks:
+            self.ranks.share(self._tables[: steps[0].rows])
+        for shape in steps:
             self._step(shape)
 
     def _shape(self, rows: int, tokens: int | None = None) -> Shape:
@@ -206,7 +231,7 @@ class Decoder:
         small[:n] = [chunk.stop for chunk in chunks]
         small[rows : 2 * rows + 1] = starts[-1]
         small[rows : rows + n] = starts[:-1]
-        return 3 * tokens + 2 * rows + 1
+        return shape.size
 
     def _batch(self, shape: Shape) -> Batch:
         rows, tokens = shape
@@ -231,7 +256,8 @@ class Decoder:
         else:
             graph = torch.cuda.CUDAGraph()
             pool = next(iter(self.graphs.values())).pool() if self.graphs else None
-            with torch.cuda.graph(graph, pool=pool):
+            # Not "global": NCCL's own thread may look after an earlier sum meanwhile.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 self._compute(shape)
             self.graphs[shape] = graph
             graph.replay()
@@ -240,7 +266,11 @@ class Decoder:
         rows = shape.rows
         with torch.inference_mode():
             batch = self._batch(shape)
+            if self.ranks:
+                self.ranks.share(self._decode if shape.tokens is None else self._flat[: shape.size])
             logits = self.forward(batch, self.cache, self.attend)
+            if self.ranks and self.ranks.rank:
+                return  # rank 0 draws, for all
             at = batch.positions if shape.tokens is None else batch.positions[batch.last_rows]
             u = triton_uniform(self._orders[:rows, SEED].contiguous(), at + 1)
             drawn = triton_choose(logits, self._temperature[:rows], u)

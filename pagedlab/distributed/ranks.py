@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from enum import IntEnum
 from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any, NoReturn
@@ -32,6 +33,13 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 NETWORK = re.compile("gloo|nccl|connection|timed out", re.IGNORECASE)  # who says so: the other end is gone or silent
 
 
+class Verb(IntEnum):
+    """What rank 0 asks of the others. The integers that follow are named in `shared.serve`."""
+
+    STOP, RUN, FOLLOW, PLAY, NEW_CACHE, FIT, COPY, SWAP_OUT, SWAP_IN, FORGET = range(10)
+    SHOW_BATCH, SHOW_BLOCKS, POISON = range(10, 13)
+
+
 class RankLost(ConnectionError):
     """A rank ended or no longer answers. The other ranks have been stopped; a new engine starts new ones."""
 
@@ -39,7 +47,8 @@ class RankLost(ConnectionError):
 class Ranks:
     """This process among `size` that share a model, and the collectives between them.
 
-    kind: "cpu", or "cuda", GPU number `rank`. Bytes so far: payload_bytes `all_reduce` summed, plan_bytes rank 0 told.
+    kind: "cpu", or "cuda", GPU number `rank`. Bytes so far: payload_bytes `all_reduce` summed, but for graphs that are
+    replayed, plan_bytes rank 0 told.
     """
 
     def __init__(self, rank: int, size: int, kind: str, children: Children | None = None) -> None:
@@ -49,6 +58,10 @@ class Ranks:
         self.lost: str | None = None  # why these ranks can no longer work
         self._control: Any = None
         self._data: Any = None
+        self._seconds = SECONDS
+        self._graphs: dict[Any, Any] = {}
+        self._sum, self._share = dist.AllreduceOptions(), dist.BroadcastOptions()
+        self._sum.asyncOp = self._share.asyncOp = False  # on a GPU's current stream: no other to wait for
 
     def connect(self, store: Any, seconds: float) -> None:
         """Join the others. Each calls this once it has its part of the model, since nobody waits long from now on: an
@@ -60,7 +73,7 @@ class Ranks:
             if said or time.monotonic() > deadline:
                 raise RankLost(said or f"after {START_SECONDS:.0f} s not every rank has loaded the model")
             time.sleep(0.02)
-        patience = timedelta(seconds=seconds)
+        self._seconds, patience = seconds, timedelta(seconds=seconds)
         before = os.environ.get("GLOO_SOCKET_IFNAME", "")  # only the constructor reads it, and empty is as good as none
         os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK  # whatever the host is called
         try:
@@ -85,8 +98,14 @@ class Ranks:
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Replace x by the sum of every rank's x, and return it."""
         self.payload_bytes += x.numel() * x.element_size()
-        self._data.allreduce(x).wait()
+        if work := self._data.allreduce([x], self._sum):
+            work.wait()
         return x
+
+    def share(self, x: torch.Tensor) -> None:
+        """Replace x by rank 0's x; on a GPU the host does not wait."""
+        if work := self._data.broadcast([x], self._share):
+            work.wait()
 
     def tell(self, verb: int, numbers: torch.Tensor) -> None:
         """Rank 0: send a verb and its numbers, int64 [n] on the CPU, to all others."""
@@ -111,21 +130,54 @@ class Ranks:
         self._control.allgather([[other.view(torch.uint8) for other in everybody]], [own.view(torch.uint8)]).wait()
         return everybody
 
-    def call(self, verb: int, numbers: torch.Tensor | Sequence[int] = (), work: Callable[[], Any] | None = None) -> Any:
-        """Rank 0: tell the others, and do one's own part of the work. If it fails on the way, the ranks are out of step
-        and all are stopped. `RankLost` if that was so before."""
+    def call(
+        self,
+        verb: int,
+        numbers: torch.Tensor | Sequence[int] = (),
+        work: Callable[[], Any] | None = None,
+        wait: bool = True,
+    ) -> Any:
+        """Rank 0: tell the others, do one's own part of the work, and wait for its end. If it fails on the way, the
+        ranks are out of step and all are stopped. `RankLost` if that was so before."""
         if self.lost:
             raise RankLost(self.lost)
         try:
             self.tell(verb, torch.as_tensor(numbers, dtype=torch.int64))
             result = work() if work else None
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # else a sum that was broken off would pass for a result
-            if self.children and self.children.obituary():
-                raise RuntimeError("a rank has ended")  # and NCCL's sum was broken off
+            if wait:  # else a sum that was broken off would pass for a result
+                self._wait(torch.cuda.current_stream().record_event() if self.device.type == "cuda" else None)
             return result
         except BaseException as error:
             self.fail(error)
+
+    def follow(self, *numbers: int) -> None:
+        """Rank 0: have the others ready to `play`, within these limits."""
+        self.call(Verb.FOLLOW, numbers)
+
+    def play(self, steps: Sequence[int], work: Callable[[], Any]) -> None:
+        """Rank 0: have all ranks launch these steps, `work` here, and wait for none of them."""
+        self.call(Verb.PLAY, steps, work, wait=False)
+
+    def wait(self, done: torch.cuda.Event | None) -> None:
+        """Rank 0: until what was launched is done. `RankLost` if it cannot be, or was broken off."""
+        try:
+            self._wait(done)
+        except BaseException as error:
+            self.fail(error)
+
+    def _wait(self, done: torch.cuda.Event | None) -> None:
+        deadline = time.monotonic() + self._seconds  # a sum within a graph has none of its own
+        while done and not done.query():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"timed out: the sums are not complete after {self._seconds:.0f} s")
+            time.sleep(1e-5)
+        if self.children and self.children.obituary():
+            raise RuntimeError("a rank has ended")  # and NCCL's sums were broken off
+
+    def hold(self, graphs: dict[Any, Any]) -> None:
+        """Know the graphs that sums are part of, in place of earlier ones: NCCL's group can end only after they did."""
+        self._graphs.clear()
+        self._graphs = graphs
 
     @atomic()
     def fail(self, error: BaseException) -> NoReturn:
@@ -156,7 +208,12 @@ class Ranks:
             self.children.stop(patience)
         group, self._data = self._data, None
         if group is not None and self.device.type == "cuda":
-            group.abort()
+            breaking = threading.Thread(target=group.abort)  # sums that wait end at once, and itself with the graphs
+            breaking.start()
+            with suppress(RuntimeError):
+                torch.cuda.synchronize(self.device)  # what was launched still uses the group's memory
+            self.hold({})
+            breaking.join()
 
 
 class Children:

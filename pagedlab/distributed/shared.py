@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum
 from functools import partial
 from itertools import count
 from typing import Any
@@ -19,15 +18,9 @@ import torch
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.blocks import BlockCopy
-from pagedlab.distributed.ranks import Ranks
+from pagedlab.distributed.ranks import Ranks, Verb
 from pagedlab.kv_cache import HostBlocks, KVCache
 from pagedlab.model import Model
-
-
-class Verb(IntEnum):
-    """What rank 0 asks of the others. The integers that follow are named in `serve`."""
-
-    STOP, RUN, NEW_CACHE, FIT, COPY, SWAP_OUT, SWAP_IN, FORGET, SHOW_BATCH, SHOW_BLOCKS, POISON = range(11)
 
 
 class SharedCache(KVCache):
@@ -38,6 +31,7 @@ class SharedCache(KVCache):
         self._ranks = ranks
         self._tickets = count()
         self._dropped: list[int] = []
+        ranks.hold({})  # the others will have no other cache
         ranks.call(Verb.NEW_CACHE, [num_blocks, block_size])
 
     def blocks_that_fit(self) -> int:
@@ -52,6 +46,7 @@ class SharedCache(KVCache):
 
     def swap_out(self, block_ids: Sequence[int]) -> Any:
         """Rank 0's blocks in host memory, and the ticket under which the others keep theirs until these are dropped."""
+        self.forget_dropped()
         ticket = next(self._tickets)
         self._ranks.call(Verb.SWAP_OUT, [ticket, *block_ids])
         blocks = super().swap_out(block_ids)
@@ -128,6 +123,7 @@ def unpack(numbers: torch.Tensor, device: torch.device) -> Batch:
 def serve(ranks: Ranks, model: Model, attend: PagedAttention) -> None:
     """On every rank but 0: do what rank 0 says, until it says stop."""
     cache = model.kv_cache(1, 1)
+    play: Any = None  # this rank's part of a window
     parked: dict[int, HostBlocks] = {}
     batch: Any = None  # the latest
     verbs: dict[int, Callable[..., Any]] = {
@@ -139,6 +135,7 @@ def serve(ranks: Ranks, model: Model, attend: PagedAttention) -> None:
         Verb.SHOW_BATCH: lambda: ranks.collect(pack(batch)),
         Verb.SHOW_BLOCKS: lambda *ids: ranks.collect(torch.stack(cache.swap_out(ids))),
         Verb.POISON: lambda: (cache.keys.fill_(torch.nan), cache.values.fill_(torch.nan)),
+        Verb.PLAY: lambda *steps: play(*steps),
     }
     while True:
         verb, numbers = ranks.listen()
@@ -148,7 +145,13 @@ def serve(ranks: Ranks, model: Model, attend: PagedAttention) -> None:
             batch = unpack(numbers, model.device)
             model.forward(replace(batch, last_rows=batch.last_rows[:0]), cache, attend)  # rank 0 alone needs logits
         elif verb == Verb.NEW_CACHE:
+            ranks.hold({})
+            play = None
             del cache  # before there is another one
             cache = model.kv_cache(*numbers.tolist())
+        elif verb == Verb.FOLLOW:
+            from pagedlab.accelerate import follow  # not before: the rest runs without that folder
+
+            play = follow(model, cache, attend, ranks, *numbers.tolist())
         else:
             verbs[verb](*numbers.tolist())

@@ -1,0 +1,179 @@
+"""Windows on two ranks: one message each, and the texts of one rank; a rank that is lost is noticed when they end.
+
+In fp32 on poisoned caches, on the CPU, launch by launch. The same as CUDA graphs: test_ranks_gpu.py.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from test_distributed import other_rank, poisoned
+from test_engine import assert_idle, engine, prompts_of
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.accelerate import STEPS_AHEAD, windows_for
+from pagedlab.accelerate.fused import Fused
+from pagedlab.distributed import RankLost, open_model
+from pagedlab.distributed.ranks import Verb
+from pagedlab.distributed.shared import SharedCache, SharedModel
+from pagedlab.model import TINY_MODEL, Model
+
+if TYPE_CHECKING:
+    from pagedlab import Completion
+
+MIXED = [
+    SamplingParams(max_tokens=20, ignore_eos=True),
+    SamplingParams(max_tokens=STEPS_AHEAD + 1),
+    SamplingParams(max_tokens=1),
+    SamplingParams(max_tokens=14, temperature=0.9, seed=3, n=2),
+    SamplingParams(max_tokens=2 * STEPS_AHEAD, temperature=0.7, seed=5),
+    SamplingParams(max_tokens=9, temperature=0.7, seed=6, top_k=5),
+    SamplingParams(max_tokens=6, beam_width=2),
+]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[SharedModel]:
+    model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch")
+    assert isinstance(model, SharedModel)
+    yield model
+    model.close()
+
+
+def ahead(llm: LLM, fused: bool = False) -> LLM:
+    """The engine, running in windows as on GPUs."""
+    assert isinstance(llm.model, SharedModel)
+    part = Fused(llm.model.module, llm.model.ranks).forward if fused else partial(Model.forward, llm.model)
+    llm.windows = windows_for(llm, part, graphs=False)
+    assert isinstance(llm.cache, SharedCache)
+    llm.cache.poison()
+    return llm
+
+
+def step_on(llm: LLM) -> None:
+    """As long as there is something to do."""
+    while llm.step():
+        pass
+
+
+def told(model: SharedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Verbs that rank 0 says from now on."""
+    verbs, tell = [], model.ranks.tell
+
+    def listening(verb: int, numbers: torch.Tensor) -> None:
+        verbs.append(verb)
+        tell(verb, numbers)
+
+    monkeypatch.setattr(model.ranks, "tell", listening)
+    return verbs
+
+
+def texts_of(completions: list[Completion]) -> list[list[tuple[list[int], str | None]]]:
+    return [[(output.token_ids, output.finish_reason) for output in c.outputs] for c in completions]
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "options"),
+    [
+        (256, {}),
+        (30, {"block_size": 4}),
+        (30, {"block_size": 4, "preemption": "swap"}),
+        (256, {"max_batch_tokens": 9, "max_sequences": 4}),
+    ],
+    ids=["room", "recompute", "swap", "chunks"],
+)
+def test_texts_are_one_ranks(
+    two: SharedModel, tiny: Model, num_blocks: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What needs the host runs between windows, as before; copies and swaps happen in their order."""
+    prompts = prompts_of(tiny, [16, 5, 30, 12, 1, 33, 8])
+    expected = engine(tiny).generate(prompts, MIXED)
+    llm = ahead(poisoned(two, num_blocks, **options))
+    verbs = told(two, monkeypatch)
+    assert texts_of(llm.generate(prompts, MIXED)) == texts_of(expected)
+    assert {Verb.PLAY, Verb.RUN, Verb.COPY} <= set(verbs)
+    if num_blocks == 30:
+        assert llm.stats.preemptions > 0
+        assert (Verb.SWAP_IN in verbs) == ("preemption" in options)
+    assert_idle(llm)
+
+
+def test_fused_parts_in_windows(two: SharedModel, tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only rank 0's summands hold the residual stream. One message a window, whatever its steps."""
+    prompts = prompts_of(tiny, [16, 5, 33])
+    params = [
+        SamplingParams(max_tokens=n, ignore_eos=True, temperature=t, seed=n) for n, t in ((24, 0), (9, 0.8), (3, 0))
+    ]
+    expected = texts_of(engine(tiny).generate(prompts, params))
+    llm = ahead(poisoned(two), fused=True)
+    verbs, before = told(two, monkeypatch), two.ranks.plan_bytes
+    assert texts_of(llm.generate(prompts, params)) == expected
+    assert verbs == [Verb.PLAY] * 3
+    assert llm.stats.steps == 24
+    assert two.ranks.plan_bytes - before == 3 * 16 + 24 * 16
+
+
+def test_who_comes_late_or_leaves_early(two: SharedModel, tiny: Model, seed: int) -> None:
+    rng = random.Random(seed)
+    prompts = prompts_of(tiny, [rng.randint(1, 40) for _ in range(6)])
+    params = [SamplingParams(max_tokens=rng.randint(1, 20)) for _ in prompts]
+    expected = texts_of(engine(tiny).generate(prompts, params))
+    llm = ahead(poisoned(two, rng.choice([24, 256])))
+    todo, ids, done, dropped = list(range(len(prompts))), {}, {}, set()
+    while todo or llm.num_unfinished:
+        if todo and rng.random() < 0.5:
+            i = todo.pop(0)
+            ids[llm.add(prompts[i], params[i])] = i
+        done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
+        if ids and rng.random() < 0.15 and ids[request_id := rng.choice(list(ids))] not in done:
+            llm.abort(request_id)
+            dropped.add(ids[request_id])
+    assert {i: texts_of([c])[0] for i, c in done.items()} == {i: expected[i] for i in done}
+    assert sorted({*done, *dropped}) == list(range(len(prompts)))
+    assert_idle(llm)
+
+
+def test_all_shapes_are_played_on_all_ranks(two: SharedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What captures the graphs on GPUs: nothing is stored, nothing is drawn for anybody."""
+    llm = ahead(LLM(two, num_blocks=32, attention_backend="torch", max_sequences=3, max_batch_tokens=64))
+    assert llm.windows is not None
+    verbs = told(two, monkeypatch)
+    llm.windows.decoder.capture()
+    assert len(verbs) == 4, "64 tokens of up to 3 texts, then 1, 2 and 3 rows"
+    assert isinstance(llm.cache, SharedCache)
+    assert all(part.isnan().all() for part in llm.cache.of_each_rank(range(32)))
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_a_lost_rank_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: signal.Signals) -> None:
+    """Within seconds, at every later step too, and nothing is left behind."""
+    monkeypatch.setattr("pagedlab.distributed.SECONDS", 2.0)  # of silence
+    llm = ahead(LLM(TINY_MODEL, device="cpu", num_blocks=64, tensor_parallel=2, verbose=False))
+    assert isinstance(llm.model, SharedModel)
+    rank = other_rank(llm.model)
+    request = llm.add([1, 2, 3], SamplingParams(max_tokens=400, ignore_eos=True))
+    llm.step()
+    assert llm.windows is not None
+    assert llm.windows.under_way == 1
+    rank.send_signal(fault)
+    began = time.monotonic()
+    said = "rank 1 has ended .exit code -9." if fault == signal.SIGKILL else "a rank does not answer"
+    with pytest.raises(RankLost, match=said):
+        step_on(llm)
+    assert time.monotonic() - began < 20
+    for _ in range(2):
+        with pytest.raises(RankLost, match="make a new LLM"):
+            llm.step()
+    llm.abort(request)
+    assert llm.pool.num_free == llm.pool.num_blocks
+    assert not rank.is_running()
