@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from contextlib import suppress
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -23,11 +24,13 @@ def processor() -> str:
 
 def record(path: Path, about: str, **figures: Any) -> None:
     """Write figures to `path` with today's date, this machine and its libraries before them."""
-    head = {
+    head: dict[str, Any] = {
         "about": about,
         "date": date.today().isoformat(),
         "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
     }
+    if "torch" in sys.modules and (cuda := sys.modules["torch"].cuda).is_available():
+        head["machine"] |= {"gpu": cuda.get_device_name()}
     for package in ("torch", "transformers"):
         with suppress(PackageNotFoundError):
             head[package] = version(package)

@@ -1,7 +1,5 @@
 """From a step's logits to next tokens: one for each text, several where a draft is checked, rows for beam searches."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -63,9 +61,12 @@ def next_tokens(
     places = [(r, (s.seed + nth) % 2**63, s.num_known + i) for _, s, nth, rows, _ in wanted for i, r in enumerate(rows)]
     chosen = [(params[request.request_id], text) for request, text, _, rows, _ in wanted for _ in rows]
     columns = [[place[i] for place in places] for i in range(3)]
-    index, seeds, positions = torch.tensor(columns, dtype=torch.int64, device=logits.device)
-    adjusted = adjust(plain := logits[index], chosen)
-    tokens, logprobs = (column.tolist() for column in sample(adjusted, [p for p, _ in chosen], seeds, positions))
+    # Nothing waits for the device until all is asked of it, and then for one copy.
+    index, seeds, positions = torch.tensor(columns, dtype=torch.int64).to(logits.device, non_blocking=True)
+    adjusted = adjust(plain := logits[index] if columns[0] != [*range(len(logits))] else logits, chosen)
+    drawn = sample(adjusted, [p for p, _ in chosen], seeds, positions)
+    tokens, logprobs = torch.stack([column.double() for column in drawn]).tolist()
+    tokens = [*map(int, tokens)]
     if adjusted is not plain:
         logprobs = [t.logprob for t in likelihoods(plain, [(i, token, 0) for i, token in enumerate(tokens)])]
     draws, first, asked = [], 0, list[list[tuple[int, int, int]]]()

@@ -249,7 +249,7 @@ class LLM:
                 under_way = windows is not None and windows.under_way
                 if windows and under_way and not windows.take(self.scheduler.running, params):
                     break
-                if self.speculation and not under_way:
+                if self.speculation:  # and then nothing is ever under way: it goes on from known tokens
                     self.speculation.propose(self.scheduler, params)
                 plan = self.scheduler.schedule()
                 self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
@@ -257,8 +257,8 @@ class LLM:
                     if under_way:
                         break
                     return plan, [], [], True
-                drafted = self.speculation is not None and bool(self.speculation.drafts)
-                ahead = windows is not None and not drafted and windows.take((c.request for c in plan.chunks), params)
+                going = (chunk.request for chunk in plan.chunks)
+                ahead = windows is not None and not self.speculation and windows.take(going, params)
                 if under_way and not ahead:
                     self.scheduler.undo(plan)  # it needs to know what is being drawn
                     break
@@ -273,14 +273,16 @@ class LLM:
                     self.scheduler.undo(plan)
                     raise
             assert windows is not None
-            if going := windows.collect():
-                return *going, [], False
+            if collected := windows.collect():
+                return *collected, [], False
 
     def _compute_now(
         self, plan: Schedule, params: dict[int, SamplingParams]
     ) -> tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]:
-        with LetThrough():
-            logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
+        logits = self.windows.decoder.compute(plan.chunks) if self.windows else None
+        if logits is None:
+            with LetThrough():
+                logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
         check = self.speculation.check if self.speculation and self.speculation.drafts else None
         if not check:
             self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later

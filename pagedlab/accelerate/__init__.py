@@ -61,25 +61,20 @@ class Fast(NamedTuple):
             while llm.num_unfinished:
                 llm.step()
         if self.windows:
-            self.windows.decoder.capture()
+            self.windows.decoder.capture(drawn=not llm.speculation)  # the host checks drafts
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not look through it again between steps
 
 
 def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
-    """What suits the engine's model and device. `ValueError` if something is asked for in vain.
-
-    Windows go with drafts only if they are insisted on: drafts are checked by the host, step by step.
-    """
+    """What suits the engine's model and device. `ValueError` if something is asked for in vain."""
     one_of("fused", fused, (True, False, "auto"))
     one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
     on_gpu, ranks = is_on_gpu(llm.model, llm.attend), getattr(llm.model, "ranks", None)
     if cuda_graphs is True and not on_gpu:
         raise ValueError("cuda_graphs=True takes one NVIDIA GPU a rank and Triton's attention: leave it at 'auto'")
     forward = _choose_forward(llm.model, fused, on_gpu, ranks)
-    drafts = llm.speculation is not None
-    ahead = on_gpu and cuda_graphs and not (drafts and cuda_graphs == "auto")
-    windows = windows_for(llm, forward, graphs=True) if ahead else None
+    windows = windows_for(llm, forward, graphs=True) if on_gpu and cuda_graphs else None
     return Fast(llm.model.forward if ranks else forward, windows)
 
 

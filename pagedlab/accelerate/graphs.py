@@ -15,6 +15,8 @@ then go on from wherever the device has come to.
 
 Where several ranks share the model, each has a `Decoder` of the same limits. Rank 0's is the one described above; it
 hands the others the inputs of every step, device to device, and draws alone, so that ranks cannot part.
+
+A step that the host draws for, as of drafts, is laid out like one with prompts, and its graph ends behind the layers.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.accelerate.advance import advance, begin
+from pagedlab.accelerate.fused import Fused
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch, lay_out
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
@@ -38,21 +41,27 @@ from pagedlab.scheduler import Chunk
 
 BUCKETS = (1, 2, 4, 8, *range(16, 257, 16), *range(288, 513, 32), *range(576, 1025, 64))  # rows of decode steps
 ROWS = (16, 64)  # of steps with prompts, and all
-TOKENS = (64, *range(128, 1025, 128), *range(1280, 2561, 256))  # of steps with prompts
+TOKENS = (16, 64, *range(128, 1025, 128), *range(1280, 2561, 256))  # of steps with prompts, and of drafts
 ALIGNED = 128  # tokens of larger ones, which are no graphs, are a multiple of this: kernels are compiled for few shapes
 POSITION, SEED = 1, 3  # columns of `now` and of `orders`
 
 
 class Shape(NamedTuple):
-    """Of a step: its rows, and its tokens if it has prompts, else None: one token a row."""
+    """Of a step: its rows, and its tokens if the host lays them out, else None: one token a row."""
 
     rows: int
     tokens: int | None = None
+    drawn: bool = True  # here; else by the host
+
+    @property
+    def width(self) -> int:
+        """Places in each part of what the host lays out: four more begin at 16 bytes, as Triton likes pointers to."""
+        return -(-max(self.rows, self.tokens or 0) // 4) * 4
 
     @property
     def size(self) -> int:
-        """How many numbers a step with prompts takes, as `_batch` reads them."""
-        return 3 * (self.tokens or 0) + 2 * self.rows + 1
+        """How many numbers the host lays out, as `_batch` reads them."""
+        return 5 * self.width + 1
 
 
 class Window(NamedTuple):
@@ -90,6 +99,10 @@ class Decoder:
         self.buckets = [b for b in BUCKETS if b < max_rows] + [max_rows]
         self.rows = [b for b in ROWS if b < max_rows] + [max_rows]
         self.tokens = [b for b in TOKENS if b <= max_tokens]
+        self.largest = max([self.buckets[-1], *self.tokens])  # tokens that a graph may have
+        self.most = -(-max_tokens // ALIGNED) * ALIGNED
+        owner = getattr(forward, "__self__", None)
+        self.fused = owner if isinstance(owner, Fused) and not ranks else None
         self.graphs: dict[Shape, torch.cuda.CUDAGraph] | None = {} if graphs else None
         self._seen = Counter[Shape]()
         if ranks and self.graphs is not None:
@@ -99,7 +112,7 @@ class Decoder:
             ((max_rows, 7), torch.int64),
             ((max_rows,), torch.float32),
             ((max_rows, max_blocks), torch.int32),
-            ((3 * (max_tokens + ALIGNED) + 2 * max_rows + 1,), torch.int64),
+            ((Shape(self.largest, self.most).size,), torch.int64),
             ((max_steps, max_rows, 2), torch.float64),
             ((max_rows, 3), torch.int32),
         ]
@@ -116,6 +129,8 @@ class Decoder:
         self._inputs = [*self._decode[:3], self._decode[3].view(torch.int32)[:max_rows]]
         self._ordinals = torch.arange(max_rows + 1, device=device)
         self._one_each = self._ordinals.int()
+        if self.fused:
+            self._stream = cache.keys.new_empty(self.largest, self.fused.module.config.hidden_size)
 
     def launch(self, chunks: list[Chunk], params: Mapping[int, SamplingParams], before: Window | None = None) -> Window:
         """Start computing all chunks, a row each, and draw behind every position from a text's end on; nothing waits.
@@ -156,18 +171,44 @@ class Decoder:
         counts = [max(n, 0) for n in counts]  # nothing of a row that had ended before
         return [([*map(int, t[:n])], p[:n]) for t, p, n in zip(tokens, logprobs, counts, strict=True)]
 
-    def capture(self) -> None:
-        """Capture all graphs, the largest first, so that the others fit into its memory."""
-        shapes = [Shape(rows, tokens) for tokens in self.tokens for rows in self.rows if rows <= tokens]
-        for shape in [*reversed(shapes), *map(Shape, reversed(self.buckets))]:
+    def compute(self, chunks: list[Chunk]) -> Tensor | None:
+        """Compute all chunks, while no window runs: logits [R, V] of the rows they want, for the host to draw from.
+
+        None, with nothing done, if the forward pass cannot stop behind its layers.
+        """
+        if self.fused is None:
+            return None
+        rows, tokens = len(chunks), sum(chunk.stop - chunk.start for chunk in chunks)
+        shape = self._shape(rows, tokens) if tokens > rows else self._shape(rows)
+        shape = Shape(shape.rows, shape.tokens or shape.rows, drawn=False)
+        self._turn ^= 1
+        self._send_tables(shape.rows, chunks)
+        wanted = self._lay_out(shape, chunks)
+        x = self._step(shape)
+        assert x is not None
+        return self.fused.head(x[self._batch(shape).last_rows[:wanted]])
+
+    def capture(self, drawn: bool = True) -> None:
+        """Capture all graphs of steps that are `drawn` here, or by the host, the largest first, so that the others fit
+        into its memory. Before them some larger steps, which are none: whatever kernels there are, have been compiled.
+        """
+        over = range((max([0, *self.tokens]) // ALIGNED + 1) * ALIGNED, self.most + 1, ALIGNED)
+        rows = [*zip([0, *self.rows], self.rows, strict=False)]  # a step of so many has more than the bucket before
+        sizes = sorted({*self.tokens, *over[:1], *over[-1:]}, reverse=True)
+        shapes = [Shape(most, tokens, drawn) for tokens in sizes for few, most in reversed(rows) if few < tokens]
+        shapes += [Shape(n, None if drawn else n, drawn) for n in reversed(self.buckets)]
+        for shape in shapes if drawn or self.fused else ():
             self._turn ^= 1
-            self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
-            self._start([shape, shape])
+            if drawn:
+                self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
+            else:
+                self._lay_out(shape, [])
+            self._start([shape] * (2 if (shape.tokens or 0) <= self.largest else 1))
 
     def _start(self, steps: list[Shape]) -> None:
         """Take the steps of the window that was sent, on all ranks."""
         if self.ranks:
-            self.ranks.play([n or 0 for shape in steps for n in shape], partial(self.play, steps))
+            self.ranks.play([n or 0 for shape in steps for n in shape[:2]], partial(self.play, steps))
         else:
             self.play(steps)
 
@@ -187,7 +228,7 @@ class Decoder:
 
     def _send(self, window: Window, shape: Shape, params: Mapping[int, SamplingParams], before: Window | None) -> None:
         chunks, n, rows = window.chunks, len(window.chunks), shape.rows
-        host_orders, host_temperature, host_tables, host_flat = self._hosts[self._turn][:4]
+        host_orders, host_temperature = self._hosts[self._turn][:2]
         orders = host_orders.numpy()
         orders[n:rows] = 0, 0, 0, 0, 0, 0, -1  # idle
         if chunks:
@@ -199,80 +240,91 @@ class Decoder:
                 for (_, text, *_), at, count, draw in zip(chunks, window.stops, window.drawn, draws, strict=True)
             ]
             host_temperature.numpy()[:n] = [draw.temperature for draw in draws]
-        tables, written = host_tables.numpy(), self._written[self._turn]
-        for row, chunk in enumerate(chunks):
-            ids = chunk.sequence.table.block_ids
-            if written[row] != ids:
-                tables[row, : len(ids)] = written[row] = ids[:]
-        mirrored = [(self._orders, host_orders), (self._temperature, host_temperature), (self._tables, host_tables)]
-        for device, host in mirrored:
+        for device, host in ((self._orders, host_orders), (self._temperature, host_temperature)):
             device[:rows].copy_(host[:rows], non_blocking=True)
+        self._send_tables(rows, chunks)
         prompts = None
         if shape.tokens is not None:
-            first = [chunk._replace(stop=at) for chunk, at in zip(chunks, window.stops, strict=True)]
-            size = self._lay_out(host_flat.numpy(), shape, first)
-            self._flat[:size].copy_(host_flat[:size], non_blocking=True)
+            self._lay_out(shape, [chunk._replace(stop=at) for chunk, at in zip(chunks, window.stops, strict=True)])
             batch = self._batch(shape)
             prompts = batch.token_ids, batch.query_starts
         self._before.copy_(self._now)
         state = self._now, self._before, self._orders, self._tables
         begin(rows, self.cache.block_size, *state, self._inputs, prompts)
 
-    def _lay_out(self, flat: np.ndarray, shape: Shape, chunks: list[Chunk]) -> int:
-        """Write a step with prompts as `_batch` reads it, and return how many numbers that are."""
-        rows, tokens = shape.rows, shape.tokens or 0
+    def _send_tables(self, rows: int, chunks: list[Chunk]) -> None:
+        host, written = self._hosts[self._turn][2], self._written[self._turn]
+        tables = host.numpy()
+        for row, chunk in enumerate(chunks):
+            ids = chunk.sequence.table.block_ids
+            if written[row] != ids:
+                tables[row, : len(ids)] = written[row] = ids[:]
+        self._tables[:rows].copy_(host[:rows], non_blocking=True)
+
+    def _lay_out(self, shape: Shape, chunks: list[Chunk]) -> int:
+        """Send the tokens of a step as `_batch` reads them, and return how many rows of logits are wanted."""
         ids, positions, slots, starts = lay_out(chunks)
-        n, padding = len(chunks), [0] * (tokens - len(ids))
-        flat[: 3 * tokens] = [*ids, *padding, *positions, *padding, *slots, *([-1] * len(padding))]
-        flat[3 * tokens : 3 * tokens + rows] = 0
-        flat[3 * tokens : 3 * tokens + n] = [start - 1 for start in starts[1:]]
-        small = flat[3 * tokens + rows :].view(np.int32)
-        small[:rows] = 0
+        wanted = [1 if shape.drawn else chunk.num_rows for chunk in chunks]
+        last = [i for n, end in zip(wanted, starts[1:], strict=True) for i in range(end - n, end)]
+        n, width, host = len(chunks), shape.width, self._hosts[self._turn][3][: shape.size]
+        wide, small = host[: 4 * width].numpy().reshape(4, width), host[4 * width :].numpy().view(np.int32)
+        wide[:] = [[0], [0], [-1], [0]]
+        wide[:3, : len(ids)] = ids, positions, slots
+        wide[3, : len(last)] = last
+        small[:width] = 0
         small[:n] = [chunk.stop for chunk in chunks]
-        small[rows : 2 * rows + 1] = starts[-1]
-        small[rows : rows + n] = starts[:-1]
-        return shape.size
+        small[width:] = starts[-1]
+        small[width : width + n] = starts[:-1]
+        self._flat[: shape.size].copy_(host, non_blocking=True)
+        return len(last)
 
     def _batch(self, shape: Shape) -> Batch:
-        rows, tokens = shape
+        rows, tokens, drawn = shape
         if tokens is None:
             token_ids, positions, slots, seq_lens = (tensor[:rows] for tensor in self._inputs)
             starts, last = self._one_each[: rows + 1], self._ordinals[:rows]
         else:
-            token_ids, positions, slots = self._flat[: 3 * tokens].view(3, tokens)
-            last, small = self._flat[3 * tokens : 3 * tokens + rows], self._flat[3 * tokens + rows :].view(torch.int32)
-            seq_lens, starts = small[:rows], small[rows : 2 * rows + 1]
+            width = shape.width
+            wide = self._flat[: 4 * width].view(4, width)
+            (token_ids, positions, slots), last = wide[:3, :tokens], wide[3, : rows if drawn else tokens]
+            small = self._flat[4 * width : shape.size].view(torch.int32)
+            seq_lens, starts = small[:rows], small[width : width + rows + 1]
         return Batch(token_ids, positions, slots, self._tables[:rows], seq_lens, starts, last)
 
-    def _step(self, shape: Shape) -> None:
+    def _step(self, shape: Shape) -> Tensor | None:
         """A shape that comes again is worth a graph: what is compiled or allocated once has been so by then."""
-        if self.graphs is None or not (shape.tokens is None or shape.tokens in self.tokens):
-            self._compute(shape)
-        elif shape in self.graphs:
+        if self.graphs is None or (shape.tokens or 0) > self.largest:
+            return self._compute(shape)
+        if shape in self.graphs:
             self.graphs[shape].replay()
         elif not self._seen[shape]:
             self._seen[shape] += 1
-            self._compute(shape)
+            return self._compute(shape)
         else:
             graph = torch.cuda.CUDAGraph()
             pool = next(iter(self.graphs.values())).pool() if self.graphs else None
             # Not "global": NCCL's own thread may look after an earlier sum meanwhile.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                self._compute(shape)
+                if (x := self._compute(shape)) is not None:
+                    self._stream[: len(x)] = x  # graphs share memory, and this one's result is read behind it
             self.graphs[shape] = graph
             graph.replay()
+        return None if shape.drawn else self._stream[: shape.tokens]
 
-    def _compute(self, shape: Shape) -> None:
+    def _compute(self, shape: Shape) -> Tensor | None:
         rows = shape.rows
         with torch.inference_mode():
             batch = self._batch(shape)
             if self.ranks:
                 self.ranks.share(self._decode if shape.tokens is None else self._flat[: shape.size])
+            if self.fused and not shape.drawn:
+                return self.fused.layered(batch, self.cache, self.attend)
             logits = self.forward(batch, self.cache, self.attend)
             if self.ranks and self.ranks.rank:
-                return  # rank 0 draws, for all
+                return None  # rank 0 draws, for all
             at = batch.positions if shape.tokens is None else batch.positions[batch.last_rows]
             u = triton_uniform(self._orders[:rows, SEED].contiguous(), at + 1)
             drawn = triton_choose(logits, self._temperature[:rows], u)
             state = self._now, self._orders, self._tables
             advance(rows, self.cache.block_size, *state, self._inputs, self._ends, self._history, drawn)
+            return None

@@ -19,14 +19,18 @@ from test_engine import assert_idle, engine, prompts_of
 from pagedlab import SamplingParams
 from pagedlab.accelerate import STEPS_AHEAD, windows_for
 from pagedlab.accelerate.fused import Fused
-from pagedlab.accelerate.graphs import BUCKETS, Decoder
-from pagedlab.batch import build_batch
+from pagedlab.accelerate.graphs import BUCKETS, TOKENS, Decoder
+from pagedlab.batch import Batch, build_batch
 from pagedlab.blocks import BlockTable
+from pagedlab.model import Pages
 from pagedlab.sampling import sample
 from pagedlab.scheduler import Chunk, Request, Sequence
+from pagedlab.speculative import Draft
 
 if TYPE_CHECKING:
     from pagedlab import LLM, Completion
+    from pagedlab.attention import PagedAttention
+    from pagedlab.kv_cache import KVCache
     from pagedlab.model import Model
 
 LENGTHS = [1, 3, 15, 16, 17, 31, 33, 48, 64]
@@ -140,10 +144,31 @@ def test_end_of_text_ends_a_row(tiny: Model, monkeypatch: pytest.MonkeyPatch) ->
 # The engine, running ahead ------------------------------------------------------------------------------------------
 
 
-def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
-    """An engine that decodes in windows, as on a GPU, but launch by launch."""
+class Halves(Fused):
+    """The stock modules in two halves, like fused ones. In Triton's interpreter those take seconds a step."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
+        ids, positions = batch.token_ids[None], batch.positions[None]
+        with torch.inference_mode():
+            pages = Pages(cache, batch, attend)
+            out = self.module.model(input_ids=ids, position_ids=positions, use_cache=False, pages=pages)
+            return out.last_hidden_state[0]
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return self.module.lm_head(x)
+
+
+def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, halves: bool = True, **options: Any) -> LLM:
+    """An engine that decodes in windows, as on a GPU, but launch by launch; the host draws behind the layers, or runs
+    its steps as they are."""
     llm = engine(model, num_blocks, block_size, **options)
+    llm.forward = Halves(model.module).forward if halves else model.forward
     llm.windows = windows_for(llm, llm.forward, graphs=False)
+    assert bool(llm.windows.decoder.fused) == halves
     return llm
 
 
@@ -171,6 +196,7 @@ MIXED = [
         (30, {"block_size": 4, "preemption": "swap"}),
         (256, {"prefix_caching": False, "max_sequences": 4}),
         (256, {"max_batch_tokens": 9}),
+        (256, {"halves": False}),
     ],
 )
 def test_windows_give_the_same_texts(tiny: Model, num_blocks: int, options: dict[str, Any]) -> None:
@@ -264,6 +290,92 @@ def test_a_window_that_fails_is_taken_back(tiny: Model, at: int, monkeypatch: py
     assert_idle(llm)
 
 
+# Drafts -----------------------------------------------------------------------------------------------------------
+
+
+class Recalls:
+    """Drafts what comes next, from `texts` by prompt, but for some tokens, which are wrong."""
+
+    def __init__(self, k: int, texts: dict[tuple[int, ...], list[int]], wrong: float, rng: random.Random) -> None:
+        self.k, self.texts, self.wrong, self.rng = k, texts, wrong, rng
+
+    def attach(self, llm: Any, block_size: int) -> int:
+        return 0
+
+    def propose(self, asks: Any) -> list[Draft]:
+        drafts = []
+        for ask in asks:
+            prompt = tuple(ask.text.token_ids[: ask.text.num_prompt_tokens])
+            right = self.texts[prompt][ask.text.num_outputs :][: ask.limit]
+            drafts.append(Draft([t ^ (self.rng.random() < self.wrong) for t in right]))
+        return drafts
+
+
+@pytest.mark.parametrize("texts", [1, 3, 5])
+def test_drafts_at_and_beside_every_buckets_edge(tiny: Model, texts: int, seed: int) -> None:
+    """Steps of so many texts with 15, 16, 17, 63, 64, 65, 127 ... tokens; the texts are those of `generate`."""
+    new = 40
+    prompts = prompts_of(tiny, [9, 4, 17, 1, 30][:texts])
+    params = SamplingParams(max_tokens=new, ignore_eos=True)
+    expected = [c.outputs[0].token_ids for c in engine(tiny).generate(prompts, params)]
+    known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
+    sizes = set[int]()
+    for edge in TOKENS[:3]:
+        for tokens in (edge - 1, edge, edge + 1):
+            drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed))
+            if not 0 < drafter.k < new - 1:
+                continue
+            llm = ahead_engine(tiny, speculative=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
+            llm.on_step(lambda llm=llm: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
+            assert [c.outputs[0].token_ids for c in llm.generate(prompts, params)] == expected, tokens
+            assert llm.stats.accepted_tokens > 0
+            assert_idle(llm)
+    if texts == 1:
+        assert {15, 16, 17} <= sizes
+
+
+def test_drafts_with_arrivals_few_blocks_and_failures(tiny: Model, seed: int) -> None:
+    """Drafts, some wrong, while others come, leave and give way, and now and then the layers fail: nothing is lost."""
+    rng = random.Random(seed)
+    count = 10
+    starts = prompts_of(tiny, [rng.randint(1, 30) for _ in range(count)])
+    prompts = [[*prompt, 100 + i] for i, prompt in enumerate(starts)]  # no two alike
+    kinds = [{}, {}, {"logprobs": 1}, {"top_k": 1, "temperature": 1.0}]
+    params = [SamplingParams(max_tokens=rng.randint(1, 24), ignore_eos=True, **rng.choice(kinds)) for _ in prompts]
+    expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
+    known = {tuple(p): ids for p, [(ids, _)] in zip(prompts, expected, strict=True)}
+    drafter = Recalls(rng.randint(1, 9), known, 0.2, rng)
+    llm = ahead_engine(
+        tiny, rng.choice([14, 20, 200]), 8, speculative=drafter, preemption=rng.choice(["recompute", "swap"])
+    )
+    assert llm.windows is not None
+    assert llm.windows.decoder.fused is not None
+    layered = llm.windows.decoder.fused.layered
+
+    def failing(*args: Any) -> torch.Tensor:
+        if rng.random() < 0.1:
+            raise RuntimeError("planted")
+        return layered(*args)
+
+    llm.windows.decoder.fused.layered = failing  # type: ignore[method-assign]
+    todo, ids, done, failures = list(range(count)), {}, {}, 0
+    while todo or llm.num_unfinished:
+        if todo and (rng.random() < 0.4 or not llm.num_unfinished):
+            i = todo.pop(0)
+            ids[llm.add(prompts[i], params[i])] = i
+        try:
+            done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
+        except RuntimeError:
+            failures += 1
+            for text in llm.sequences():
+                assert text.num_draft == 0
+                assert text.table.num_tokens < len(text.token_ids)
+        llm.pool.check()  # type: ignore[attr-defined]
+    print(f"{failures} failures, {llm.stats}")
+    assert [texts_of([done[i]])[0] for i in range(count)] == expected
+    assert_idle(llm)
+
+
 # Fused layers -----------------------------------------------------------------------------------------------------
 
 
@@ -338,7 +450,12 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(
     params = [SamplingParams(max_tokens=rng.randint(1, 20), **rng.choice(kinds)) for _ in range(count)]  # type: ignore[arg-type]
     expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
     llm = ahead_engine(
-        tiny, rng.choice([14, 20, 200]), 8, preemption=preemption, max_prompt_tokens=rng.choice([5, 24, None])
+        tiny,
+        rng.choice([14, 20, 200]),
+        8,
+        rng.random() < 0.7,
+        preemption=preemption,
+        max_prompt_tokens=rng.choice([5, 24, None]),
     )
     assert llm.windows is not None
     llm.windows.steps = rng.choice([1, 2, 5])

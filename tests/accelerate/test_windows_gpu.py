@@ -5,12 +5,18 @@ python -m pytest tests/accelerate/test_windows_gpu.py
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+pytest.importorskip("triton")
+
+from test_windows import Recalls
+
 from pagedlab import LLM, SamplingParams
+from pagedlab.accelerate.graphs import TOKENS
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -84,6 +90,41 @@ def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
                 got.append([done[i].outputs[0].token_ids for i in ids])
                 assert llm.pool.num_used == 0
             assert got[0] == got[1], tokens
+
+
+@pytest.mark.parametrize("texts", [1, 3, 9])
+def test_drafts_in_graphs_at_every_bucket_edge(model: Model, texts: int) -> None:
+    """Some drafted tokens are wrong; the texts are those of eager steps without drafts."""
+    new, prompts = 40, PROMPTS[10 : 10 + texts]
+    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
+    params = SamplingParams(max_tokens=new, ignore_eos=True)
+    expected = [c.outputs[0].token_ids for c in eager.generate(prompts, params)]
+    known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
+    for edge in TOKENS[:5]:
+        for tokens in (edge - 1, edge, edge + 1):
+            drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(tokens))
+            if not 0 < drafter.k < new - 1:
+                continue
+            llm = LLM(model, num_blocks=256, max_sequences=texts, verbose=False, speculative=drafter)
+            llm.cache.keys.fill_(torch.nan)
+            llm.cache.values.fill_(torch.nan)
+            for _ in range(3):  # eager, captured, replayed
+                assert [c.outputs[0].token_ids for c in llm.generate(prompts, params)] == expected, tokens
+            assert llm.windows is not None
+            assert any(not shape.drawn for shape in llm.windows.decoder.graphs or ())
+            assert llm.stats.accepted_tokens > 0
+
+
+def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model: Model) -> None:
+    params = [SamplingParams(max_tokens=3 + i % 5, top_k=1 + i % 3, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
+    eager, graphs = engine(model, cuda_graphs=False, fused=False, attention_backend="torch"), engine(model)
+    expected = [c.outputs[0].token_ids for c in eager.generate(PROMPTS, params)]
+    assert graphs.windows is not None
+    edges = {n for bucket in (*graphs.windows.decoder.buckets[:7], 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
+    for n in sorted(edges - {0}):
+        for _ in range(3):
+            assert [c.outputs[0].token_ids for c in graphs.generate(PROMPTS[:n], params[:n])] == expected[:n], n
+    assert not any(shape.drawn for shape in graphs.windows.decoder.graphs or ())
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
