@@ -6,7 +6,7 @@
 A text's blocks and positions are known before its tokens are, so a window needs nothing of the one before but what the
 device has itself: to the scheduler, tokens under way are tokens (`Sequence.num_ahead`). A window is one step of
 anything, prompts too, and decode steps behind it, as few as keep the device busy while the host works, since who comes
-waits for all of them.
+waits for all of them. Where nobody reads before the end they may be twice as many: the host's work is by the window.
 
 What the host cannot foresee is where a text ends. It learns so a window later: until then the text's slots stay unused,
 and tokens behind its end are not taken up.
@@ -23,13 +23,16 @@ from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler
 
 
+READ_AHEAD = 8  # decode steps in a window of texts that somebody reads as they come
+
+
 class Windows:
-    """Windows of up to `steps` steps for the texts of one scheduler."""
+    """Windows of up to `steps` steps for the texts of one scheduler, READ_AHEAD if any is read before its end."""
 
     def __init__(self, decoder: Decoder, scheduler: Scheduler, steps: int) -> None:
         self.decoder, self.scheduler, self.most = decoder, scheduler, steps
         self.at_once = 2  # windows: the one on the device, and the next
-        self.steps = steps  # of the next window
+        self.steps = self._limit = steps  # of the next window, and at most
         self._launched: list[tuple[Schedule, Window]] = []
         self._since = 0.0  # when the latest window was collected
 
@@ -49,6 +52,8 @@ class Windows:
 
     def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
         """Launch the plan's step, and further ones behind it where no prompt is due."""
+        self._limit = self.most if all(c.request.read_at_end for c in plan.chunks) else min(READ_AHEAD, self.most)
+        self.steps = min(self.steps, self._limit)
         if self.steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, self.steps - 1) or []}
             plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
@@ -90,7 +95,7 @@ class Windows:
     def _balance(self, worked: float, waited: float) -> None:
         """Longer windows if the host hardly waits for the device, shorter ones if it waits for most of the time."""
         if waited < worked / 4:
-            self.steps = min(self.steps + 1, self.most)
+            self.steps = min(self.steps + 1, self._limit)
         elif waited > worked:
             self.steps = max(self.steps - 1, 1)
 
