@@ -1,13 +1,10 @@
 """Checks of notebook 08: the bytes of paged chats, attention over one sequence's blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import Wrong, agree, compared, exercise, first_wrong, normal, say, shape, trying
-from pagedlab.checks.kernel import paged
 
 
 @compared(
@@ -22,10 +19,12 @@ def paged_bytes(lengths: list[int], block_size: int, bytes_per_token: int) -> in
 @exercise
 def attend_one(answer: Callable[..., Any]) -> str:
     """Causal attention of a sequence's last n queries over its blocks, unused slots full of NaN."""
-    from pagedlab.attention.reference import concat_attention
+    from pagedlab.attention.reference import concat_attention  # not before: they take torch
+    from pagedlab.lessons.puzzles import pages_of
 
     for size, length, n in [(4, 1, 1), (4, 4, 1), (4, 5, 1), (4, 6, 6), (4, 6, 3), (2, 9, 4), (8, 30, 30)]:
-        k, v, tables = paged([length], size=size)
+        *caches, tables = pages_of([length], size, 1, 4)
+        k, v = (cache.double() for cache in caches)
         q, block_ids = normal(1)(n, 4), tables[0].tolist()
         expected = concat_attention(q[:, None], k, v, block_ids, length, 0.5)[:, 0]
         with trying(setup=f"block_size {size}, block_ids {block_ids}, length {length}, the last {n} queries"):

@@ -3,14 +3,12 @@
 checks, words = record_drafts(llm, prompt, params)  ->  draw_drafts(checks, words, "3 drafted", size)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, WRONG, box, label, legend, linked, plain, svg
+from pagedlab.lessons.drawing import BOLD, INK, LINE, SOFT, WRONG, box, label, legend, linked, plain, svg
 from pagedlab.sampling import SamplingParams
 
 OURS = sequence_color(0)

@@ -5,14 +5,12 @@
 Nothing is made up: the scheduler, the prefix cache and the model of `llm` are watched while they work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from pagedlab.lessons import pictures as draw
+from pagedlab.lessons import drawing as draw
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
 from pagedlab.sampling import SamplingParams, probabilities
 

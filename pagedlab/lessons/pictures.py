@@ -1,124 +1,35 @@
-"""The pictures that open notebooks: SVG as text, which `widgets.explore` shows and draws again.
+"""The pictures that open notebooks, drawn with drawing.py; those of 08 and 09 stand in races.py."""
 
-Elements that share a word of `data-link` light together; `data-say` is what the line below says of one.
-"""
-
-from __future__ import annotations
-
-import html
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from textwrap import wrap
-from typing import Any
 
 from pagedlab.blocks import BlockTable, OutOfBlocks
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.drawing import (
+    BOLD,
+    CARD,
+    INK,
+    LINE,
+    SOFT,
+    WRONG,
+    block_of_words,
+    box,
+    label,
+    legend,
+    linked,
+    plain,
+    stripes,
+    svg,
+    wide,
+    words,
+)
 from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
-
-INK, SOFT, LINE, CARD = (f"var(--{name})" for name in ("ink", "soft", "line", "card"))
-WRONG, BAD, BOLD = sequence_color(5), "var(--bad)", "font-weight:700"
-
-# What all are drawn with ---------------------------------------------------------------------------------------
-
-
-def svg(width: int, height: float, parts: Iterable[str]) -> str:
-    """The drawing, as wide as there is room and never wider than `width` pixels."""
-    size = f'viewBox="-2 0 {width + 4} {height:.0f}" width="100%" style="max-width:{width}px" role="img"'
-    return f"<svg {size}>{''.join(parts)}</svg>"
-
-
-def box(
-    x: float, y: float, w: float, h: float, color: str = "none", share: float = 1, edge: str = "none", look: str = ""
-) -> str:
-    """A rectangle in a share of a colour. Attributes rather than a style: what is pointed at gets another edge."""
-    kind = f'rx="3" fill="{color}" fill-opacity="{share}" stroke="{edge}" {look}'
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" {kind}/>'
-
-
-def label(x: float, y: float, text: str, size: float = 12, color: str = INK, within: float = 0, look: str = "") -> str:
-    """Text on the line `y`; if it would be wider than `within` it is squeezed into that."""
-    squeeze = f' textLength="{within:.0f}" lengthAdjust="spacingAndGlyphs"' if 0 < within < wide(text, size) else ""
-    kind = f'fill="{color}" font-size="{size}" style="font-family:monospace;{look}"{squeeze}'
-    return f'<text x="{x:.1f}" y="{y:.1f}" xml:space="preserve" {kind}>{html.escape(text)}</text>'
-
-
-def words(x: float, y: float, texts: Sequence[str], within: float, marked: Collection[int] = ()) -> list[str]:
-    """Words in a row, squeezed into `within`; those with these numbers are marked."""
-    scale, drawn = min(1.0, within / (sum(wide(text, 12) + 6 for text in texts) or 1)), []
-    for i, text in enumerate(texts):
-        look = f"{BOLD};text-decoration:underline 2px {WRONG}" if i in marked else ""
-        drawn.append(label(x, y, text, 12, INK, scale * wide(text, 12), look))
-        x += scale * (wide(text, 12) + 6)
-    return drawn
-
-
-def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str:
-    """Parts that light together with all that share a word of `link`. goes: "name=value", what a click sets."""
-    goes = f'data-set="{html.escape(goes)}" ' if goes else ""
-    shared = html.escape(" ".join(map(str, link)))
-    return f'<g {goes}data-link="{shared}" data-say="{html.escape(say)}">{"".join(parts)}</g>'
-
-
-def legend(x: float, y: float, looks: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """What each look of a box stands for, side by side."""
-    parts = []
-    for text, look in looks.items():
-        parts += [box(x, y, 20, 14, *look), label(x + 26, y + 11.5, text, 12, SOFT)]
-        x += 50 + wide(text, 12)
-    return parts
-
-
-def stripes(name: str, color: str, turn: int = 45, share: float = 0, lines: str = "") -> str:
-    """A pattern to fill with as url(#name): stripes in the colour, or that of `lines`, on a share of the colour."""
-    kind = f'width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})"'
-    drawn = f'<path d="M0 0V7" stroke="{lines or color}" stroke-width="3"/>'
-    return f'<defs><pattern id="{name}" {kind}>{box(0, 0, 7, 7, color, share)}{drawn}</pattern></defs>'
-
-
-def block_of_words(
-    x: float, y: float, w: float, h: float, number: int, texts: Sequence[str], color: str, say: str, *marked: int
-) -> str:
-    """A block of a table, with its id and the words in it; those with the numbers `marked` are marked."""
-    middle = y + h / 2 + 5
-    drawn = [box(x, y, w, h, color, 0.22, color), label(x + 7, middle, str(number), 12, look=BOLD)]
-    return linked([f"b{number}"], say, *drawn, *words(x + 29, middle, texts, w - 37, marked))
-
-
-Owner = tuple[str, str, str, float]  # of a block: what it is linked with and says, its colour, how full it is
-
-
-def memory(x: float, y: float, width: float, many: int, owners: Mapping[int, Owner], row: int = 32) -> list[str]:
-    """A pool's blocks, `row` beside each other, 22 pixels a row: in the colour of who has one, as full as it is."""
-    parts, each = list[str](), width / min(many, row)
-    for block in range(many):
-        link, say, color, full = owners.get(block, (f"b{block}", f"block {block}: free", "none", 0))
-        left, top = x + each * (block % row), y + 22 * (block // row)
-        drawn = [
-            box(left, top, each - 3, 19, "var(--well)", 1, LINE),
-            box(left, top, (each - 3) * full, 19, color, 0.7),
-        ]
-        drawn.append(label(left + 4, top + 13.5, str(block), 11, INK if full else SOFT, look=BOLD * bool(full)))
-        parts.append(linked([link], say, *drawn))
-    return parts
-
-
-def wide(text: str, size: float) -> float:
-    return 0.602 * size * len(text)
-
-
-def runs(block_ids: Iterable[int | None]) -> str:
-    """Block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
-    ids = (block_id for block_id in block_ids if block_id is not None)
-    parts = [[b for _, b in run] for _, run in groupby(enumerate(ids), lambda place: place[1] - place[0])]
-    return ", ".join(f"{part[0]}-{part[-1]}" if part[2:] else ", ".join(map(str, part)) for part in parts)
-
-
-def plain(token: str) -> str:
-    """A token as it can be printed, without the blank that most begin with."""
-    return token.replace("\n", "↵").strip() or "␣"
-
+from pagedlab.lessons.races import race as race
+from pagedlab.lessons.races import rectangle as rectangle
+from pagedlab.lessons.races import steps_of as steps_of
 
 # 03: two stories -----------------------------------------------------------------------------------------------
 
@@ -423,127 +334,3 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
             parts += cell(slot, y + 37, slot, "", color, 0.25, 60)
     parts += legend(420, y + 1, {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)})
     return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)
-
-
-# 09: a race -----------------------------------------------------------------------------------------------------
-
-Moment = dict[str, dict[str, Any]]  # the texts after a step, as `widgets.recording.Replay` has them
-
-
-def steps_of(run: Sequence[Moment]) -> dict[str, tuple[int, int]]:
-    """Of each text that came before the first step, in which steps it wrote its first word and its last one."""
-
-    def first(name: str, right: Callable[[dict[str, Any]], bool]) -> int:
-        return next(step for step, texts in enumerate(run) if right(texts[name]))
-
-    return {
-        name: (
-            first(name, lambda text: len(text["words"]) > text["prompt"]),
-            first(name, lambda text: text["state"] not in ("waiting", "running")),
-        )
-        for name in run[0]
-    }
-
-
-def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int, size: int) -> str:
-    """The same texts after `step` in two runs, on one scale of steps: who waits, who writes what, in which blocks.
-
-    The race is over when the last run has one text left; what is still to come is drawn pale then.
-    """
-    known = {title: steps_of(run) for title, run in runs.items()}
-    ends = {title: max(end for _, end in steps.values()) for title, steps in known.items()}
-    over = step >= sorted(end for _, end in [*known.values()][-1].values())[-2]
-    pitch, y, parts, done = 560 / max(ends.values()), 56.0, list[str](), list[str]()
-    for title, run in runs.items():
-        now, steps = run[min(step, len(run) - 1)], known[title]
-        there, high = sum(end <= step for _, end in steps.values()), 14 * len(steps)
-        waiting = sum(start > step for start, _ in steps.values())
-        empty = places - sum(start <= step <= end for start, end in steps.values())
-        done.append(f"{title.split(':')[0].lower()} {there} of {len(steps)}")
-        said, color = f"waiting {waiting}, places empty {empty} of {places}", BAD if step and waiting and empty else INK
-        parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, color, look=BOLD)]
-        x = 40 + pitch * step
-        parts.append(f'<path d="M{x:.1f} {y + 5:.0f}V{y + high + 36:.0f}" stroke="{INK}" stroke-dasharray="3 3"/>')
-        owners = dict[int, Owner]()
-        for row, (name, (start, end)) in enumerate(steps.items()):
-            top, color, text = y + 7 + 14 * row, sequence_color(row and 1 + (row - 1) % 6), now[name]
-            drawn = [label(0, top + 10, name, 11, SOFT)]
-            for first, last, look in ((0, start - 1, "var(--well)"), (start - 1, end, color)):
-                for a, b, share in ((first, min(last, step), 0.75), (max(first, step), last, 0.18 * over)):
-                    if a < b and share:
-                        edge = LINE if look != color and share > 0.5 else "none"
-                        drawn.append(box(40 + pitch * a, top, pitch * (b - a) - 1, 11.5, look, share, edge))
-            if pitch * min(start - 1, step) > 40:
-                drawn.append(label(46, top + 9.5, "waits", 10.5, SOFT))
-            asked = "".join(text["words"][: text["prompt"]]).split()[-1]
-            wrote = "".join(text["words"][text["prompt"] :]).replace("\n", " ")
-            shown = f"… {asked}{wrote}" if len(wrote) < 56 else f"… {wrote[-60:].split(' ', 1)[-1]}"
-            drawn.append(label(632, top + 10, shown if wrote else "", 11.5, INK, 448))
-            say = f"{name} waits {start - 1} steps and writes {end - start + 1}: its answer is there after step {end}"
-            parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
-            for place, block in enumerate(text["blocks"]):
-                held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
-                say = f"block {block}, {name}: {''.join(held)!r}"
-                owners[block] = f"{title[0]}-{name}", say, color, len(held) / size
-        top = y + high + 13
-        parts += [label(0, top + 13, "blocks", 11, SOFT, 36), *memory(40, top, 560, blocks, owners)]
-        parts.append(label(632, top + 13, f"{len(owners)} of {blocks} blocks hold something", 12, SOFT))
-        y = top + 42
-    axis = y - 9
-    parts += [label(40 + pitch * n - 8, axis, str(n), 11, SOFT) for n in range(0, max(ends.values()) + 1, 10)]
-    parts.append(label(0, axis, "step", 11, SOFT))
-    whole = " and ".join(f"{end} steps {title.split(':')[0].lower()}" for title, end in ends.items())
-    said = f"After {step} steps, answers written to their end: {', '.join(done)}."
-    more = f"Until everybody has an answer: {whole}." + (" Pale is what is still to come." if over else "")
-    parts += [label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
-    return svg(1080, axis + 6, parts)
-
-
-# 08: a rectangle and blocks ------------------------------------------------------------------------------------
-
-
-def rectangle(run: Sequence[Moment], step: int, questions: Sequence[str], size: int, token_bytes: float) -> str:
-    """Chats after `step`, on one scale: as the rows of an ordinary cache, padded on the left, and in their blocks."""
-    ends, prompt = {name: end for name, (_, end) in steps_of(run).items()}, {n: t["prompt"] for n, t in run[0].items()}
-    longest = max(prompt.values())
-    columns, unit, now, parts = longest + step - 1, 500 / (longest + max(ends.values()) - 1), run[step], list[str]()
-    needed = pieces = 0
-    for row, (name, text) in enumerate(now.items()):
-        y, color, over = 112.0 + 40 * row, sequence_color(row), ends[name] <= step
-        held = prompt[name] + min(step, ends[name]) - 1  # what was written last is not stored yet
-        left, stored = longest - prompt[name], text["tokens"]
-        needed, pieces = needed + stored, pieces + len(text["blocks"])
-        first, *_, end = questions[row].split(". ") * 2
-        asked = questions[row] if len(questions[row]) < 70 else f"{first}. … {end}"
-        drawn = [box(0, y - 12, 540, 36, CARD, 0), label(0, y, asked, 12, INK, 500)]  # the whole line can be pointed at
-        drawn += [box(0, y + 6, columns * unit, 17, "url(#pl-pad)", 1, LINE)]
-        drawn.append(box(left * unit, y + 6, held * unit, 17, CARD))
-        drawn.append(box(left * unit, y + 6, held * unit, 17, color, 0.2 if over else 0.75))
-        say = f"{asked} A row of {columns} places, {columns - held} of them padding"
-        parts.append(linked([name], say + ("; the chat has ended, the row stays." if over else "."), *drawn))
-        wrote = "".join(text["words"][prompt[name] :]).replace("\n", " ").strip()
-        shown = wrote if len(wrote) < 70 else f"… {wrote[-68:].split(' ', 1)[-1]}"
-        drawn = [box(560, y - 12, 520, 36, CARD, 0), label(570, y, shown, 12, SOFT if over else INK, 500)]
-        for place, block in enumerate(text["blocks"]):
-            x, full = 570 + place * size * unit, min(size, stored - place * size)
-            drawn.append(box(x, y + 6, size * unit - 2, 17, CARD, 1, color))
-            drawn.append(box(x, y + 6, full * unit - 2, 17, color, 0.75))
-            drawn.append(label(x + 4, y + 18.5, str(block), 11, look=BOLD))
-        if over:
-            drawn.append(label(570, y + 19, f"ended with step {ends[name]}; its blocks are free", 11.5, SOFT))
-        say = f"{asked} {len(text['blocks'])} blocks of {size} for {stored} tokens."
-        parts.append(linked([name], say, *drawn))
-
-    def told(places: int) -> str:
-        return f"{places * token_bytes / 1024:,.0f} KiB"
-
-    places, most = columns * len(now), max(sum(len(t["blocks"]) for t in texts.values()) for texts in run[: step + 1])
-    said = f"Step {step}: the rectangle takes {told(places)}, the blocks take {told(pieces * size)}."
-    more = f"{len(now)} rows x {columns} columns; {1 - needed / places:.0%} is padding or of chats that ended"
-    less = f"{pieces} blocks of {size}; {1 - needed / (pieces * size):.0%} empty. At their peak {told(most * size)}"
-    parts += [label(0, 15, said, 15, look=BOLD), label(0, 42, "An ordinary cache: one rectangle", 13, look=BOLD)]
-    parts += [label(570, 42, "The same chats in blocks", 13, look=BOLD), label(0, 61, more, 12, INK, 540)]
-    parts.append(label(570, 61, less, 12, INK, 510))
-    looks = {"holds a token": (sequence_color(0), 0.75, LINE), "padding": ("url(#pl-pad)", 1, LINE)}
-    parts += legend(0, 71, looks | {"of a chat that has ended": (sequence_color(0), 0.2, LINE)})
-    return svg(1080, 104 + 40 * len(now), [stripes("pl-pad", NEUTRAL), *parts])

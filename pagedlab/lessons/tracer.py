@@ -6,19 +6,17 @@ trace_own       the same, for a kernel of the reader's
 interpreted     call a function where Triton is interpreted: here, or in a process of its own where it compiles
 """
 
-from __future__ import annotations
-
 import os
-import pickle
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
+from multiprocessing import get_context
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -188,21 +186,10 @@ def interpreted(place: str, *args: Any) -> Any:
     """Call "module:function" with Triton interpreted: here, or where it compiles here in a process of its own."""
     if INTERPRETED:
         return _called(place, *args)
-    task = pickle.dumps((place, _packed(dict(enumerate(args)))))  # between these two processes only
-    child = [sys.executable, "-c", "from pagedlab.lessons.tracer import answer; answer()"]
-    done = subprocess.run(child, input=task, stdout=subprocess.PIPE, env=os.environ | {"TRITON_INTERPRET": "1"})
-    done.check_returncode()
-    return pickle.loads(done.stdout)  # noqa: S301 - our own child's answer
+    with patch.dict(os.environ, TRITON_INTERPRET="1"), ProcessPoolExecutor(1, get_context("spawn")) as child:
+        return child.submit(_called, place, *map(_packed, args)).result()
 
 
 def _called(place: str, *args: Any) -> Any:
     module, _, function = place.partition(":")
-    return getattr(import_module(module), function)(*args)
-
-
-def answer() -> None:
-    """What the other process runs: a task comes in, its result goes out, and what is printed goes nowhere else."""
-    place, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
-    out, sys.stdout = sys.stdout, sys.stderr
-    pickle.dump(_called(place, *_unpacked(args).values()), out.buffer)
-    out.flush()
+    return getattr(import_module(module), function)(*map(_unpacked, args))

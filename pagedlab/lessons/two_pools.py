@@ -3,14 +3,12 @@
 frames = record_pools(llm, prompts, params)  ->  draw_pools(frames, step, size, heads)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.pictures import BOLD, INK, LINE, SOFT, block_of_words, box, label, linked, plain, svg
+from pagedlab.lessons.drawing import BOLD, INK, LINE, SOFT, block_of_words, box, label, linked, plain, svg
 from pagedlab.sampling import SamplingParams
 
 LAYER = 2  # whose keys are shown

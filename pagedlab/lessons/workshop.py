@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.pictures import BOLD, CARD, INK, LINE, SOFT, box, label, linked, svg
+from pagedlab.lessons.drawing import BOLD, CARD, INK, LINE, SOFT, box, label, linked, svg
 from pagedlab.shipped import benchmark, results
 
 if TYPE_CHECKING:

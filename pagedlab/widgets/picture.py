@@ -1,7 +1,5 @@
 """The widgets without a page: a PNG and a text, for notebooks that are read and not run."""
 
-from __future__ import annotations
-
 import io
 import re
 from base64 import b64encode
@@ -12,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from pagedlab.lessons.colors import NEUTRAL
-from pagedlab.lessons.pictures import runs
+from pagedlab.lessons.drawing import runs
 
 SCALE = 2  # pixels of the PNG to one of the page
 MAX_ROWS = 12  # block tables drawn

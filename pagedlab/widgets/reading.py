@@ -4,8 +4,6 @@ The widget shows the state of objects that may be a reader's first draft: a coun
 `None`. Nothing in here raises because of them; what cannot be shown becomes a sentence in `problems`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +15,7 @@ from pagedlab.arguments import whole
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import explain
 from pagedlab.lessons.colors import sequence_look
-from pagedlab.lessons.pictures import runs
+from pagedlab.lessons.drawing import runs
 
 
 class TableReading(NamedTuple):

@@ -1,14 +1,12 @@
 """The timeline of an engine: a row a request, a column a step, and what everybody does in the step pointed at."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.pictures import BOLD, CARD, INK, SOFT, Owner, box, label, legend, linked, memory, stripes, svg
+from pagedlab.lessons.drawing import BOLD, CARD, INK, SOFT, Owner, box, label, legend, linked, memory, stripes, svg
 from pagedlab.lessons.timeline import KINDS, Recording, Row
 from pagedlab.widgets.explore import Explorer
 from pagedlab.widgets.picture import Picture

@@ -16,7 +16,7 @@ from PIL import Image
 
 from pagedlab import BlockPool, BlockTable
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.pictures import runs
+from pagedlab.lessons.drawing import runs
 from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget
 
 
