@@ -3,8 +3,6 @@
 python -m pagedlab --download [hub id] fetches a model first, Qwen2.5-0.5B-Instruct if none is named.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -4,8 +4,6 @@ Each function returns the value in Python's own type, or raises `ValueError`: on
 what would do, and what came.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import sys

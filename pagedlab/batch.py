@@ -1,7 +1,5 @@
 """One step's work as flat tensors: a batch is a list of tokens with a few small arrays beside it, not a rectangle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 

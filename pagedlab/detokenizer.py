@@ -1,7 +1,5 @@
 """Text from tokens, one token at a time: no half characters, and nothing shown that a stop string may take back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tokenizers.decoders import DecodeStream

@@ -4,8 +4,6 @@ A token's slot is its block times the block size plus its offset, so a layer's c
 num_kv_heads, head_dim] is indexed by slots directly. Which block belongs to whom is not known here: see blocks.py.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

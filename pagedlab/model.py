@@ -5,8 +5,6 @@ the keyword arguments of the forward call; ours takes `pages` from there, stores
 slot, and attends through the block tables. All tokens of all requests travel as one row of length T.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import os

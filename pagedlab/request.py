@@ -1,7 +1,5 @@
 """What the scheduler deals in: a request, the texts that answer it, and how many tokens each should compute next."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Checks of notebooks 00, 02 and 03: positions and slots, the block pool, the block table, copy-on-write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """Checks of notebook 01: the last block's waste, the block size that keeps it small, holes that are no use."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 The two naive caches that the notebook runs stand here too. Use neither: both serve foreign keys and values.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

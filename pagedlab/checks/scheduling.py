@@ -3,8 +3,6 @@
 `ToyEngine` runs a scheduler without a model, and `FirstThatFits` is the scheduler that starves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, product

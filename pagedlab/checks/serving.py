@@ -1,7 +1,5 @@
 """Checks of notebook 13: the loop that owns the engine, the salt that closes the side channel, ten classes of vLLM."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable
 from functools import partialmethod

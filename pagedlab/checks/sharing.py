@@ -1,7 +1,5 @@
 """Checks of notebook 04: reordering beams by numbers alone, blocks of beams, prefill that samples save."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

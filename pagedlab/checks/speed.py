@@ -1,7 +1,5 @@
 """Checks of notebook 10: the floor of a decode step, what a change to it would gain, and rows computed in vain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pagedlab.checks import compared

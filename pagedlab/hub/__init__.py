@@ -1,7 +1,5 @@
 """Fetching a checkpoint from the Hugging Face hub: `pagedlab.model.download` is the way in."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

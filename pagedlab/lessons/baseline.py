@@ -1,7 +1,5 @@
 """The same texts from transformers' own `generate` and its ordinary cache: what the engine is compared with."""
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 

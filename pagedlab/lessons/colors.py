@@ -4,8 +4,6 @@ The eight colours that Okabe and Ito chose to stay apart under every common colo
 which is lost on a dark theme. Colour is never the only sign: `HATCHES` gives each sequence a pattern too.
 """
 
-from __future__ import annotations
-
 SEQUENCE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "||")
 NEUTRAL = "#8A8A8A"  # empty memory and other shapes: at least 3:1 on white and on JupyterLab's dark ground

@@ -10,8 +10,6 @@ tensor's stops the kernel before it reads or writes. Compiled kernels keep their
 is a GPU, `tracer.interpreted` does this in a process of its own, and kernels travel there as source (`source_of`).
 """
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import textwrap

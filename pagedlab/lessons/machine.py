@@ -1,7 +1,5 @@
 """What this machine can do for the series, in a few lines that a notebook shows first."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib.metadata import distributions

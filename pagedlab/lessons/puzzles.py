@@ -12,8 +12,6 @@ A puzzle's `given` are the arguments of a kernel in their order; what lies in me
 Imports no Triton: kernels come from whoever wrote them.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple

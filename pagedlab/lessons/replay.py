@@ -1,7 +1,5 @@
 """A prefix cache without a model: requests served one after another, under any order of eviction, or with foresight."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Show the package's own source in a notebook, so that what is discussed is what runs."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from pathlib import Path

@@ -12,8 +12,6 @@ PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
 The five add up to all slots at every step. `external` is the paper's "external fragmentation & others".
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable

@@ -8,8 +8,6 @@ A row is a request, a cell one of its steps, from the one in which it is first s
 What a cell can be is in `KINDS`. `pagedlab.widgets.Timeline` draws a recording.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from contextlib import ExitStack

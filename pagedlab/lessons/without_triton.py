@@ -1,7 +1,5 @@
 """Notebook 07 where Triton is not installed: kernels can be read, and a cell that would run one says so in one line."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable, Iterator

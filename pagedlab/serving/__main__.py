@@ -1,7 +1,5 @@
 """python -m pagedlab.serving: the engine on http://127.0.0.1:8000, for OpenAI's client."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import ipaddress

@@ -1,7 +1,5 @@
 """The server in a thread of this process, for notebooks and tests; and how uvicorn runs the app anywhere."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -1,7 +1,5 @@
 """What stands before the server's app: whom it answers to, how much it reads, and the shape of a refusal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Log-probabilities in OpenAI's shapes, and what a token looks like by itself."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

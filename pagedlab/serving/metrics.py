@@ -1,7 +1,5 @@
 """What the server counts, for Prometheus."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

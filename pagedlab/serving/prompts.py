@@ -1,7 +1,5 @@
 """From what a client sent to token ids, in a thread of its own: a text of a megabyte holds up nobody's stream."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import re

@@ -1,7 +1,5 @@
 """Widgets for the notebooks: the block grid to click on, the stage on which an engine plays, the timeline."""
 
-from __future__ import annotations
-
 from pagedlab.widgets.block_grid import BlockPoolWidget
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab.widgets.stage import Stage

@@ -7,8 +7,6 @@ One message in, one trait out: `state` is replaced as a whole after every operat
 differs. block_grid.js and block_grid.css draw; nothing about blocks is decided there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ The operations of an example fit any pool: "2.25b" are as many tokens as fill 2.
 quarter of the pool's blocks, and {rest} is what three of them leave.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

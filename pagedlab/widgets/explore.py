@@ -7,8 +7,6 @@ returns a matplotlib figure, or an SVG or HTML in the theme's colours, var(--ink
 What is stored in the notebook is the drawing as last shown, so a page that does not run shows it too.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -1,7 +1,5 @@
 """What all widgets share: scripts and styles as their pages get them, and what a notebook stores in their place."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The closing quiz of a notebook: three questions of quiz.json, one right answer each, a reason for every answer."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

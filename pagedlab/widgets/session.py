@@ -5,8 +5,6 @@ of its own: after each operation it reads pool and tables again, and what they s
 starts the pool over and runs the operations up to there, so it works for classes that know nothing of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count

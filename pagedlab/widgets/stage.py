@@ -3,8 +3,6 @@
 engine  -- events, after every step -->  Recorder  -- `recorded`, whole -->  page, which plays it at its own speed
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """What notebook 07 shows of kernels, by lessons.workshop: `opening()`, `watch.PUZZLE(kernel)`, `bench(kernel)`."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
