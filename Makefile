@@ -4,7 +4,7 @@
 # make notebooks   execute the notebooks in place with PAGEDLAB_MODEL (or the tiny model) and normalise them, to be
 #                  committed; those of a GPU (07, 10, cells tagged "gpu") keep what they show
 # make notebooks-gpu PAGEDLAB_MODEL=FOLDER [PYTHON=python3] [OUT=notebooks]   those of a GPU, on a machine that has one;
-#                  PYTHON has torch, transformers and triton, matplotlib, anywidget, pillow, nbclient and ipykernel
+#                  PYTHON has torch, transformers and triton, matplotlib, anywidget, nbclient and ipykernel
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
 # make lint        ruff, mypy and who may import whom; make format mends what can be mended
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/

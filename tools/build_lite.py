@@ -49,7 +49,7 @@ PURE = ("anywidget", "comm", "ipywidgets", "jupyterlab_widgets", "psygnal", "tqd
 DEPENDS = {
     "anywidget": ["ipywidgets", "psygnal", "typing-extensions"],
     "ipywidgets": ["comm", "jupyterlab-widgets", "ipython", "traitlets"],
-    "pagedlab": ["anywidget", "matplotlib", "numpy", "pillow", "xxhash"],
+    "pagedlab": ["anywidget", "matplotlib", "numpy", "xxhash"],
 }
 TOO_LARGE = ("pagedlab/data/tiny-qwen2/", "pagedlab/data/benchmarks/")  # no use without PyTorch
 SETTINGS = {

@@ -150,6 +150,8 @@ def _as_text(cell: NotebookNode) -> NotebookNode:
         if "image/png" in data:
             attachments[f"{i}.png"] = {"image/png": data["image/png"]}
             parts.append(f"![output](attachment:{i}.png)")
+        elif "image/svg+xml" in data:
+            parts.append(data["text/html"])  # the same in HTML; attachments may not be SVG
         elif "text/markdown" in data:
             parts.append(data["text/markdown"])
         elif data.get("text/html", "").startswith("<details>"):

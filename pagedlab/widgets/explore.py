@@ -7,7 +7,6 @@ returns a matplotlib figure, or an SVG or HTML in the theme's colours, var(--ink
 What is stored in the notebook is the drawing as last shown, so a page that does not run shows it too.
 """
 
-import base64
 import html
 import io
 import re
@@ -17,11 +16,7 @@ from typing import Any
 import traitlets
 
 from pagedlab.lessons.colors import INK
-from pagedlab.widgets.page import Page, png, script, style
-
-ONLY_LIVE = r'<rect[^>]* fill-opacity="0" stroke="none" */>| data-\w+="[^"]*"| fill-opacity="1"| stroke="none"'
-# The theme's colours where there is no theme.
-LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
+from pagedlab.widgets.page import Page, png, script, stored, style
 
 
 class Explorer(Page):
@@ -92,23 +87,7 @@ class Explorer(Page):
             width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
             sizes = {"image/png": {"width": width, "height": height}}
             return {"image/png": png(self._shown, facecolor="white")}, sizes
-        page = re.sub(ONLY_LIVE, "", self._shown)
-        page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], page).strip()
-        svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
-        if not page.startswith("<svg"):
-            return {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}, {}
-        data = base64.b64encode(svg.encode()).decode()  # HTML is what JupyterLab shows before it trusts a notebook
-        shown = f'<img alt="{html.escape(repr(self))}" src="data:image/svg+xml;base64,{data}">'
-        return {"image/svg+xml": svg, "text/html": shown}, {}
-
-
-def _with_ground(tag: re.Match[str]) -> str:
-    """An <svg> tag for a file of its own: its size in pixels, and a ground with a margin."""
-    x, y, width, height = map(float, tag.groups())
-    box = f'x="{x - 12}" y="{y - 12}" width="{width + 24}" height="{height + 24}"'
-    kept = re.sub(r' (?:xmlns|width|height|viewBox)="[^"]*"|max-width:[^;"]*;?', "", tag[0][4:-1])
-    size = f'viewBox="{x - 12} {y - 12} {width + 24} {height + 24}" width="{width + 24}" height="{height + 24}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}{kept}><rect {box} rx="10" fill="#fff"/>'
+        return stored(self._shown, repr(self)), {}
 
 
 explore = Explorer

@@ -1,7 +1,9 @@
 """What all widgets share: scripts and styles as their pages get them, and what a notebook stores in their place."""
 
 import base64
+import html
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,32 @@ def png(figure: Any, **options: Any) -> str:
     """A matplotlib figure at twice the pixels, in base64."""
     figure.savefig(file := io.BytesIO(), format="png", dpi=192, **options)
     return base64.b64encode(file.getvalue()).decode()
+
+
+ONLY_LIVE = r'<rect[^>]* fill-opacity="0" stroke="none" */>| data-\w+="[^"]*"| fill-opacity="1"| stroke="none"'
+# The theme's colours where there is no theme.
+LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
+
+
+def stored(drawing: str, said: str) -> dict[str, str]:
+    """What a notebook stores of a drawing in the theme's colours, by media type: an SVG on its own ground, or HTML."""
+    page = re.sub(ONLY_LIVE, "", drawing)
+    page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], page).strip()
+    if not page.startswith("<svg"):
+        return {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}
+    svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
+    data = base64.b64encode(svg.encode()).decode()  # HTML is what JupyterLab shows before it trusts a notebook
+    shown = f'<img alt="{html.escape(said)}" src="data:image/svg+xml;base64,{data}">'
+    return {"image/svg+xml": svg, "text/html": shown}
+
+
+def _with_ground(tag: re.Match[str]) -> str:
+    """An <svg> tag for a file of its own: its size in pixels, and a ground with a margin."""
+    x, y, width, height = map(float, tag.groups())
+    box = f'x="{x - 12}" y="{y - 12}" width="{width + 24}" height="{height + 24}"'
+    kept = re.sub(r' (?:xmlns|width|height|viewBox)="[^"]*"|max-width:[^;"]*;?', "", tag[0][4:-1])
+    size = f'viewBox="{x - 12} {y - 12} {width + 24} {height + 24}" width="{width + 24}" height="{height + 24}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}{kept}><rect {box} rx="10" fill="#fff"/>'
 
 
 class Page(anywidget.AnyWidget):

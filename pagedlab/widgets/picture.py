@@ -1,23 +1,19 @@
-"""The widgets without a page: a PNG and a text, for notebooks that are read and not run."""
+"""The widgets without a page: a drawing and a text, for notebooks that are read and not run."""
 
-import io
 import re
-from base64 import b64encode
-from functools import cache
+from collections import defaultdict
 from typing import Any
 
-import numpy as np
-from PIL import Image, ImageColor, ImageDraw, ImageFont
-
 from pagedlab.lessons.colors import NEUTRAL
-from pagedlab.lessons.drawing import runs
+from pagedlab.lessons.drawing import CARD, INK, SOFT, box, label, runs, stripes, svg, wide
+from pagedlab.widgets.page import stored
 
-SCALE = 2  # pixels of the PNG to one of the page
 MAX_ROWS = 12  # block tables drawn
 MAX_TEXTS = 4
-CARD, EDGE, INK, SOFT, PALE, WELL = "#FFFFFF", "#C9CDD2", "#1F2328", "#5F6772", "#8A929C", "#EEF0F2"
+HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"  # so that a number can be read on a pattern
 LOST: dict[str, Any] = {"color": NEUTRAL, "pattern": 4}  # the look of a block that is counted and in no table
-MARGIN = 16
+# The patterns of `colors.HATCHES`, none // .. \\ xx -- ||, as `stripes` takes them: how far turned, and the lines.
+HATCHES = ((0, ""), (45, "M0 0V7"), (0, "M3 3h0"), (-45, "M0 0V7"), (45, "M0 0V7M0 3H7"), (90, "M0 0V7"), (0, "M0 0V7"))
 
 
 class Picture:
@@ -25,6 +21,7 @@ class Picture:
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
+        self.width = max(state["columns"] * (28 if state["columns"] > 16 else 46) - 4, 620)
 
     def headline(self) -> str:
         """The counters in one line."""
@@ -37,10 +34,10 @@ class Picture:
     def text(self) -> str:
         """Reference counts as a grid of numbers, free rows left out, and the block tables."""
         counts, tables = self.state["counts"], self.state["tables"]
-        wide = self.state["columns"]
+        columns = self.state["columns"]
         lines = [self.headline()]
-        for first in range(0, len(counts), wide):
-            if any(row := counts[first : first + wide]):
+        for first in range(0, len(counts), columns):
+            if any(row := counts[first : first + columns]):
                 lines.append(f"{first:>5}  " + " ".join(f"{count or '.':>2}" for count in row))
         names = max((len(table["name"]) for table in tables), default=0)
         for table in tables:
@@ -49,47 +46,54 @@ class Picture:
         return "\n".join([*lines, *self.state["problems"]])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        image, file = self.image(), io.BytesIO()
-        image.quantize(128).save(file, format="png", optimize=True)
-        size = {"width": image.width // SCALE, "height": image.height // SCALE}
-        return {"image/png": b64encode(file.getvalue()).decode(), "text/plain": self.text()}, {"image/png": size}
+        return {**stored(self.drawing(), self.headline()), "text/plain": self.text()}, {}
 
-    def image(self) -> Image.Image:
-        """The drawing, with `SCALE` pixels to one of the page."""
+    def drawing(self) -> str:
+        """The picture as an SVG."""
+        parts, height = self.blocks(0)
+        return svg(self.width, height, parts)
+
+    def blocks(self, top: float) -> tuple[list[str], float]:
+        """Blocks and tables from `top` on, and where they end."""
         counts, size, tables = self.state["counts"], self.state["block_size"], self.state["tables"]
-        wide = self.state["columns"]
-        cell, text = (24, 8) if wide > 16 else (42, 10)
-        top, pitch = MARGIN + 26, cell + 4
-        below = top + -(-len(counts) // wide) * pitch + 10
-        drawn, more = tables[:MAX_ROWS], len(tables[MAX_ROWS:])
-        canvas = Canvas(max(wide * pitch - 4, 620) + 2 * MARGIN, below + 26 * (len(drawn) + bool(more)) + 8)
-        canvas.write(MARGIN, MARGIN, self.headline(), 12.5, INK)
-        owners: dict[int, list[tuple[dict[str, Any], float]]] = {}
+        columns = self.state["columns"]
+        cell, text = (24, 8) if columns > 16 else (42, 11)
+        parts, below = [label(0, top + 12, self.headline(), 12.5, within=self.width)], top + 26
+        owners: dict[int, list[tuple[dict[str, Any], float]]] = defaultdict(list)
         for table in tables:
             for index, block_id in enumerate(table["blocks"]):
-                filled = max(0, min(1, table["tokens"] / size - index))
-                owners.setdefault(block_id, []).append((table, filled))
-        for block_id, count in enumerate(counts):
-            x, y = MARGIN + block_id % wide * pitch, top + block_id // wide * pitch
-            canvas.box(x, y, cell, cell, WELL)
-            own = owners.get(block_id, [(LOST, 1)] * bool(count))[:4]
+                owners[block_id].append((table, max(0, min(1, table["tokens"] / size - index))))
+        places = [(i % columns * (cell + 4), below + i // columns * (cell + 4)) for i in range(len(counts))]
+        wells = "".join(f"M{x} {y:g}h{cell}v{cell}h-{cell}z" for x, y in places)
+        parts.append(f'<path d="{wells}" fill="var(--well)"/>')
+        ids, badges = {True: "", False: ""}, list[str]()
+        for block_id, (count, (x, y)) in enumerate(zip(counts, places, strict=True)):
+            own = owners[block_id][:4] or [(LOST, 1)] * bool(count)
             for i, (owner, filled) in enumerate(own):  # an upright band for each, filled from below
                 left, width, height = x + cell * i / len(own), cell / len(own), cell * filled
-                canvas.box(left, y, width, cell, owner["color"], share=0.22)
-                canvas.box(left, y + cell - height, width, height, owner["color"], owner["pattern"])
-            color, halo = (INK, CARD) if count else (PALE, "")
-            canvas.write(x + 6, y + 4, str(block_id), text, color, halo=halo)
+                parts += [box(left, y, width, cell, owner["color"], 0.22)] * (filled < 1)
+                parts.append(box(left, y + cell - height, width, height, _fill(owner)))
+            ids[count > 0] += f'<text x="{x + 4}" y="{y + 2 + text:g}">{block_id}</text>'
             if count > 1:
-                canvas.write(x + cell - 9, y + cell - 9, str(count), 11, CARD, "mm", INK)
-        for row, table in enumerate(drawn):
+                badges.append(box(x + cell - text - 6, y + cell - text - 4, text + 5, text + 3, INK))
+                left = x + cell - text / 2 - 3.5 - wide(str(count), text) / 2
+                badges.append(label(left, y + cell - 4, str(count), text, CARD))
+        for used, look in (False, f"fill:{SOFT}"), (True, f"fill:{INK};font-weight:600;{HALO}"):
+            parts.append(f'<g font-size="{text}" style="font-family:monospace;{look}">{ids[used]}</g>')
+        parts += badges
+        below += -(-len(counts) // columns) * (cell + 4) + 10
+        for row, table in enumerate(tables[:MAX_ROWS]):
             y = below + 26 * row
-            canvas.box(MARGIN, y + 2, 16, 16, table["color"], table["pattern"])
-            canvas.write(MARGIN + 24, y + 3, f"{table['name']}, {table['tokens']} tokens", 11.5, INK)
             blocks = runs(table["blocks"]) or "no block"
-            canvas.write(MARGIN + 170, y + 3, blocks if len(blocks) <= 80 else blocks[:78] + " …", 11.5, SOFT)
-        if more:
-            canvas.write(MARGIN, below + 26 * MAX_ROWS, f"and {more} more sequences", 11.5, SOFT)
-        return canvas.image
+            parts.append(box(0, y, 16, 16, _fill(table)))
+            parts.append(label(24, y + 12, f"{table['name']}, {table['tokens']} tokens"))
+            parts.append(label(170, y + 12, blocks if len(blocks) <= 60 else blocks[:58] + " …", 12, SOFT))
+        below += 26 * len(tables[:MAX_ROWS])
+        if more := len(tables[MAX_ROWS:]):
+            parts.append(label(0, below + 12, f"and {more} more sequences", 12, SOFT))
+            below += 26
+        patterns = {_fill(owner): _pattern(owner) for owner in [*tables, LOST] if owner["pattern"]}
+        return [*patterns.values(), *parts], below
 
 
 class StagePicture(Picture):
@@ -107,30 +111,22 @@ class StagePicture(Picture):
         words = [f"{a['name']:>4}  {''.join(words for _, words, _ in a['runs']).strip()!r}" for a in self.answers]
         return "\n".join([super().text(), *words])
 
-    def image(self) -> Image.Image:
-        """The drawing, with `SCALE` pixels to one of the page."""
-        blocks = super().image()
-        width, shown = blocks.width // SCALE, self.answers[:MAX_TEXTS]
-        rows = [_lines(answer["runs"], width - 2 * MARGIN - 50, 5 if len(shown) < 3 else 2) for answer in shown]
-        canvas = Canvas(width, 20 * sum(map(len, rows)) + 8 * len(rows) + 2 * MARGIN - 8)
-        y = MARGIN
-        for answer, lines in zip(shown, rows, strict=True):
-            canvas.box(MARGIN, y + 2, 16, 16, answer["color"], answer["pattern"])
-            canvas.write(MARGIN + 22, y + 3, answer["name"], 11.5, INK)
-            for line in lines:
-                x: float = MARGIN + 50
+    def drawing(self) -> str:
+        """The picture as an SVG."""
+        shown, parts, y = self.answers[:MAX_TEXTS], list[str](), 0.0
+        for answer in shown:
+            parts += [box(0, y, 16, 16, answer["color"], 0.8), label(22, y + 12, answer["name"])]
+            for line in _lines(answer["runs"], self.width - 50, 5 if len(shown) < 3 else 2):
+                x = 50.0
                 for place, words, asked in line:
-                    wide = font(12 * SCALE).getlength(words) / SCALE
                     if place is not None:
-                        canvas.box(x, y, wide, 18, answer["color"], share=0.34 if place % 2 else 0.16)
-                    canvas.write(x, y + 2, words, 12, SOFT if asked else INK)
-                    x += wide
+                        parts.append(box(x, y - 2, wide(words, 12), 18, answer["color"], 0.34 if place % 2 else 0.16))
+                    parts.append(label(x, y + 12, words, 12, SOFT if asked else INK))
+                    x += wide(words, 12)
                 y += 20
             y += 8
-        both = Image.new("RGBA", (blocks.width, canvas.image.height + 4 * SCALE + blocks.height))
-        both.paste(canvas.image)
-        both.paste(blocks, (0, canvas.image.height + 4 * SCALE))
-        return both if shown else blocks
+        blocks, height = self.blocks(y + 6 * bool(shown))
+        return svg(self.width, height, [*parts, *blocks])
 
 
 def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
@@ -139,42 +135,22 @@ def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
     room = width
     for place, text, asked in runs:
         for word in re.findall(r"\S*\s*", text.replace("\n", " ")):
-            wide = font(12 * SCALE).getlength(word) / SCALE
-            if wide > room and lines[-1]:
+            if wide(word, 12) > room and lines[-1]:
                 lines.append([])
                 room = width
-            room -= wide
-            if word:
+            room -= wide(word, 12)
+            if lines[-1] and lines[-1][-1][::2] == (place, asked):
+                lines[-1][-1] = place, lines[-1][-1][1] + word, asked
+            elif word:
                 lines[-1].append((place, word, asked))
     return lines[-most:]
 
 
-class Canvas:
-    """A card to draw on with Pillow, in pixels of the page."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.image = Image.new("RGBA", (width * SCALE, height * SCALE))
-        self._draw = ImageDraw.Draw(self.image)
-        corner = (width * SCALE - 1, height * SCALE - 1)
-        self._draw.rounded_rectangle((0, 0, *corner), 10 * SCALE, fill=CARD, outline=EDGE, width=SCALE)
-
-    def write(self, x: float, y: float, text: str, size: float, color: str, anchor: str = "la", halo: str = "") -> None:
-        """Text; a `halo` is a colour around it, so that it can be read on a pattern."""
-        where, width = (x * SCALE, y * SCALE), round(size / 2) if halo else 0
-        self._draw.text(where, text, color, font(size * SCALE), anchor, stroke_width=width, stroke_fill=halo or None)
-
-    def box(self, x: float, y: float, w: float, h: float, color: str, pattern: int = 0, share: float = 1) -> None:
-        """A rectangle in a share of a colour, and in a pattern, numbered as in `colors.HATCHES`."""
-        left, top, right, bottom = (round(SCALE * at) for at in (x, y, x + w, y + h))
-        if right <= left or bottom <= top:
-            return
-        j, i = np.mgrid[: bottom - top, : right - left]
-        up, down = (i + j) % 12 < 3, (i - j) % 12 < 3
-        dots = (i % 12 < 4) & (j % 12 < 4)
-        inked = (i < 0, up, dots, down, up | down, j % 12 < 2, i % 12 < 2)[pattern]
-        face = 255 - share * (255 - np.array(ImageColor.getrgb(color)))
-        pixels = np.where(inked[..., None], 0.62 * face, face).astype(np.uint8)
-        self.image.paste(Image.fromarray(pixels), (left, top))
+def _fill(look: dict[str, Any]) -> str:
+    return f"url(#pp-{look['pattern']}-{look['color'][1:]})" if look["pattern"] else look["color"]
 
 
-font = cache(ImageFont.load_default)
+def _pattern(look: dict[str, Any]) -> str:
+    color, (turn, lines) = look["color"], HATCHES[look["pattern"]]
+    darker = "#" + "".join(f"{int(color[i : i + 2], 16) * 62 // 100:02x}" for i in (1, 3, 5))
+    return stripes(_fill(look)[5:-1], color, turn, 1, darker, lines)
