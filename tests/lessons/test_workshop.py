@@ -101,6 +101,21 @@ def test_without_a_gpu_the_bench_counts_bytes() -> None:
     assert "No kernel of yours yet" in page(bench()), "nothing is measured, and no guess given away"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(INTERPRETED), reason="Triton does not compile here")
+def test_on_a_gpu_the_bench_draws_the_readers_kernel_into_the_ladder() -> None:
+    shape = "Qwen2.5-0.5B, 256 x 1,024"
+    for kernel, cut in (answer("decode"), {"tile": 32}), (answer("split"), {"num_warps": 2, "num_stages": 5}):
+        shown = page(bench(kernel, shape, **cut))
+        speeds = dict(re.findall(r'data-say="([^:"]+): ([\d,]+) GB/s', shown))
+        assert list(speeds) == ["yours", *workshop.METHODS.values()]
+        assert all(float(speed.replace(",", "")) > 10 for speed in speeds.values())
+    wrong = page(bench(answer("decode", "h // GROUP", "h % KV_HEADS"), shape))
+    assert "Not measured: it differs from attention by" in wrong
+    with pytest.raises(ValueError, match="shape must be one of 'Llama-3-8B, 32 x 4,096'"):
+        bench(answer("decode"), "Llama")
+
+
 SECTIONS = re.split(r"^## `(\w+)`$", (ROOT / "docs" / "kernel.md").read_text(), flags=re.MULTILINE)[1:]
 
 
