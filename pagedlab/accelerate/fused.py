@@ -10,8 +10,10 @@ run. What is joined here reads and writes the same numbers once that the stock m
     silu(gate) * up                                  gate_kernel
     o_proj and down_proj, then + residual            products that add to the residual stream in place
     RMSNorm: square, mean, rsqrt, two products       norm_kernel
+    positions, products, cos and sin                 angles_kernel, once a step
 
-The kernels are launched on the current device: to choose it each time would cost as much again.
+With a few rows the products are few_rows.py's, and six to eight launches a layer. The kernels are launched on the current
+device: to choose it each time would cost as much again.
 
 The stacked weights take the place of the stock ones, which become views of them, so the memory stays the same and
 transformers' own `generate` still runs on the module.
@@ -23,8 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pagedlab.accelerate import few_rows
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
+from pagedlab.kernels.plan import overlaps
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
@@ -32,8 +36,11 @@ ARCHITECTURES = ("qwen2", "llama")  # whose layers are just what `Fused.forward`
 
 
 @triton.jit
-def norm_kernel(x, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr):
+def norm_kernel(x, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
     """RMSNorm of one row a program: x / sqrt(mean(x²) + epsilon) * weight (Zhang, Sennrich, 2019)."""
+    if OVERLAP:  # started early, to wait for the kernel ahead here; and the next may start too
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
     x = tl.load(x + row * WIDTH + i, mask=i < WIDTH, other=0.0)
     exact = x.to(tl.float32)
@@ -47,12 +54,16 @@ def norm_kernel(x, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr
 def rotate_kernel(
     qkv, cos, sin, slots, q_out, k_cache, v_cache,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One token a program: rotate its query and key heads (RoPE), write its keys and values into its slot.
 
     Element i of a head turns with element i + HALF by one angle, so both are in hand. A slot of -1 keeps nothing.
     HEADS and LANES are all heads and HALF rounded up to powers of two.
     """
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     token, DIM = tl.program_id(0).to(tl.int64), 2 * HALF
     head, i = tl.arange(0, HEADS)[:, None], tl.arange(0, LANES)[None, :]
     lane = i < HALF
@@ -60,8 +71,8 @@ def rotate_kernel(
     real = (head < Q_HEADS + 2 * KV_HEADS) & lane
     a, b = tl.load(source, mask=real, other=0.0), tl.load(source + HALF, mask=real, other=0.0)
     turned = head < Q_HEADS + KV_HEADS  # values are not
-    c = tl.where(turned, tl.load(cos + token * DIM + i, mask=lane, other=0.0).to(tl.float32), 1.0)
-    s = tl.where(turned, tl.load(sin + token * DIM + i, mask=lane, other=0.0).to(tl.float32), 0.0)
+    c = tl.where(turned, tl.load(cos + token * HALF + i, mask=lane, other=0.0).to(tl.float32), 1.0)
+    s = tl.where(turned, tl.load(sin + token * HALF + i, mask=lane, other=0.0).to(tl.float32), 0.0)
     first = (a.to(tl.float32) * c - b.to(tl.float32) * s).to(a.dtype)
     second = (b.to(tl.float32) * c + a.to(tl.float32) * s).to(a.dtype)
     is_query = (head < Q_HEADS) & lane
@@ -81,8 +92,20 @@ def rotate_kernel(
 
 
 @triton.jit
-def gate_kernel(x, out, WIDTH, CHUNK: tl.constexpr):
+def angles_kernel(positions, frequencies, cos, sin, scaling, HALF: tl.constexpr, LANES: tl.constexpr):
+    """Cosines and sines of one token's angles a program."""
+    token, i = tl.program_id(0).to(tl.int64), tl.arange(0, LANES)
+    angle = tl.load(positions + token).to(tl.float32) * tl.load(frequencies + i, mask=i < HALF, other=0.0)
+    tl.store(cos + token * HALF + i, tl.cos(angle) * scaling, mask=i < HALF)
+    tl.store(sin + token * HALF + i, tl.sin(angle) * scaling, mask=i < HALF)
+
+
+@triton.jit
+def gate_kernel(x, out, WIDTH, CHUNK: tl.constexpr, OVERLAP: tl.constexpr):
     """silu(gate) * up of one row and chunk a program; a row of x is WIDTH gates, then WIDTH ups."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     gate = tl.load(x + row * 2 * WIDTH + i, mask=i < WIDTH, other=0.0)
     up = tl.load(x + row * 2 * WIDTH + WIDTH + i, mask=i < WIDTH, other=0.0)
@@ -90,21 +113,40 @@ def gate_kernel(x, out, WIDTH, CHUNK: tl.constexpr):
     tl.store(out + row * WIDTH + i, (exact / (1 + tl.exp(-exact))).to(x.dtype.element_ty) * up, mask=i < WIDTH)
 
 
+def early(x: Tensor) -> dict[str, bool]:
+    """Options of launches: where the card lets a kernel start before the one ahead has ended, these do."""
+    return {"OVERLAP": True, "launch_pdl": True} if overlaps(x.device) else {"OVERLAP": False}
+
+
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """RMSNorm of every row: x [T, H], weight [H] -> [T, H]."""
     out, width = torch.empty_like(x), x.shape[1]
-    norm_kernel[(len(x),)](x, weight, out, epsilon, width, power_of_two(width), num_warps=4)
+    norm_kernel[(len(x),)](x, weight, out, epsilon, width, power_of_two(width), num_warps=4, **early(x))
     return out
 
 
+def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [T, D / 2] in x's dtype, as transformers' module makes them, in one launch for ten."""
+    half = len(rotary.inv_freq)
+    if rotary.rope_type not in ("default", "linear", "llama3", "yarn"):  # frequencies that may depend on the positions
+        cos, sin = (t[0, :, :half].contiguous() for t in rotary(x[None], positions[None]))
+        return cos, sin
+    cos, sin = x.new_empty((len(x), half)), x.new_empty((len(x), half))
+    angles_kernel[(len(x),)](
+        positions, rotary.inv_freq, cos, sin, rotary.attention_scaling, half, power_of_two(half), num_warps=1
+    )
+    return cos, sin
+
+
 def rotate_and_store(qkv: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
-    """Turn q and k of qkv [T, (Hq + 2 Hkv) D], write k and v into `slots` [T] of a layer's caches; q [T, Hq, D]."""
+    """Turn q and k of qkv [T, (Hq + 2 Hkv) D] by cos and sin [T, D / 2], write k and v into `slots` [T] of a layer's
+    caches; q [T, Hq, D]."""
     (tokens, width), (kv_heads, head_dim) = qkv.shape, k_cache.shape[2:]
     heads, half = width // head_dim, head_dim // 2
     q = qkv.new_empty((tokens, heads - 2 * kv_heads, head_dim))
     rotate_kernel[(tokens,)](
         qkv, cos, sin, slots, q, k_cache, v_cache, q.shape[1], kv_heads,
-        power_of_two(heads), half, power_of_two(half), num_warps=4,
+        power_of_two(heads), half, power_of_two(half), num_warps=4, **early(qkv),
     )  # fmt: skip
     return q
 
@@ -113,7 +155,7 @@ def gate(x: Tensor) -> Tensor:
     """silu(gate) * up: x [T, 2 I], the gates first -> [T, I]."""
     tokens, width = len(x), x.shape[1] // 2
     out, chunk = x.new_empty((tokens, width)), min(1024, power_of_two(width))
-    gate_kernel[(tokens, -(-width // chunk))](x, out, width, chunk, num_warps=4)
+    gate_kernel[(tokens, -(-width // chunk))](x, out, width, chunk, num_warps=4, **early(x))
     return out
 
 
@@ -167,6 +209,9 @@ class Fused:
                         mlp.down_proj.weight,
                     )
                 )
+        some = self.layers[0]
+        widest = max(weight.shape[1] for weight in (some.qkv, some.out, some.down))
+        self.few = few_rows.most_rows(module.dtype, some.qkv.device, widest)
 
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
@@ -178,22 +223,32 @@ class Fused:
         """All tokens through all layers: the residual stream [T, H] behind the last, KV stored in `cache`."""
         model = self.module.model
         x = model.embed_tokens(batch.token_ids)  # [T, H], the residual stream, changed in place from here on
-        cos, sin = (t[0].contiguous() for t in model.rotary_emb(x[None], batch.positions[None]))
+        few, lone, epsilon = len(x) <= self.few, len(x) == 1 <= self.few, self.epsilon
         with on_device_of(x):
+            cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
-                qkv = F.linear(norm(x, layer.norm, self.epsilon), layer.qkv, layer.qkv_bias)
-                q = rotate_and_store(qkv, cos, sin, batch.slots, cache.keys[i], cache.values[i])
-                mixed = attend(
-                    q, cache.keys[i], cache.values[i], batch.block_tables, batch.seq_lens, batch.query_starts, None
-                )
+                keys, values = cache.keys[i], cache.values[i]
+                places = cos, sin, batch.slots, keys, values
+                # A lone row's norm is part of what follows.
+                y, gain = (x, layer.norm) if lone else (norm(x, layer.norm, epsilon), None)
+                if few:
+                    q = few_rows.qkv(y, gain, epsilon, layer.qkv, layer.qkv_bias, *places)
+                else:
+                    q = rotate_and_store(F.linear(y, layer.qkv, layer.qkv_bias), *places)
+                mixed = attend(q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, None)
                 self._add(x, mixed.flatten(1), layer.out)
-                self._add(x, gate(F.linear(norm(x, layer.mlp_norm, self.epsilon), layer.gate_up)), layer.down)
+                y, gain = (x, layer.mlp_norm) if lone else (norm(x, layer.mlp_norm, epsilon), None)
+                inner = few_rows.gated(y, gain, epsilon, layer.gate_up) if few else gate(F.linear(y, layer.gate_up))
+                self._add(x, inner, layer.down)
         return x
 
     def _add(self, x: Tensor, inputs: Tensor, weight: Tensor) -> None:
         """Add a product to the residual stream; with several ranks, the sum of all their products."""
-        if self.ranks and self.ranks.rank:
-            torch.mm(inputs, weight.t(), out=x)  # rank 0 has the stream in its summand
+        fresh = self.ranks is not None and self.ranks.rank > 0  # rank 0 has the stream in its summand
+        if len(x) <= self.few:
+            few_rows.add(x, inputs, weight, fresh=fresh)
+        elif fresh:
+            torch.mm(inputs, weight.t(), out=x)
         else:
             x.addmm_(inputs, weight.t())
         if self.ranks:

@@ -155,7 +155,8 @@ def decode_kernel(
     To the rest, the token is a sequence of its own: one query, that sees the keys up to its own.
     """
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()  # the merge may start as soon as all of these programs have
+        tl.extra.cuda.gdc_wait()  # this kernel may have started early: from here on its queries and keys are there
+        tl.extra.cuda.gdc_launch_dependents()  # the next may start as soon as all of these programs have come here
     kv_head = tl.program_id(0) % KV_HEADS
     token = (tl.program_id(0) // KV_HEADS).to(tl.int64)
     b = token
@@ -215,6 +216,8 @@ def merge_kernel(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Add up the splits of one sequence and head, each as heavy as its softmax weights: 2 ** m * total in all."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     b = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     first = tl.load(query_starts + b)
@@ -260,7 +263,7 @@ def triton_attention(
     if num_tokens == 0 or num_sequences == 0:
         return out
     few, many, splits = plan or choose_plan(q, k_cache, block_tables)
-    group, dim, overlap = num_heads // kv_heads, padded(head_dim), splits > 1 and overlaps(q.device)
+    group, dim, overlap = num_heads // kv_heads, padded(head_dim), overlaps(q.device)
     parts = (num_sequences, splits, num_heads) if splits > 1 else (0, 0, 0)
     split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
     split_sums = torch.empty((*parts, 2), dtype=torch.float32, device=q.device)
@@ -269,15 +272,15 @@ def triton_attention(
         out, split_out, split_sums, q.contiguous(), k_cache, v_cache, block_tables, seq_lens, query_starts,
         scale * math.log2(math.e), block_tables.stride(0), num_sequences,
     )  # fmt: skip
-    shape = MIN_SPLIT, block_size, group, kv_heads, head_dim, dim
+    shape, early = (MIN_SPLIT, block_size, group, kv_heads, head_dim, dim), {"launch_pdl": True} if overlap else {}
     with on_device_of(q):
         if many is None:
-            decode_kernel[grid](*tensors, *few.cut, *shape, splits > 1, overlap, **few.options)
+            decode_kernel[grid](*tensors, *few.cut, *shape, splits > 1, overlap, **few.options, **early)
         else:
             ragged_kernel[grid](*tensors, *many.cut, *few.cut, *shape, **many.options)
         if splits > 1:
             merge_kernel[(num_sequences * num_heads,)](
                 out, split_out, split_sums, seq_lens, query_starts, splits, power_of_two(splits), MIN_SPLIT, num_heads,
-                head_dim, dim, overlap, num_warps=2, **({"launch_pdl": True} if overlap else {}),
+                head_dim, dim, overlap, num_warps=2, **early,
             )  # fmt: skip
     return out

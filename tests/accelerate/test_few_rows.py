@@ -1,0 +1,147 @@
+"""Products of a few rows against the stock module, in fp32: one row by itself, up to sixteen as on tensor cores.
+
+In Triton's interpreter, or compiled where there is a GPU. Slots that nobody wrote are NaN, and so is what lies behind
+every tensor that a kernel reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+pytest.importorskip("triton")
+
+from pagedlab.accelerate import few_rows
+from pagedlab.accelerate.fused import Fused, angles, norm
+from pagedlab.attention import get_backend
+from pagedlab.batch import Batch
+from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab.model import Model, paged_hook
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+SEVEN, WIDE = (14, 2, 64), (3, 3, 128)  # query heads, KV heads, and the size of one
+BLOCK_SIZE = 8
+
+
+def model_of(heads: tuple[int, int, int], *, bias: bool, seed: int) -> Model:
+    """Two layers with random weights, as stock modules: Qwen2's have a bias, Llama's none."""
+    q_heads, kv_heads, dim = heads
+    config: Any = Qwen2Config if bias else LlamaConfig
+    torch.manual_seed(seed)
+    module: Any = (Qwen2ForCausalLM if bias else LlamaForCausalLM)(
+        config(
+            vocab_size=61, hidden_size=84, intermediate_size=104, num_hidden_layers=2, num_attention_heads=q_heads,
+            num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=64, initializer_range=0.2,
+        )
+    )  # fmt: skip
+    for name, parameter in module.named_parameters():
+        if "norm" in name or "bias" in name:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    AttentionInterface.register("pagedlab", paged_hook)
+    module.set_attn_implementation("pagedlab")
+    return Model(module.to(DEVICE).eval(), None, "random", "")
+
+
+def behind(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, with NaN before and behind them in memory."""
+    memory = tensor.new_full((tensor.numel() + 2048,), torch.nan)
+    inside = memory[1024:-1024].view(tensor.shape)
+    return inside.copy_(tensor)
+
+
+def decodes(model: Model, rows: int, padding: int, seed: int) -> tuple[Any, Batch]:
+    """A step of `rows` texts of several lengths, and rows that are nobody's: what was stored before, and the step."""
+    generator = torch.Generator().manual_seed(seed)
+    cache = model.kv_cache(4 * rows, BLOCK_SIZE)
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(torch.nan)
+    lengths = [1 + int(n) for n in torch.randint(0, 3 * BLOCK_SIZE, (rows,), generator=generator)]
+    blocks = torch.randperm(4 * rows, generator=generator).view(rows, 4)
+    tables, slots = torch.zeros((rows + padding, 4), dtype=torch.int32), torch.full((rows + padding,), -1)
+    for row, (length, ids) in enumerate(zip(lengths, blocks, strict=True)):
+        places = (ids[:, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten()
+        for memory in (cache.keys, cache.values):
+            flat = memory.view(len(memory), -1, *memory.shape[3:])
+            past = torch.randn((len(flat), length - 1, *flat.shape[2:]), generator=generator)
+            flat[:, places[: length - 1].to(DEVICE)] = past.to(DEVICE)
+        tables[row], slots[row] = ids, places[length - 1]
+    seq_lens = torch.tensor(lengths + [0] * padding, dtype=torch.int32)
+    starts = torch.arange(rows + padding + 1)
+    ids = torch.randint(0, model.vocab_size, (rows + padding,), generator=generator)
+    fields = ids, (seq_lens.long() - 1).clamp(min=0), slots, tables, seq_lens, starts.int(), starts[:-1]
+    return cache, Batch(*(tensor.to(DEVICE) for tensor in fields))
+
+
+@pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
+@pytest.mark.parametrize(
+    ("rows", "padding", "heads"),
+    [(1, 0, SEVEN), (1, 0, WIDE), (2, 0, WIDE), (3, 2, SEVEN), (16, 0, SEVEN)],
+)
+def test_a_step_is_the_stock_modules(
+    rows: int, padding: int, heads: tuple[int, int, int], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, attend = model_of(heads, bias=kind == "Qwen2", seed=seed), get_backend("triton")
+    theirs, batch = decodes(model, rows, 0, seed)
+    expected = model.forward(batch, theirs, attend)
+    fused = Fused(model.module)
+    fused.layers = [type(layer)(*(t if t is None else behind(t.data) for t in layer)) for layer in fused.layers]
+    embed = model.module.model.embed_tokens.weight.data
+    monkeypatch.setattr(model.module.model.embed_tokens, "forward", lambda ids: behind(embed[ids]))
+    called, product = list[str](), few_rows._product
+
+    def seen(role: str, *args: Any, **options: Any) -> torch.Tensor:
+        called.append(role)
+        return product(role, *args, **options)
+
+    monkeypatch.setattr(few_rows, "_product", seen)
+    ours, batch = decodes(model, rows, padding, seed)
+    got = fused.forward(batch, ours, lambda *args: behind(attend(*args)))[:rows]
+    if INTERPRETED or rows + padding == 1:
+        assert called == ["qkv", "add", "gate", "add"] * 2
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours.keys, theirs.keys, rtol=1e-4, atol=1e-4, equal_nan=True)
+    torch.testing.assert_close(ours.values, theirs.values, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_a_row_is_the_same_whoever_is_beside_it(seed: int) -> None:
+    torch.manual_seed(seed)
+    x, weight, out = torch.randn(16, 96), torch.randn(80, 96), torch.randn(16, 80)
+    kind = torch.float32 if INTERPRETED else torch.bfloat16  # to the last bit on tensor cores: NumPy's sums may differ
+    x, weight, out = (tensor.to(DEVICE, kind) for tensor in (x, weight, out))
+    together, tolerance = out.clone(), 1e-5 if INTERPRETED else 0
+    few_rows.add(together, x, weight)
+    for first, rows in ((3, 2), (9, 5)):
+        some = out[first : first + rows].clone()
+        few_rows.add(some, behind(x[first : first + rows]), weight)
+        torch.testing.assert_close(some, together[first : first + rows], rtol=tolerance, atol=tolerance)
+    fresh = behind(out[:5])
+    few_rows.add(fresh, x[:5], weight, fresh=True)
+    near = 1e-4 if INTERPRETED else 2**-6
+    torch.testing.assert_close(fresh.float(), x[:5].float() @ weight.float().t(), rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("scaling", ["default", "linear", "llama3", "yarn", "dynamic"])
+def test_angles_are_the_stock_modules(scaling: str) -> None:
+    rope: dict[str, Any] = {"rope_type": scaling, "rope_theta": 10000.0}
+    if scaling != "default":
+        rope |= {"factor": 4.0, "original_max_position_embeddings": 32}
+    if scaling == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = LlamaConfig(vocab_size=8, hidden_size=40, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8,
+                         max_position_embeddings=128, rope_parameters=rope)  # fmt: skip
+    rotary = LlamaForCausalLM(config).to(DEVICE).model.rotary_emb
+    positions, x = torch.tensor([0, 1, 31, 32, 127], device=DEVICE), torch.zeros(5, 1, device=DEVICE)
+    with torch.inference_mode():
+        for mine, whole in zip(angles(rotary, x, positions), rotary(x[None], positions[None]), strict=True):
+            assert mine.is_contiguous()
+            torch.testing.assert_close(mine, whole[0, :, :10], rtol=1e-6, atol=1e-6)
+
+
+def test_a_norm_keeps_to_its_rows(seed: int) -> None:
+    torch.manual_seed(seed)
+    x, weight = torch.randn(3, 72, device=DEVICE), torch.rand(72, device=DEVICE)
+    expected = torch.nn.functional.rms_norm(x, (72,), weight, 1e-6)
+    torch.testing.assert_close(norm(behind(x), behind(weight), 1e-6), expected)
