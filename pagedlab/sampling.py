@@ -157,7 +157,7 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, posi
     if limits is None and compiles_for(logits.device):
         from pagedlab.kernels.sampling import triton_choose, triton_uniform
 
-        return triton_choose(logits, temperature, triton_uniform(seeds, positions))
+        return triton_choose(logits, temperature.float(), triton_uniform(seeds, positions))
     logits = logits.float()
     tokens = logits.argmax(dim=1)
     if draws:
@@ -169,7 +169,8 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, posi
 def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor, Limits | None]:
     """Temperatures, float64 [R], and what limits some rows, if anything does."""
     size, numbers = logits.shape[1], partial(torch.tensor, dtype=torch.float64, device=logits.device)
-    temperature = numbers([p.temperature for p in params])
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
+    temperature = temperature.to(logits.device, non_blocking=True)  # or the host would wait for all that is under way
     some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
     if not some:
         return temperature, None

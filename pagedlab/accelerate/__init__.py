@@ -3,6 +3,7 @@
 fused         a layer's weights in fewer kernels                             GPU
 windows       decode steps planned ahead, so that the device never waits     GPU
 graphs        those steps on the device, each one CUDA graph                 GPU
+few_rows      matrix products of a few rows, and what stands around them     GPU
 few_tokens    matrix products of a few tokens                                CPU
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pagedlab.accelerate.windows import Windows
     from pagedlab.engine import LLM
 
-STEPS_AHEAD = 8  # decode steps in one window
+STEPS_AHEAD = 16  # decode steps in one window, at most
 Wanted = bool | Literal["auto"]
 Forward = Callable[[Batch, KVCache, PagedAttention], torch.Tensor]
 
@@ -43,25 +44,20 @@ class Fast(NamedTuple):
     def warm_up(self, llm: LLM) -> None:
         """Have an idle engine compile what it runs, and capture its graphs.
 
-        On a CPU there is nothing to compile: a few tokens are enough to have everything loaded.
+        Behind those come a few texts: some that the host draws for, and one of which blocks are copied.
         """
-        room = llm.pool.num_blocks * llm.pool.block_size
-        long = min(llm.scheduler.max_batch_tokens, llm.model.max_length, room // 2) - 1
-        if llm.model.device.type == "cpu":
-            beside, lengths = [1], [16]
-        else:  # with so many decodes beside it, a prompt takes another plan of the kernels
-            beside, lengths = [1, 8, 64], [16, 1024]
-        for texts in beside:
-            texts = min(texts, llm.scheduler.max_sequences, room // 64)
-            for _ in range(texts):
-                llm.add([0], SamplingParams(max_tokens=4, ignore_eos=True))
-            llm.step()
-            for length in lengths:
-                llm.add([texts] * max(1, min(length, long)), SamplingParams(max_tokens=1))
-            while llm.num_unfinished:
-                llm.step()
         if self.windows:
             self.windows.decoder.capture(drawn=not llm.speculation)  # the host checks drafts
+        scheduler, room = llm.scheduler, llm.pool.num_blocks * llm.pool.block_size
+        long = min(scheduler.max_batch_tokens, llm.model.max_length, room // 4) - 4
+        few = [SamplingParams(max_tokens=4 if long > 4 else 1, logprobs=said) for said in (None, 0)]
+        if long > 4 and llm.pool.num_blocks >= 8 and scheduler.max_sequences > 1:
+            few.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))
+        for length in [16] if llm.model.device.type == "cpu" else [16, 1024]:
+            for i, params in enumerate(few):
+                llm.add([i] * max(1, min(length - 1, long)), params)
+            while llm.num_unfinished:
+                llm.step()
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not look through it again between steps
 

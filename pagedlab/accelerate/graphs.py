@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -118,6 +119,7 @@ class Decoder:
         ]
         # Two of each, used in turns: the device may still read the one while the other is written.
         pinned = device.type == "cuda"
+        self._read = [torch.cuda.Event() if pinned else None for _ in range(2)]
         self._hosts = [[torch.zeros(n, dtype=kind, pin_memory=pinned) for n, kind in mirrored] for _ in range(2)]
         self._written: list[list[list[int]]] = [[[]] * max_rows for _ in range(2)]  # block ids in each host's tables
         self._turn = 0
@@ -125,7 +127,7 @@ class Decoder:
         self._orders, self._temperature, self._tables, self._flat, self._history, self._now = here
         self._before = torch.zeros_like(self._now)
         self._ends = torch.tensor(sorted(ends) or [-1], device=device)
-        self._decode = torch.zeros((4, max_rows), dtype=torch.int64, device=device)
+        self._decode = torch.zeros((4, Shape(max_rows).width), dtype=torch.int64, device=device)
         self._inputs = [*self._decode[:3], self._decode[3].view(torch.int32)[:max_rows]]
         self._ordinals = torch.arange(max_rows + 1, device=device)
         self._one_each = self._ordinals.int()
@@ -139,7 +141,7 @@ class Decoder:
         params: by request id. before: the latest window, if it may still run; a text whose next token is not known here
         goes on where that one leaves it.
         """
-        self._turn ^= 1
+        self._take_turn()
         known = [len(chunk.sequence.token_ids) for chunk in chunks]
         stops = [max(c.start + 1, min(c.stop, n)) for c, n in zip(chunks, known, strict=True)]  # of the first step
         drawn = [c.stop - at + 1 if at >= n else 0 for c, at, n in zip(chunks, stops, known, strict=True)]
@@ -174,36 +176,44 @@ class Decoder:
     def compute(self, chunks: list[Chunk]) -> Tensor | None:
         """Compute all chunks, while no window runs: logits [R, V] of the rows they want, for the host to draw from.
 
-        None, with nothing done, if the forward pass cannot stop behind its layers.
+        A graph, if the forward pass can stop behind its layers. None, with nothing done, if ranks share the model.
         """
-        if self.fused is None:
+        if self.ranks:
             return None
         rows, tokens = len(chunks), sum(chunk.stop - chunk.start for chunk in chunks)
         shape = self._shape(rows, tokens) if tokens > rows else self._shape(rows)
         shape = Shape(shape.rows, shape.tokens or shape.rows, drawn=False)
-        self._turn ^= 1
+        self._take_turn()
         self._send_tables(shape.rows, chunks)
         wanted = self._lay_out(shape, chunks)
+        batch = self._batch(shape)
+        batch = replace(batch, last_rows=batch.last_rows[:wanted])
+        if self.fused is None:
+            return self.forward(batch, self.cache, self.attend)
         x = self._step(shape)
         assert x is not None
-        return self.fused.head(x[self._batch(shape).last_rows[:wanted]])
+        return self.fused.head(x[batch.last_rows])
 
     def capture(self, drawn: bool = True) -> None:
         """Capture all graphs of steps that are `drawn` here, or by the host, the largest first, so that the others fit
         into its memory. Before them some larger steps, which are none: whatever kernels there are, have been compiled.
         """
+        drawn = drawn or self.fused is None
         over = range((max([0, *self.tokens]) // ALIGNED + 1) * ALIGNED, self.most + 1, ALIGNED)
-        rows = [*zip([0, *self.rows], self.rows, strict=False)]  # a step of so many has more than the bucket before
+        least = [*zip([0, *self.rows], self.rows, strict=False)]  # a step of so many has more than the bucket before
         sizes = sorted({*self.tokens, *over[:1], *over[-1:]}, reverse=True)
-        shapes = [Shape(most, tokens, drawn) for tokens in sizes for few, most in reversed(rows) if few < tokens]
+        shapes = [Shape(most, tokens, drawn) for tokens in sizes for few, most in reversed(least) if few < tokens]
         shapes += [Shape(n, None if drawn else n, drawn) for n in reversed(self.buckets)]
-        for shape in shapes if drawn or self.fused else ():
-            self._turn ^= 1
+        for shape in shapes:
+            self._take_turn()
             if drawn:
                 self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
             else:
                 self._lay_out(shape, [])
             self._start([shape] * (2 if (shape.tokens or 0) <= self.largest else 1))
+        if self.fused:
+            for rows in range(1, 20):  # few have kernels of their own
+                self.fused.head(self._stream[:1].expand(rows, -1).contiguous())
 
     def _start(self, steps: list[Shape]) -> None:
         """Take the steps of the window that was sent, on all ranks."""
@@ -218,6 +228,14 @@ class Decoder:
             self.ranks.share(self._tables[: steps[0].rows])
         for shape in steps:
             self._step(shape)
+
+    def _take_turn(self) -> None:
+        """Write to the other of the two hosts, once the device has read what was sent from it."""
+        if now := self._read[self._turn]:
+            now.record()
+        self._turn ^= 1
+        if other := self._read[self._turn]:
+            other.synchronize()
 
     def _shape(self, rows: int, tokens: int | None = None) -> Shape:
         """The least shape that holds so many."""

@@ -26,7 +26,7 @@ def write_kernel(
         tl.store(v_cache + target, tl.load(v + token * v_stride + head * v_head_stride + dim, mask=real), mask=real)
 
 
-@triton.jit(do_not_specialize=["layer_stride"])
+@triton.jit(do_not_specialize=["layer_stride"], do_not_specialize_on_alignment=["sources", "destinations"])
 def copy_kernel(keys, values, sources, destinations, layer_stride, SIZE: tl.constexpr, CHUNK: tl.constexpr):
     """One program a pair of blocks and layer. A block has SIZE elements."""
     layer = tl.program_id(1).to(tl.int64) * layer_stride

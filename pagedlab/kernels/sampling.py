@@ -24,7 +24,7 @@ def mix(x):
     return x ^ (x >> 31)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"], do_not_specialize_on_alignment=["seeds", "positions"])
 def uniform_kernel(seeds, positions, u, ROWS, SIZE: tl.constexpr):
     """A number in [0, 1] for each row: `sampling.uniform`, rounded to fp32."""
     row = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
