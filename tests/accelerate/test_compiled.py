@@ -1,0 +1,200 @@
+"""Nothing compiles once an engine is warm: what its steps can ask of the Triton kernels, `warm_up` has run.
+
+Without a GPU. Kernels are not run but noted, with all that makes Triton compile another variant: the types of their
+arguments, whether a pointer or an integer is a multiple of 16 or an integer is 1, constants and options. Plans are
+those of an H200 in bf16, on a model with few numbers in its layers and heads of real ones' sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton.runtime.interpreter import InterpretedFunction
+
+from pagedlab import LLM, SamplingParams, kernels
+from pagedlab.accelerate import Fast, few_rows, windows_for
+from pagedlab.accelerate.graphs import Decoder, Shape, Window
+from pagedlab.blocks import BlockCopy, BlockTable
+from pagedlab.choice import next_tokens
+from pagedlab.kernels import attention, plan
+from pagedlab.kernels.runtime import INTERPRETED, tl
+from pagedlab.model import Model
+from pagedlab.scheduler import Chunk, Request, Sequence
+from pagedlab.speculative import PromptLookup
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="here Triton compiles: tests with real kernels count that")
+WRITTEN = {"out", "q_out", "tokens", "logprobs", "u", "cos", "sin"}  # arguments that others read, zeros here
+ON_THE_DEVICE = {"begin_kernel", "advance_kernel"}  # these are run: the engine would not come to an end without them
+Variant = tuple[Any, ...]
+
+
+def variant(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Variant:
+    """All that Triton compiles a kernel anew for."""
+    parameters = inspect.signature(kernel.fn).parameters
+    named = dict(zip(parameters, args, strict=False)) | {k: v for k, v in options.items() if k in parameters}
+    plain = set(kernel.kwargs.get("do_not_specialize") or ())
+    anywhere = plain | set(kernel.kwargs.get("do_not_specialize_on_alignment") or ())
+
+    def kind(name: str, value: Any) -> Any:
+        if parameters[name].annotation in (tl.constexpr, "tl.constexpr") or value is None:
+            return value
+        if isinstance(value, torch.Tensor):
+            return str(value.dtype), name in anywhere or value.data_ptr() % 16 == 0
+        if isinstance(value, bool) or not isinstance(value, int):
+            return type(value).__name__
+        special = None if name in plain else 1 if value == 1 else value % 16 == 0
+        return "i32" if -(2**31) <= value < 2**31 else "i64", special
+
+    kinds = tuple((name, kind(name, value)) for name, value in named.items())
+    return kernel.fn.__name__, kinds, tuple(sorted((k, v) for k, v in options.items() if k not in parameters))
+
+
+@contextmanager
+def noted(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Iterator[set[Variant]]:
+    """What is launched meanwhile. Nothing is run but, while the engine has requests, what brings them to an end."""
+    found, run = set[Variant](), InterpretedFunction.run
+
+    def note(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found.add(variant(kernel, args, options))
+        if kernel.fn.__name__ in ON_THE_DEVICE:
+            if llm.num_unfinished:
+                run(kernel, *args, grid=grid, warmup=warmup, **options)
+            return
+        for name, value in zip(inspect.signature(kernel.fn).parameters, args, strict=False):
+            if name in WRITTEN and value is not None:
+                value.zero_()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InterpretedFunction, "run", note)
+        yield found
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is told that this is one."""
+    monkeypatch.setattr(kernels, "why_not", lambda device: "")
+    monkeypatch.setattr(plan, "INTERPRETED", False)
+    monkeypatch.setattr(plan, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(few_rows, "INTERPRETED", False)
+    for module in (plan, attention, few_rows):
+        monkeypatch.setattr(module, "overlaps", lambda device: True)
+
+
+def small_model(tiny: Model, heads: int, kv_heads: int, dim: int) -> Model:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=tiny.vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=1, head_dim=dim,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=32768, eos_token_id=3,
+        attn_implementation="pagedlab",
+    )  # fmt: skip
+    return Model(Qwen2ForCausalLM(config).to(torch.bfloat16).eval(), tiny.tokenizer, "small", "a test")
+
+
+def engine_of(model: Model, tokens: int, texts: int, fused: bool, drafts: bool) -> LLM:
+    llm = LLM(
+        model, num_blocks=2048, max_batch_tokens=tokens, max_sequences=texts, max_prompt_tokens=2048,
+        attention_backend="triton", fused=fused, cuda_graphs=False, verbose=False,
+        speculative=PromptLookup(3) if drafts else None,
+    )  # fmt: skip
+    llm.windows = windows_for(llm, llm.forward, graphs=False)
+    llm._fast = Fast(llm.forward, llm.windows)
+    return llm
+
+
+def shapes_of(decoder: Decoder, tokens: int, texts: int) -> set[Shape]:
+    """Of all steps that the scheduler can ask for, drawn by the device or by the host."""
+    found = set[Shape]()
+    edges = {edge + i for edge in range(0, tokens + 1, 16) for i in (0, 1)}
+    for rows in range(1, texts + 1):
+        found.add(decoder._shape(rows))
+        for n in edges | {rows, rows + 1}:
+            if rows <= n <= tokens:
+                found.add(decoder._shape(rows, n))
+    return found | {Shape(rows, n or rows, False) for rows, n, _ in found}
+
+
+def ask_for_everything(llm: LLM, tokens: int, texts: int) -> None:
+    """One step of each shape, and draws by the host for so many rows, of each kind."""
+    assert llm.windows is not None
+    decoder = llm.windows.decoder
+    for shape in sorted(shapes_of(decoder, tokens, texts), key=str):
+        if not shape.drawn:
+            decoder._lay_out(shape, [])
+            if decoder.fused:
+                decoder._step(shape)
+            else:
+                decoder.forward(decoder._batch(shape), decoder.cache, decoder.attend)
+        elif not llm.speculation:
+            decoder._send(Window([], [], [], None, *decoder._hosts[0][-2:]), shape, {}, None)
+            decoder._step(shape)
+    params = [SamplingParams(), SamplingParams(temperature=0.5), SamplingParams(top_k=2, temperature=0.5)]
+    sequences = [Sequence("", BlockTable(llm.pool), [1, 2], i, 1) for i in range(40)]
+    for rows in (*range(1, 20), 32, 33, 40):
+        logits = torch.zeros(rows, llm.model.vocab_size, dtype=torch.bfloat16)
+        if decoder.fused:
+            logits = decoder.fused.head(torch.zeros(rows, 32, dtype=torch.bfloat16)[torch.arange(rows)])
+        chunks = [Chunk(Request(i, [text], 1, 9), text, 1, 2) for i, text in enumerate(sequences[:rows])]
+        for p in params:
+            next_tokens(logits, chunks, dict.fromkeys(range(rows), p))
+            next_tokens(torch.cat([logits, logits]), chunks, dict.fromkeys(range(rows), p))
+    for n in range(1, 10) if texts > 1 else ():
+        llm.cache.copy_blocks([BlockCopy(i, 100 + i) for i in range(n)])
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "tokens", "texts", "options"),
+    [
+        (14, 2, 64, 4096, 256, {}),
+        (8, 2, 128, 4096, 256, {}),
+        (14, 2, 64, 4096, 256, {"drafts": True}),
+        (8, 2, 128, 1000, 70, {"fused": False}),
+        (8, 2, 128, 1000, 70, {"fused": False, "drafts": True}),
+        (4, 4, 64, 700, 20, {}),
+        (14, 2, 64, 100, 5, {}),
+        (14, 2, 64, 9, 1, {}),
+    ],
+)
+def test_what_steps_can_ask_for_is_warm(
+    tiny: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    tokens: int,
+    texts: int,
+    options: dict[str, bool],
+) -> None:
+    llm = engine_of(
+        small_model(tiny, heads, kv_heads, dim), tokens, texts, **({"fused": True, "drafts": False} | options)
+    )
+    with noted(monkeypatch, llm) as asked:
+        ask_for_everything(llm, tokens, texts)
+    with noted(monkeypatch, llm) as warm:
+        llm.warm_up()
+    print(f"{len(asked)} variants asked for, {len(warm)} warm")
+    names = {name for name, *_ in asked}
+    assert {"ragged_kernel", "decode_kernel", "merge_kernel", "chunk_kernel", "pick_kernel"} <= names
+    assert not told(asked - warm, warm)
+    monkeypatch.setattr(Decoder, "capture", lambda decoder, drawn: None)
+    with noted(monkeypatch, llm) as cold:
+        llm.warm_up()
+    assert told(asked - cold, cold), "a few texts alone are not enough: if they were, this would show nothing"
+
+
+def told(missing: set[Variant], warm: set[Variant]) -> list[str]:
+    """Of each kernel that is missing, how it differs from the nearest that is not."""
+    lines = []
+    for name, kinds, options in sorted(missing, key=str):
+        others = [{*kinds, *options} - {*k, *o} for n, k, o in warm if n == name]
+        lines.append(f"{name}: {min(others, key=len, default='never run')}")
+    return lines
