@@ -12,8 +12,8 @@ run. What is joined here reads and writes the same numbers once that the stock m
     RMSNorm: square, mean, rsqrt, two products       norm_kernel
     positions, products, cos and sin                 angles_kernel, once a step
 
-With a few rows the products are few_rows.py's, and six to eight launches a layer. The kernels are launched on the current
-device: to choose it each time would cost as much again.
+With a few rows the products are few_rows.py's, and a layer six to eight launches. The kernels are launched on the
+current device: to choose it each time would cost as much again.
 
 The stacked weights take the place of the stock ones, which become views of them, so the memory stays the same and
 transformers' own `generate` still runs on the module.

@@ -6,6 +6,8 @@ every tensor that a kernel reads.
 
 from __future__ import annotations
 
+import random
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -14,16 +16,22 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen
 
 pytest.importorskip("triton")
 
+from pagedlab import LLM, SamplingParams
 from pagedlab.accelerate import few_rows
 from pagedlab.accelerate.fused import Fused, angles, norm
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab.model import Model, paged_hook
+from pagedlab.model import TINY_MODEL, Model, load_model, paged_hook
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 SEVEN, WIDE = (14, 2, 64), (3, 3, 128)  # query heads, KV heads, and the size of one
-BLOCK_SIZE = 8
+BLOCK_SIZE, HALF = 8, torch.float16 if INTERPRETED else torch.bfloat16  # which NumPy does not have
+
+
+def on_a_gpu(test: Any) -> Any:
+    """Marked so, and skipped where Triton interprets."""
+    return pytest.mark.gpu(pytest.mark.skipif(INTERPRETED, reason="torch sees no GPU")(test))
 
 
 def model_of(heads: tuple[int, int, int], *, bias: bool, seed: int) -> Model:
@@ -66,7 +74,7 @@ def decodes(model: Model, rows: int, padding: int, seed: int) -> tuple[Any, Batc
         for memory in (cache.keys, cache.values):
             flat = memory.view(len(memory), -1, *memory.shape[3:])
             past = torch.randn((len(flat), length - 1, *flat.shape[2:]), generator=generator)
-            flat[:, places[: length - 1].to(DEVICE)] = past.to(DEVICE)
+            flat[:, places[: length - 1].to(DEVICE)] = past.to(flat)
         tables[row], slots[row] = ids, places[length - 1]
     seq_lens = torch.tensor(lengths + [0] * padding, dtype=torch.int32)
     starts = torch.arange(rows + padding + 1)
@@ -104,6 +112,42 @@ def test_a_step_is_the_stock_modules(
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(ours.keys, theirs.keys, rtol=1e-4, atol=1e-4, equal_nan=True)
     torch.testing.assert_close(ours.values, theirs.values, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16])
+def test_half_precision_is_as_close_to_the_truth_as_on_the_general_path(rows: int, seed: int) -> None:
+    model, attend = model_of(SEVEN, bias=True, seed=seed), get_backend("triton")
+    for parameter in model.module.parameters():
+        parameter.data = parameter.data.to(HALF)
+    exact = Model(deepcopy(model.module).float(), None, "the same numbers in fp32", "")
+    cache, batch = decodes(model, rows, 0, seed)
+    exact_cache = exact.kv_cache(4 * rows, BLOCK_SIZE)
+    exact_cache.keys.copy_(cache.keys)
+    exact_cache.values.copy_(cache.values)
+    truth = exact.forward(batch, exact_cache, attend)
+    fused, errors = Fused(model.module), []
+    assert fused.few == few_rows.ROWS
+    for most in (few_rows.ROWS, 0):
+        fused.few = most
+        errors.append(float((fused.forward(batch, cache, attend) - truth).norm() / truth.norm()))
+    print(f"{rows} rows: error {errors[0]:.4f}, on the general path {errors[1]:.4f}")
+    assert errors[0] <= 2 * errors[1]
+
+
+@on_a_gpu
+def test_greedy_texts_in_fp32_do_not_depend_on_the_path(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(TINY_MODEL, "cuda", "float32", verbose=False)
+    dice = random.Random(seed)
+    prompts = [[dice.randrange(4000) for _ in range(dice.randrange(1, 60))] for _ in range(3)]
+    texts = []
+    for most in (None, 0):
+        if most is not None:
+            monkeypatch.setattr(few_rows, "most_rows", lambda *_: 0)
+        llm = LLM(model, num_blocks=64, verbose=False)
+        for some in (prompts[:1], prompts):
+            done = llm.generate(some, SamplingParams(max_tokens=24, ignore_eos=True))
+            texts.append([c.outputs[0].token_ids for c in done])
+    assert texts[:2] == texts[2:]
 
 
 def test_a_row_is_the_same_whoever_is_beside_it(seed: int) -> None:
