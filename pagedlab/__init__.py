@@ -9,7 +9,6 @@ import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
@@ -33,25 +32,6 @@ __all__ += ["LLM", "Completion", "KVCache", "SamplingParams"]
 _LAZY = {"LLM": "engine", "Completion": "engine", "KVCache": "kv_cache", "SamplingParams": "sampling"}
 
 
-def _keep_moving(shell: Any) -> None:
-    """Advance a bar in this cell of a notebook until transformers has been imported, if that takes over a second."""
-    from tqdm.auto import tqdm
-
-    def tick() -> None:
-        while not (ended.wait(0.3) or hasattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel")):
-            bar.update()
-        bar.close()
-
-    def end(_: object) -> None:
-        shell.events.unregister("post_run_cell", end)
-        ended.set()
-        ticker.join()
-
-    bar, ended, ticker = tqdm(desc="importing", leave=False, delay=1), Event(), Thread(target=tick, daemon=True)
-    shell.events.register("post_run_cell", end)
-    ticker.start()
-
-
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(f"pagedlab.{_LAZY[name]}"), name)
@@ -59,5 +39,7 @@ def __getattr__(name: str) -> Any:
 
 
 _shell = getattr(sys.modules.get("IPython"), "get_ipython", object)()
-if hasattr(_shell, "kernel") and "torch" not in sys.modules and find_spec("torch"):  # in a browser there is none
-    _keep_moving(_shell)
+if hasattr(_shell, "kernel") and "torch" not in sys.modules and find_spec("torch") and find_spec("pagedlab.lessons"):
+    from pagedlab.lessons.progress import keep_moving  # in a notebook, but not in a browser, where there is no torch
+
+    keep_moving(_shell)

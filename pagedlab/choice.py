@@ -69,7 +69,7 @@ def next_tokens(
     tokens = [*map(int, tokens)]
     if adjusted is not plain:
         logprobs = [t.logprob for t in likelihoods(plain, [(i, token, 0) for i, token in enumerate(tokens)])]
-    draws, first, asked = [], 0, list[list[tuple[int, int, int]]]()
+    draws, first = [], 0
     for request, sequence, nth, rows, to_score in wanted:
         own, said = tokens[first : first + len(rows)], logprobs[first : first + len(rows)]
         first += len(rows)
@@ -79,10 +79,9 @@ def next_tokens(
         draws.append(Draw(request, sequence, nth, own, said))
         if (k := params[request.request_id].logprobs) is not None:
             to_score += [(row, token, k) for row, token in zip(rows, own, strict=False)]
-        asked.append(to_score)
-    told = likelihoods(logits, [one for each in asked for one in each])
-    pairs = zip(draws, asked, strict=True)
-    return [draw._replace(said=list(islice(told, len(each)))) if each else draw for draw, each in pairs], searches
+    told = likelihoods(logits, [one for *_, asked in wanted for one in asked])
+    pairs = zip(draws, [asked for *_, asked in wanted], strict=True)
+    return [draw._replace(said=list(islice(told, len(asked)))) if asked else draw for draw, asked in pairs], searches
 
 
 @torch.no_grad()
