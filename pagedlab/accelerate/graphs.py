@@ -186,13 +186,12 @@ class Decoder:
         self._take_turn()
         self._send_tables(shape.rows, chunks)
         wanted = self._lay_out(shape, chunks)
+        x = self._step(shape) if self.fused else None
         batch = self._batch(shape)
-        batch = replace(batch, last_rows=batch.last_rows[:wanted])
-        if self.fused is None:
-            return self.forward(batch, self.cache, self.attend)
-        x = self._step(shape)
-        assert x is not None
-        return self.fused.head(x[batch.last_rows])
+        rows = batch.last_rows[:wanted]
+        if self.fused is None or x is None:
+            return self.forward(replace(batch, last_rows=rows), self.cache, self.attend)
+        return self.fused.head(x[rows])
 
     def capture(self, drawn: bool = True) -> None:
         """Capture all graphs of steps that are `drawn` here, or by the host, the largest first, so that the others fit
