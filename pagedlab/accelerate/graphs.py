@@ -188,10 +188,10 @@ class Decoder:
         wanted = self._lay_out(shape, chunks)
         x = self._step(shape) if self.fused else None
         batch = self._batch(shape)
-        rows = batch.last_rows[:wanted]
+        last = batch.last_rows[:wanted]
         if self.fused is None or x is None:
-            return self.forward(replace(batch, last_rows=rows), self.cache, self.attend)
-        return self.fused.head(x[rows])
+            return self.forward(replace(batch, last_rows=last), self.cache, self.attend)
+        return self.fused.head(x[last])
 
     def capture(self, drawn: bool = True) -> None:
         """Capture all graphs of steps that are `drawn` here, or by the host, the largest first, so that the others fit
