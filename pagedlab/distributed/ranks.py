@@ -29,6 +29,7 @@ from pagedlab.interrupts import atomic
 
 SECONDS = 30.0  # how long a rank that is alive may leave the others waiting
 START_SECONDS = 300.0  # to import torch and load the model
+PATIENCE = 5.0  # seconds to end in order
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 NETWORK = re.compile("gloo|nccl|connection|timed out", re.IGNORECASE)  # who says so: the other end is gone or silent
 
@@ -42,6 +43,16 @@ class Verb(IntEnum):
 
 class RankLost(ConnectionError):
     """A rank ended or no longer answers. The other ranks have been stopped; a new engine starts new ones."""
+
+
+def reached(event: torch.cuda.Event, seconds: float) -> bool:
+    """Whether the device comes to the event within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not event.query():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1e-5)
+    return True
 
 
 class Ranks:
@@ -166,11 +177,8 @@ class Ranks:
             self.fail(error)
 
     def _wait(self, done: torch.cuda.Event | None) -> None:
-        deadline = time.monotonic() + self._seconds  # a sum within a graph has none of its own
-        while done and not done.query():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"timed out: the sums are not complete after {self._seconds:.0f} s")
-            time.sleep(1e-5)
+        if done and not reached(done, self._seconds):  # a sum within a graph has no limit of its own
+            raise RuntimeError(f"timed out: the sums are not complete after {self._seconds:.0f} s")
         if self.children and self.children.obituary():
             raise RuntimeError("a rank has ended")  # and NCCL's sums were broken off
 
@@ -202,18 +210,18 @@ class Ranks:
                 self.tell(verb, torch.empty(0, dtype=torch.int64))
         self.end()
 
-    def end(self, patience: float = 5.0) -> None:
+    def end(self, patience: float = PATIENCE) -> None:
         """Stop the children, and leave NCCL's group: its destructor can wait for ever for ranks that have ended."""
         if self.children:
             self.children.stop(patience)
         group, self._data = self._data, None
         if group is not None and self.device.type == "cuda":
-            breaking = threading.Thread(target=group.abort)  # sums that wait end at once, and itself with the graphs
+            breaking = threading.Thread(target=group.abort, daemon=True)  # ends sums at once, itself with the graphs
             breaking.start()
-            with suppress(RuntimeError):
-                torch.cuda.synchronize(self.device)  # what was launched still uses the group's memory
+            with suppress(RuntimeError):  # what was launched still uses the group's memory
+                reached(torch.cuda.current_stream(self.device).record_event(), PATIENCE)
             self.hold({})
-            breaking.join()
+            breaking.join(PATIENCE)
 
 
 class Children:
@@ -256,7 +264,7 @@ class Children:
                 return None
             time.sleep(0.02)
 
-    def stop(self, patience: float = 5.0) -> None:
+    def stop(self, patience: float = PATIENCE) -> None:
         """Let the children end, kill who has not after `patience` seconds, and leave nothing behind."""
         self._pipe.close()
         deadline = time.monotonic() + patience
