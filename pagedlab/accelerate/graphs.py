@@ -101,7 +101,7 @@ class Decoder:
         self.rows = [b for b in ROWS if b < max_rows] + [max_rows]
         self.tokens = [b for b in TOKENS if b <= max_tokens]
         self.largest = max([self.buckets[-1], *self.tokens])  # tokens that a graph may have
-        self.most = -(-max_tokens // ALIGNED) * ALIGNED
+        self.most = -(-max_tokens // ALIGNED) * ALIGNED if max_tokens > max([0, *self.tokens]) else self.tokens[-1]
         owner = getattr(forward, "__self__", None)
         self.fused = owner if isinstance(owner, Fused) and not ranks else None
         self.graphs: dict[Shape, torch.cuda.CUDAGraph] | None = {} if graphs else None

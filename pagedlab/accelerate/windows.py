@@ -22,7 +22,6 @@ from pagedlab.choice import Draw
 from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler
 
-
 READ_AHEAD = 8  # decode steps in a window of texts that somebody reads as they come
 
 
