@@ -71,7 +71,7 @@ def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
     fast.warm_up()
     assert fast.windows is not None
     decoder = fast.windows.decoder
-    assert {shape.tokens for shape in decoder.graphs or ()} == {None, *decoder.tokens}
+    assert {shape.tokens for shape in decoder.graphs or () if shape.drawn} == {None, *decoder.tokens}
     params = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.8, seed=1)
     for edge in decoder.tokens:
         for tokens in (edge - 1, edge, edge + 1):
@@ -92,7 +92,7 @@ def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
             assert got[0] == got[1], tokens
 
 
-@pytest.mark.parametrize("texts", [1, 3, 9])
+@pytest.mark.parametrize("texts", [1, 9])
 def test_drafts_in_graphs_at_every_bucket_edge(model: Model, texts: int) -> None:
     """Some drafted tokens are wrong; the texts are those of eager steps without drafts."""
     new, prompts = 40, PROMPTS[10 : 10 + texts]
@@ -100,7 +100,7 @@ def test_drafts_in_graphs_at_every_bucket_edge(model: Model, texts: int) -> None
     params = SamplingParams(max_tokens=new, ignore_eos=True)
     expected = [c.outputs[0].token_ids for c in eager.generate(prompts, params)]
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
-    for edge in TOKENS[:5]:
+    for edge in TOKENS[:3]:
         for tokens in (edge - 1, edge, edge + 1):
             drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(tokens))
             if not 0 < drafter.k < new - 1:
@@ -120,7 +120,7 @@ def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model: Model) -> None
     eager, graphs = engine(model, cuda_graphs=False, fused=False, attention_backend="torch"), engine(model)
     expected = [c.outputs[0].token_ids for c in eager.generate(PROMPTS, params)]
     assert graphs.windows is not None
-    edges = {n for bucket in (*graphs.windows.decoder.buckets[:7], 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
+    edges = {n for bucket in (1, 4, 16, 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
     for n in sorted(edges - {0}):
         for _ in range(3):
             assert [c.outputs[0].token_ids for c in graphs.generate(PROMPTS[:n], params[:n])] == expected[:n], n
