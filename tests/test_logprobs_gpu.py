@@ -33,14 +33,15 @@ def test_logprobs_and_penalties_beside_windows(model: Model, seed: int, monkeypa
     fast = LLM(model, num_blocks=512, verbose=False)
     plain = LLM(model, num_blocks=512, cuda_graphs=False, fused=False, verbose=False)
     assert fast.windows is not None
-    graphs_kept, forward = [], fast.forward
+    graphs_kept, compute = [], fast.windows.decoder.compute
 
     def seen(*given: Any) -> torch.Tensor:
-        logits = forward(*given)
+        logits = compute(*given)
+        assert logits is not None
         graphs_kept.append(logits.requires_grad)
         return logits
 
-    monkeypatch.setattr(fast, "forward", seen)
+    monkeypatch.setattr(fast.windows.decoder, "compute", seen)
     done = fast.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = plain.generate([prompt], p)
