@@ -1,6 +1,6 @@
 """Tokens a second of one card and of several, with steps as CUDA graphs and launched kernel by kernel.
 
-    python benchmarks/parallel.py [--ranks 1 2] [--json out.json]
+    python benchmarks/parallel.py [--shapes Qwen2.5-0.5B] [--ranks 1 2] [--modes graphs] [--json out.json]
 
 Two workloads of random token ids, weights random too (drawn on each card, so that nothing is read or written), end of
 text ignored, each measured once after a warm-up:
@@ -14,6 +14,7 @@ Every measurement has processes of its own: torchrun starts one a card, and this
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -37,7 +38,7 @@ from pagedlab.model import TINY_MODEL, Model, paged_hook
 COMMON = {"rope_theta": 1e6, "bos_token_id": None, "eos_token_id": None}
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "vocab_size": 4096, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
     },
     "Qwen2.5-0.5B": {
@@ -51,6 +52,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
     },
 }  # fmt: skip
+ASKED: dict[
+    str, tuple[int, tuple[int, int], tuple[int, int]]
+] = {  # requests; tokens of prompts and of answers, from, to
+    "tiny": (4, (10, 20), (5, 9)),
+    "Qwen2.5-0.5B": (256, (100, 1024), (100, 1024)),
+    "Qwen2.5-14B": (64, (1024, 1024), (64, 64)),
+}
 MODES: dict[str, dict[str, Any]] = {"graphs": {}, "kernel by kernel": {"cuda_graphs": False, "fused": False}}
 
 
@@ -69,78 +77,77 @@ def random_model(
     return Model(module, transformers.AutoTokenizer.from_pretrained(folder), Path(folder).name, "random weights")
 
 
-def engine(options: argparse.Namespace, size: int) -> LLM:
-    """Rank 0's engine on `size` cards; on the other ranks this serves rank 0, and then ends the process."""
-    if size > 1:
+def engine(one: argparse.Namespace) -> LLM:
+    """Rank 0's engine on `one.cards`; on the other ranks this serves rank 0, and then ends the process."""
+    if one.cards > 1:
         pagedlab.distributed.load_model = random_model  # type: ignore[assignment]
         if rank := int(os.environ["RANK"]):
-            pagedlab.distributed.serve_rank(rank, size, pagedlab.distributed.torchrun_store(size))
+            pagedlab.distributed.serve_rank(rank, one.cards, pagedlab.distributed.torchrun_store(one.cards))
             sys.exit()
-    model = random_model(options.folder, options.device, options.dtype) if size == 1 else options.folder
-    how = {"device": options.device, "dtype": options.dtype, "tensor_parallel": size, "verbose": False}
-    return LLM(model, **how, **MODES[options.mode])
+    model = random_model(one.folder, one.device, one.dtype) if one.cards == 1 else one.folder
+    how = {"device": one.device, "dtype": one.dtype, "tensor_parallel": one.cards, "verbose": False}
+    return LLM(model, **how, **MODES[one.mode])
 
 
-def requests(options: argparse.Namespace, vocabulary: int) -> tuple[list[list[int]], list[SamplingParams]]:
+def requests(shape: str, vocabulary: int) -> tuple[list[list[int]], list[SamplingParams]]:
     """Prompts of random ids, and what is asked of each."""
-    rng = random.Random(0)
-    sizes = [(rng.randint(*options.prompt), rng.randint(*options.answer)) for _ in range(options.requests)]
+    rng, (count, prompt, answer) = random.Random(0), ASKED[shape]
+    sizes = [(rng.randint(*prompt), rng.randint(*answer)) for _ in range(count)]
     prompts = [[rng.randrange(vocabulary) for _ in range(n)] for n, _ in sizes]
     return prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for _, n in sizes]
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the workload once, and again with its prompts cached."""
-    size, began = options.cards, time.perf_counter()
-    with engine(options, size) as llm:
+def measure(one: argparse.Namespace) -> dict[str, Any]:
+    """The workload once, and again with its prompts cached, in the processes that torchrun started."""
+    began = time.perf_counter()
+    with engine(one) as llm:
         started = time.perf_counter()
-        prompts, params = requests(options, llm.model.vocab_size)
+        prompts, params = requests(one.shape, llm.model.vocab_size)
         llm.warm_up()
         llm.generate([p[::-1] for p in prompts], SamplingParams(max_tokens=8, ignore_eos=True))
-        warm, times = time.perf_counter(), []
+        warm, runs = time.perf_counter(), []
+        new = sum(p.max_tokens for p in params)
         for _ in range(2):
-            again = time.perf_counter()
+            at = time.perf_counter()
             llm.generate(prompts, params)
-            times.append(time.perf_counter() - again)
-            stats = llm.stats
-            times.append(stats.steps)
-        seconds, steps, cached_seconds, cached_steps = times
-        new, config = sum(p.max_tokens for p in params), llm.model.module.config
+            seconds, steps = time.perf_counter() - at, llm.stats.steps
+            runs.append(
+                {
+                    "seconds": round(seconds, 3),
+                    "output_tokens_per_s": round(new / seconds, 1),
+                    "steps": steps,
+                    "ms_a_step": round(1e3 * seconds / steps, 3),
+                }
+            )
+        vector_bytes = all_reduce_bytes(llm.model.module.config, llm.cache.keys.element_size())
         return {
-            "ranks": size,
-            "mode": options.mode,
+            "shape": one.shape,
+            "ranks": one.cards,
+            "mode": one.mode,
             "start_s": round(started - began, 2),
             "warm_up_s": round(warm - started, 2),
-            "seconds": round(seconds, 3),
             "prompt_tokens": sum(map(len, prompts)),
             "output_tokens": new,
-            "output_tokens_per_s": round(new / seconds, 1),
-            "steps": steps,
-            "ms_a_step": round(1e3 * seconds / steps, 3),
-            "with_prompts_cached": {
-                "seconds": round(cached_seconds, 3),
-                "output_tokens_per_s": round(new / cached_seconds, 1),
-                "ms_a_step": round(1e3 * cached_seconds / cached_steps, 3),
-            },
+            **runs[0],
+            "with_prompts_cached": runs[1],
             "num_blocks": llm.pool.num_blocks,
             "kv_bytes_per_block_and_rank": llm.cache.bytes_per_block,
-            "sent_bytes_per_token_and_rank": ring_bytes(all_reduce_bytes(config, llm.cache.keys.element_size()), size),
-            "told_bytes": llm.model.ranks.plan_bytes if size > 1 else 0,
+            "sent_bytes_per_token_and_rank": ring_bytes(vector_bytes, one.cards),
         }
 
 
-def in_processes(shape: str, cards: int, mode: str, options: argparse.Namespace, asked: list[str]) -> dict[str, Any]:
+def in_processes(shape: str, cards: int, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """`measure` in one process a card."""
     with tempfile.TemporaryDirectory() as folder:
         transformers.Qwen2Config(**SHAPES[shape], **COMMON).save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(folder)
         Path(folder, "model.safetensors").touch()  # where there should be weights
+        one = {"folder": folder, "shape": shape, "cards": cards, "mode": mode}
+        one |= {"device": options.device, "dtype": options.dtype}
         run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cards), __file__]
-        how = ["--folder", folder, "--cards", str(cards), "--mode", mode, "--device", options.device]
-        done = subprocess.run([*run, *how, "--dtype", options.dtype, *asked], stdout=subprocess.PIPE, check=True)
-    row = json.loads(done.stdout.splitlines()[-1])
-    print(shape, json.dumps(row), flush=True)
-    return row
+        done = subprocess.run([*run, "--one", json.dumps(one)], stdout=subprocess.PIPE, check=True)
+    print(line := done.stdout.splitlines()[-1].decode(), flush=True)
+    return json.loads(line)
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -164,32 +171,14 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["Qwen2.5-0.5B", "Qwen2.5-14B"], choices=SHAPES)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--json", help="write the results to this file")
-    # What a process of a measurement is told:
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    parser.add_argument("--cards", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--mode", help=argparse.SUPPRESS)
-    parser.add_argument("--requests", type=int, default=256)
-    parser.add_argument("--prompt", type=int, nargs=2, default=(100, 1024), metavar=("FROM", "TO"))
-    parser.add_argument("--answer", type=int, nargs=2, default=(100, 1024), metavar=("FROM", "TO"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # what a process is to measure
     options = parser.parse_args()
-    if options.folder:
-        print(json.dumps(measure(options)))
+    if options.one:
+        print(json.dumps(measure(argparse.Namespace(**json.loads(options.one)))))
         return
-    report: dict[str, Any] = {"machine": machine(options.device)}
-    for shape in options.shapes:
-        large = shape == "Qwen2.5-14B"
-        asked = {"requests": (64,), "prompt": (1024, 1024), "answer": (64, 64)} if large else {}
-        for name in ("requests", "prompt", "answer"):
-            given = getattr(options, name)
-            asked.setdefault(name, given if isinstance(given, (tuple, list)) else (given,))
-        words = [word for name, values in asked.items() for word in (f"--{name}", *map(str, values))]
-        rows = [
-            in_processes(shape, cards, mode, options, words)
-            for cards in options.ranks
-            for mode in options.modes
-            if mode == "graphs" or not large
-        ]
-        report[shape] = {"requests": asked, "results": rows}
+    report: dict[str, Any] = {"machine": machine(options.device), "requests": ASKED, "results": []}
+    for shape, cards, mode in itertools.product(options.shapes, options.ranks, options.modes):
+        report["results"].append(in_processes(shape, cards, mode, options))
         if options.json:
             Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

@@ -186,7 +186,7 @@ def test_a_window_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_seconds", 0.05)
     later = iter([False, True])
     ranks.wait(SimpleNamespace(query=lambda: next(later)))  # type: ignore[arg-type]
-    with pytest.raises(RankLost, match="a rank does not answer.*timed out: the sums are not complete after 0 s"):
+    with pytest.raises(RankLost, match=r"a rank does not answer.*timed out: the sums are not complete after 0 s"):
         ranks.wait(SimpleNamespace(query=lambda: False))  # type: ignore[arg-type]
     with pytest.raises(RankLost, match="make a new LLM"):
         ranks.play([1, 0], lambda: None)
