@@ -21,6 +21,7 @@ class Picture:
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
+        self.looks = [*state["tables"], LOST]
         self.width = max(state["columns"] * (28 if state["columns"] > 16 else 46) - 4, 620)
 
     def headline(self) -> str:
@@ -92,7 +93,7 @@ class Picture:
         if more := len(tables[MAX_ROWS:]):
             parts.append(label(0, below + 12, f"and {more} more sequences", 12, SOFT))
             below += 26
-        patterns = {_fill(owner): _pattern(owner) for owner in [*tables, LOST] if owner["pattern"]}
+        patterns = {_fill(owner): _pattern(owner) for owner in self.looks if owner["pattern"]}
         return [*patterns.values(), *parts], below
 
 
@@ -105,6 +106,7 @@ class StagePicture(Picture):
     def __init__(self, replay: Any) -> None:
         super().__init__(replay.grid())
         self.answers = [answer for answer in replay.answers() if answer["state"] != "dropped"]
+        self.looks += self.answers
 
     def text(self) -> str:
         """As of a block grid, and under it the texts."""
@@ -115,7 +117,7 @@ class StagePicture(Picture):
         """The picture as an SVG."""
         shown, parts, y = self.answers[:MAX_TEXTS], list[str](), 0.0
         for answer in shown:
-            parts += [box(0, y, 16, 16, answer["color"], 0.8), label(22, y + 12, answer["name"])]
+            parts += [box(0, y, 16, 16, _fill(answer)), label(22, y + 12, answer["name"])]
             for line in _lines(answer["runs"], self.width - 50, 5 if len(shown) < 3 else 2):
                 x = 50.0
                 for place, words, asked in line:
