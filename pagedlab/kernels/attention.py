@@ -23,6 +23,8 @@ from torch import Tensor
 from pagedlab.kernels.plan import MIN_SPLIT, Plan, choose_plan, overlaps, padded, query_tiles
 from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
+ALONE = 16  # sequences up to which decode_kernel starts early too: more would settle unevenly where there is room
+
 
 @triton.jit
 def load_rows(rows, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
@@ -263,7 +265,7 @@ def triton_attention(
     if num_tokens == 0 or num_sequences == 0:
         return out
     few, many, splits = plan or choose_plan(q, k_cache, block_tables)
-    group, dim, overlap = num_heads // kv_heads, padded(head_dim), overlaps(q.device)
+    group, dim, overlap = num_heads // kv_heads, padded(head_dim), splits > 1 and overlaps(q.device)
     parts = (num_sequences, splits, num_heads) if splits > 1 else (0, 0, 0)
     split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
     split_sums = torch.empty((*parts, 2), dtype=torch.float32, device=q.device)
@@ -273,9 +275,10 @@ def triton_attention(
         scale * math.log2(math.e), block_tables.stride(0), num_sequences,
     )  # fmt: skip
     shape, early = (MIN_SPLIT, block_size, group, kv_heads, head_dim, dim), {"launch_pdl": True} if overlap else {}
+    first = early if num_sequences <= ALONE else {}
     with on_device_of(q):
         if many is None:
-            decode_kernel[grid](*tensors, *few.cut, *shape, splits > 1, overlap, **few.options, **early)
+            decode_kernel[grid](*tensors, *few.cut, *shape, splits > 1, overlap, **few.options, **first)
         else:
             ragged_kernel[grid](*tensors, *many.cut, *few.cut, *shape, **many.options)
         if splits > 1:
