@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -293,6 +294,25 @@ def test_a_window_that_fails_is_taken_back(tiny: Model, at: int, monkeypatch: py
 # Drafts -----------------------------------------------------------------------------------------------------------
 
 
+class Replays(dict[Any, Any]):
+    """A graph of every shape, or what replaying one leaves behind."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder, self.shapes = decoder, set[Any]()
+
+    def __contains__(self, shape: object) -> bool:
+        return True
+
+    def __getitem__(self, shape: Any) -> Any:
+        def replay() -> None:
+            self.shapes.add(shape)
+            if (x := self.decoder._compute(shape)) is not None:
+                self.decoder._stream.fill_(torch.nan)  # what earlier ones left is not to be read
+                self.decoder._stream[: len(x)] = x
+
+        return SimpleNamespace(replay=replay)
+
+
 class Recalls:
     """Drafts what comes next, from `texts` by prompt, but for some tokens, which are wrong."""
 
@@ -319,7 +339,7 @@ def test_drafts_at_and_beside_every_buckets_edge(tiny: Model, texts: int, seed: 
     params = SamplingParams(max_tokens=new, ignore_eos=True)
     expected = [c.outputs[0].token_ids for c in engine(tiny).generate(prompts, params)]
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
-    sizes = set[int]()
+    sizes, drawn = set[int](), set[bool]()
     for edge in TOKENS[:3]:
         for tokens in (edge - 1, edge, edge + 1):
             drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed))
@@ -327,9 +347,13 @@ def test_drafts_at_and_beside_every_buckets_edge(tiny: Model, texts: int, seed: 
                 continue
             llm = ahead_engine(tiny, speculative=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
             llm.on_step(lambda llm=llm: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
+            assert llm.windows is not None
+            llm.windows.decoder.graphs = replays = Replays(llm.windows.decoder)
             assert [c.outputs[0].token_ids for c in llm.generate(prompts, params)] == expected, tokens
             assert llm.stats.accepted_tokens > 0
+            drawn |= {shape.drawn for shape in replays.shapes}
             assert_idle(llm)
+    assert drawn == {False}
     if texts == 1:
         assert {15, 16, 17} <= sizes
 
