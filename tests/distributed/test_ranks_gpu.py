@@ -23,7 +23,8 @@ PARAMS = [SamplingParams(max_tokens=5 + i, ignore_eos=True, temperature=i % 2, s
 
 
 def engine(ranks: int, **options: object) -> LLM:
-    how = {"device": "cuda", "dtype": "float32", "num_blocks": 512, "verbose": False}
+    limits = {"num_blocks": 512, "max_sequences": 48, "max_batch_tokens": 512}
+    how = {"device": "cuda", "dtype": "float32", "verbose": False, **limits}
     return LLM(TINY_MODEL, tensor_parallel=ranks, **how, **options)
 
 
