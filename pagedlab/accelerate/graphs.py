@@ -210,9 +210,6 @@ class Decoder:
             else:
                 self._lay_out(shape, [])
             self._start([shape] * (2 if (shape.tokens or 0) <= self.largest else 1))
-        if self.fused:
-            for rows in range(1, 20):  # few have kernels of their own
-                self.fused.head(self._stream[:1].expand(rows, -1).contiguous())
 
     def _start(self, steps: list[Shape]) -> None:
         """Take the steps of the window that was sent, on all ranks."""

@@ -8,6 +8,7 @@ those of an H200 in bf16, on a model with few numbers in its layers and heads of
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -179,8 +180,15 @@ def test_what_steps_can_ask_for_is_warm(
     )
     with noted(monkeypatch, llm) as asked:
         ask_for_everything(llm, tokens, texts)
-    with noted(monkeypatch, llm) as warm:
+    assert llm.windows is not None
+    decoder, played = llm.windows.decoder, Counter[Shape]()
+    with noted(monkeypatch, llm) as warm, monkeypatch.context() as patch:
+        step = decoder._step
+        patch.setattr(decoder, "_step", lambda shape: (played.update([shape]), step(shape))[1])
         llm.warm_up()
+    as_graphs = {shape for shape in shapes_of(decoder, tokens, texts) if (shape.tokens or 0) <= decoder.largest}
+    by_host = llm.speculation is not None and decoder.fused is not None
+    assert {shape for shape in as_graphs if shape.drawn != by_host} <= {shape for shape, n in played.items() if n > 1}
     print(f"{len(asked)} variants asked for, {len(warm)} warm")
     names = {name for name, *_ in asked}
     assert {"ragged_kernel", "decode_kernel", "merge_kernel", "chunk_kernel", "pick_kernel"} <= names
