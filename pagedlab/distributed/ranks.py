@@ -155,11 +155,11 @@ class Ranks:
         try:
             self.tell(verb, torch.as_tensor(numbers, dtype=torch.int64))
             result = work() if work else None
-            if wait:  # else a sum that was broken off would pass for a result
-                self._wait(torch.cuda.current_stream().record_event() if self.device.type == "cuda" else None)
-            return result
         except BaseException as error:
             self.fail(error)
+        if wait:  # else a sum that was broken off would pass for a result
+            self.wait()
+        return result
 
     def follow(self, *numbers: int) -> None:
         """Rank 0: have the others ready to `play`, within these limits."""
@@ -169,18 +169,17 @@ class Ranks:
         """Rank 0: have all ranks launch these steps, `work` here, and wait for none of them."""
         self.call(Verb.PLAY, steps, work, wait=False)
 
-    def wait(self, done: torch.cuda.Event | None) -> None:
-        """Rank 0: until what was launched is done. `RankLost` if it cannot be, or was broken off."""
+    def wait(self, done: torch.cuda.Event | None = None) -> None:
+        """Rank 0: until the device has come to `done`, or is done with all. `RankLost` if sums cannot be complete."""
         try:
-            self._wait(done)
+            if self.device.type == "cuda":
+                done = done or torch.cuda.current_stream().record_event()
+            if done and not reached(done, self._seconds):  # a sum within a graph has no limit of its own
+                raise RuntimeError(f"timed out: the sums are not complete after {self._seconds:.0f} s")
+            if self.children and self.children.obituary():
+                raise RuntimeError("a rank has ended")  # and NCCL's sums were broken off
         except BaseException as error:
             self.fail(error)
-
-    def _wait(self, done: torch.cuda.Event | None) -> None:
-        if done and not reached(done, self._seconds):  # a sum within a graph has no limit of its own
-            raise RuntimeError(f"timed out: the sums are not complete after {self._seconds:.0f} s")
-        if self.children and self.children.obituary():
-            raise RuntimeError("a rank has ended")  # and NCCL's sums were broken off
 
     def hold(self, graphs: dict[Any, Any]) -> None:
         """Know the graphs that sums are part of, in place of earlier ones: NCCL's group can end only after they did."""
