@@ -9,6 +9,7 @@ python benchmarks/pair.py vllm --model FOLDER --json theirs.json        where vL
   prefill      64 prompts of 2,048 tokens, 1 new one each: prompt tokens/s
   prefix       128 prompts that share 1,024 tokens and have 64 of their own, 64 new ones, second round: output tokens/s
   short        2,048 requests of 16 to 64 tokens in and out: output tokens/s
+  a step       with --profile: where a decode step of 256 texts spends its time, on the wall and on the device
 
 Every workload runs once with other numbers before it is timed. vLLM has its defaults but for OPTIONS.
 """
@@ -19,6 +20,7 @@ import argparse
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -73,11 +75,50 @@ def vllm(model: str) -> Run:
     return run
 
 
+def decode_step(run: Run, texts: int = 256, context: int = 512, few: int = 16, more: int = 64) -> dict[str, Any]:
+    """A decode step's milliseconds, and of what it launches: what `more` steps add to a run of `few`.
+
+    So prompts, start and end drop out, and it is the same for any engine that runs in this process.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    rng, wall = random.Random(6), []
+    busy, launches = Counter[str](), Counter[str]()
+    for sign, tokens in ((-1, few), (1, few + more)):
+        times = []
+        for _ in range(4):
+            work = [ids(rng, context) for _ in range(texts)], [tokens] * texts
+            began = time.perf_counter()
+            run(work, TEMPERATURE)
+            times.append(time.perf_counter() - began)
+        wall.append(min(times[1:]))
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            run(([ids(rng, context) for _ in range(texts)], [tokens] * texts), TEMPERATURE)
+            torch.cuda.synchronize()
+        for event in recorded.key_averages():
+            if event.self_device_time_total > 0 and not event.key.startswith("aten::"):
+                busy[event.key] += sign * event.self_device_time_total
+                launches[event.key] += sign * event.count
+    return {
+        "texts": texts,
+        "context": f"{context + few} to {context + few + more}",
+        "wall ms": round(1000 * (wall[1] - wall[0]) / more, 3),
+        "device ms": round(sum(busy.values()) / more / 1000, 3),
+        "launches": round(sum(launches.values()) / more),
+        "largest, us and launches": [
+            [name[:120], round(us / more, 1), round(launches[name] / more, 1)] for name, us in busy.most_common(16)
+        ],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=("pagedlab", "vllm"))
     parser.add_argument("--model", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     began = time.perf_counter()
@@ -117,6 +158,9 @@ def main() -> None:
     seconds(nano(8, 2048, 16, 64))
     work = nano(7, 2048, 16, 64)
     keep("short tokens/s", sum(work[1]) / seconds(work))
+    if args.profile:
+        figures["a step"] = decode_step(run)
+        print(args.engine, "a step", figures["a step"])
     if args.json:
         record(args.json, "everything there at once; see benchmarks/pair.py", **figures)
 
