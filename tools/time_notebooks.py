@@ -70,9 +70,16 @@ class Timed(NotebookClient):
         return 0.0
 
 
-def code_of(notebook: nbformat.NotebookNode) -> str:
-    """A short name of what all code cells say."""
-    sources = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+def is_of(cell: nbformat.NotebookNode, kind: str, mixed: bool) -> bool:
+    """Whether a cell's output comes from that kind of machine: in a mixed notebook, those tagged "gpu" from a GPU's."""
+    return not mixed or ("gpu" in cell.metadata.get("tags", [])) == (kind == "gpu")
+
+
+def code_of(notebook: nbformat.NotebookNode, kind: str) -> str:
+    """A short name of what those code cells say whose outputs come from that kind of machine, "cpu" or "gpu"."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    mixed = any("gpu" in cell.metadata.get("tags", []) for cell in code)
+    sources = "\0".join(cell.source for cell in code if is_of(cell, kind, mixed))
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
 
 
@@ -82,9 +89,9 @@ def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None
     ran = dict(stored.metadata.get("pagedlab", {}))
     mixed = any("gpu" in cell.metadata.get("tags", []) for cell in stored.cells)
     for cell, old in zip(notebook.cells, stored.cells, strict=True):
-        if mixed and ("gpu" in cell.metadata.get("tags", [])) != (here == "gpu"):
+        if not is_of(cell, here, mixed):
             cell.update({key: old[key] for key in ("outputs", "execution_count") if key in old})
-    notebook.metadata["pagedlab"] = (ran if mixed else {}) | {here: code_of(notebook)}
+    notebook.metadata["pagedlab"] = (ran if mixed else {}) | {here: code_of(notebook, here)}
 
 
 def measure(path: Path, out: Path | None) -> tuple[Timed, str]:

@@ -58,7 +58,7 @@ def test_10_ran_real_weights_in_bfloat16() -> None:
 def test_the_cells_are_those_that_ran(number: str) -> None:
     notebook = nbformat.read(NOTEBOOKS[number], 4)
     kinds = {"07": ["gpu"], "08": ["cpu", "gpu"], "10": ["gpu"]}.get(number, ["cpu"])
-    assert notebook.metadata.get("pagedlab") == dict.fromkeys(kinds, code_of(notebook))
+    assert notebook.metadata.get("pagedlab") == {kind: code_of(notebook, kind) for kind in kinds}
 
 
 @pytest.mark.parametrize("number", NOTEBOOKS)
