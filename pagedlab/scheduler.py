@@ -328,6 +328,8 @@ class Scheduler:
             for text, *_ in parked.tables:
                 text.table.free()
             raise
+        for text, *_ in parked.tables:
+            text.table.truncate(min(text.table.num_tokens, text.length - 1))  # less, if a window failed meanwhile
         request.parked = None
         self.swapped.remove(request)
         insort(self.running, request, key=_arrival)

@@ -50,13 +50,20 @@ class Windows:
         return not any(r.texts_to_fork or params[r.request_id].wants_host for r in requests)
 
     def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
-        """Launch the plan's step, and further ones behind it where no prompt is due."""
+        """Launch the plan's step, and further ones behind it where no prompt is due.
+
+        If this fails, the slots of all windows are taken back: the device's state is no longer what they left.
+        """
         self._limit = self.most if all(c.request.read_at_end for c in plan.chunks) else min(READ_AHEAD, self.most)
         self.steps = min(self.steps, self._limit)
         if self.steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, self.steps - 1) or []}
             plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
-        window = self.decoder.launch(plan.chunks, params, self._launched[-1][1] if self._launched else None)
+        try:
+            window = self.decoder.launch(plan.chunks, params, self._launched[-1][1] if self._launched else None)
+        except BaseException:
+            self._undo(plan)
+            raise
         self._launched.append((plan, window))
         for chunk, drawn in zip(plan.chunks, window.drawn, strict=True):
             chunk.sequence.num_ahead += drawn
@@ -98,10 +105,10 @@ class Windows:
         elif waited > worked:
             self.steps = max(self.steps - 1, 1)
 
-    def _undo(self) -> None:
-        """None of the windows has happened."""
+    def _undo(self, *failed: Schedule) -> None:
+        """None of the windows has happened, nor what failed behind them."""
         everything = Schedule()
-        for plan, _ in reversed(self._launched):
+        for plan in (*failed, *(plan for plan, _ in reversed(self._launched))):
             everything.chunks += plan.chunks
             everything.admitted += plan.admitted
             everything.making |= plan.making

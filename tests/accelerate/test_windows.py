@@ -291,6 +291,39 @@ def test_a_window_that_fails_is_taken_back(tiny: Model, at: int, monkeypatch: py
     assert_idle(llm)
 
 
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_launch_that_fails_takes_all_windows_back(tiny: Model, preemption: str) -> None:
+    """Twice, with a window under way: once while all go on, once when somebody in that window has just given way."""
+    prompts = prompts_of(tiny, [16, 14, 9])
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    expected = texts_of(engine(tiny).generate(prompts, params))
+    llm = ahead_engine(tiny, 26, 4, preemption=preemption)
+    windows = llm.windows
+    assert windows is not None
+    start, failed = windows.decoder._start, set[bool]()
+
+    def failing(steps: Any) -> None:
+        gave_way = bool(llm.scheduler.plan.preempted)
+        if windows.under_way and gave_way not in failed:
+            failed.add(gave_way)
+            raise RuntimeError("planted")
+        start(steps)
+
+    windows.decoder._start = failing  # type: ignore[method-assign]
+    ids = [llm.add(prompt, params) for prompt in prompts]
+    done: dict[int, Completion] = {}
+    while len(done) < len(ids):
+        try:
+            done |= {c.request_id: c for c in llm.step() if c.finished}
+        except RuntimeError:
+            assert windows.under_way == 0
+            for text in llm.sequences():
+                assert text.table.num_tokens < len(text.token_ids)
+    assert failed == {False, True}
+    assert texts_of([done[i] for i in ids]) == expected
+    assert_idle(llm)
+
+
 # Drafts -----------------------------------------------------------------------------------------------------------
 
 
