@@ -19,7 +19,7 @@ class Sequence:
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
     score: float | None = None  # of a beam that has ended
-    num_draft: int = 0  # tokens at the end that are only proposed, see speculative.py; none between steps
+    num_draft: int = 0  # tokens at the end that are only proposed, see speculative/; none between steps
     num_ahead: int = 0  # tokens behind the end that a device is drawing, see accelerate/windows.py
     score_from: int | None = None  # the prompt's tokens behind this position still want a log-probability
 

@@ -7,6 +7,7 @@ interpreted     call a function where Triton is interpreted: here, or in a proce
 """
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -186,7 +187,8 @@ def interpreted(place: str, *args: Any) -> Any:
     """Call "module:function" with Triton interpreted: here, or where it compiles here in a process of its own."""
     if INTERPRETED:
         return _called(place, *args)
-    with patch.dict(os.environ, TRITON_INTERPRET="1"), ProcessPoolExecutor(1, get_context("spawn")) as child:
+    alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)  # not run again there
+    with patch.dict(os.environ, TRITON_INTERPRET="1"), alone, ProcessPoolExecutor(1, get_context("spawn")) as child:
         return child.submit(_called, place, *map(_packed, args)).result()
 
 

@@ -127,7 +127,7 @@ class BlockPoolWidget(Page):
         self._show(done.child or done.sequence)
 
     def picture(self) -> Picture:
-        """The present state as a PNG and as text, for places where no widget runs."""
+        """The present state as a drawing and as text, for places where no widget runs."""
         return Picture(self.state)
 
     # ------------------------------------------------------------------ page and Python

@@ -36,8 +36,8 @@ LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("bloc
 
 def stored(drawing: str, said: str) -> dict[str, str]:
     """What a notebook stores of a drawing in the theme's colours, by media type: an SVG on its own ground, or HTML."""
-    page = re.sub(ONLY_LIVE, "", drawing)
-    page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT[found[1]], page).strip()
+    page = re.sub(rf"{ONLY_LIVE}|[\x00-\x08\x0b\x0c\x0e-\x1f]", "", drawing)  # nor does XML have such characters
+    page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT.get(found[1], found[0]), page).strip()
     if not page.startswith("<svg"):
         return {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}
     svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)

@@ -85,7 +85,7 @@ class Stage(Page):
         Path(path).write_text(json.dumps(self.replay(0).recording, separators=(",", ":")) + "\n", encoding="utf-8")
 
     def picture(self) -> Picture:
-        """The step that says most, as a PNG and as text."""
+        """The step that says most, as a drawing and as text."""
         return StagePicture(self.replay())
 
     def _on_step(self) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -115,6 +119,21 @@ def test_where_triton_compiles_another_process_interprets(monkeypatch: pytest.Mo
     monkeypatch.setattr(fence, "INTERPRETED", False)
     with pytest.raises(ValueError, match="TRITON_INTERPRET"):
         Memory().run(lambda: None)
+
+
+SCRIPT = """
+from pagedlab.lessons import tracer
+tracer.INTERPRETED = False
+print(tracer.trace_rungs((20,))["3 heads share a load"].programs)
+"""
+
+
+@interpreted
+def test_a_script_is_not_run_again_in_the_other_process(tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text(SCRIPT)
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from typing import Any
+from xml.parsers.expat import ParserCreate
 
 import broken
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from pagedlab import BlockPool, BlockTable
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.drawing import runs
+from pagedlab.lessons.drawing import label, runs, svg
 from pagedlab.widgets import CHALLENGES, PRESETS, BlockPoolWidget
+from pagedlab.widgets.page import stored
 
 
 def click(widget: BlockPoolWidget, op: str, **fields: Any) -> dict[str, Any]:
@@ -550,6 +552,13 @@ def test_the_stored_text_can_be_read_aloud() -> None:
         "s1     37 tokens in blocks 0, 1, 3",
         "s2     37 tokens in blocks 0, 1, 4",
     ]
+
+
+def test_whatever_a_model_writes_can_be_drawn() -> None:
+    text = "color: var(--brand) \x00 a \x0c <b> & \x1b"
+    shown = stored(svg(300, 20, [label(0, 12, text)]), "a drawing")["image/svg+xml"]
+    assert "color: var(--brand)" in shown
+    ParserCreate().Parse(shown, True)  # as strict as a browser is about a picture
 
 
 def test_the_same_state_gives_the_same_picture() -> None:
