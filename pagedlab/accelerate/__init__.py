@@ -63,14 +63,19 @@ class Fast(NamedTuple):
 
 
 def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
-    """What suits the engine's model and device. `ValueError` if something is asked for in vain."""
+    """What suits the engine's model and device. `ValueError` if something is asked for in vain.
+
+    Graphs are captured on torch's current GPU, see `torch.cuda.set_device`: an engine on another runs without.
+    """
     one_of("fused", fused, (True, False, "auto"))
     one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
     on_gpu, ranks = is_on_gpu(llm.model, llm.attend), getattr(llm.model, "ranks", None)
-    if cuda_graphs is True and not on_gpu:
-        raise ValueError("cuda_graphs=True takes one NVIDIA GPU a rank and Triton's attention: leave it at 'auto'")
+    ahead = on_gpu and cuda_graphs and llm.model.device.index == torch.cuda.current_device()
+    if cuda_graphs is True and not ahead:
+        needs = "one NVIDIA GPU a rank, torch's current one, and Triton's attention"
+        raise ValueError(f"cuda_graphs=True takes {needs}: leave it at 'auto'")
     forward = _choose_forward(llm.model, fused, on_gpu, ranks)
-    windows = windows_for(llm, forward, graphs=True) if on_gpu and cuda_graphs else None
+    windows = windows_for(llm, forward, graphs=True) if ahead else None
     return Fast(llm.model.forward if ranks else forward, windows)
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 
 from test_engine import assert_idle, engine, prompts_of
 
-from pagedlab import SamplingParams
+from pagedlab import SamplingParams, accelerate
 from pagedlab.accelerate import STEPS_AHEAD, windows_for
 from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.graphs import BUCKETS, TOKENS, Decoder
@@ -322,6 +322,20 @@ def test_a_launch_that_fails_takes_all_windows_back(tiny: Model, preemption: str
     assert failed == {False, True}
     assert texts_of([done[i] for i in ids]) == expected
     assert_idle(llm)
+
+
+@pytest.mark.parametrize(("index", "ahead"), [(0, True), (1, False)])
+def test_graphs_are_for_the_current_gpu(monkeypatch: pytest.MonkeyPatch, index: int, ahead: bool) -> None:
+    """Another one's would be captured empty: torch captures what is launched on the current one."""
+    monkeypatch.setattr(accelerate, "is_on_gpu", lambda *_: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(accelerate, "windows_for", lambda *_, **__: "windows")
+    model = SimpleNamespace(device=torch.device("cuda", index), forward="forward", module=None, num_ranks=1)
+    llm: Any = SimpleNamespace(model=model, attend=None)
+    assert accelerate.choose(llm, fused=False, cuda_graphs="auto").windows == ("windows" if ahead else None)
+    if not ahead:
+        with pytest.raises(ValueError, match="torch's current one"):
+            accelerate.choose(llm, fused=False, cuda_graphs=True)
 
 
 # Drafts -----------------------------------------------------------------------------------------------------------
