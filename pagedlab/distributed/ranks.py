@@ -216,11 +216,12 @@ class Ranks:
         group, self._data = self._data, None
         if group is not None and self.device.type == "cuda":
             breaking = threading.Thread(target=group.abort, daemon=True)  # ends sums at once, itself with the graphs
-            breaking.start()
+            with suppress(RuntimeError):  # Python 3.12 starts none while it ends
+                breaking.start()
             with suppress(RuntimeError):  # what was launched still uses the group's memory
                 reached(torch.cuda.current_stream(self.device).record_event(), PATIENCE)
             self.hold({})
-            breaking.join(PATIENCE)
+            breaking.join(PATIENCE) if breaking.ident else group.abort()
 
 
 class Children:

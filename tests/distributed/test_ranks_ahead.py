@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -178,6 +179,22 @@ def test_a_lost_rank_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: signal.S
     llm.abort(request)
     assert llm.pool.num_free == llm.pool.num_blocks
     assert not rank.is_running()
+
+
+def test_ranks_end_with_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for two GPUs whose engine nobody closed: Python 3.12 starts no thread while it ends."""
+    ranks, ended, graphs = Ranks(0, 2, "cuda"), [], {"shape": "graph"}
+    monkeypatch.setattr(ranks, "_data", SimpleNamespace(abort=lambda: ended.append(len(graphs))))
+    ranks.hold(graphs)
+    over = SimpleNamespace(query=lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(record_event=lambda: over))
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    ranks.end()
+    assert ended == [0], "once, when its graphs were gone"
 
 
 def test_a_window_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
