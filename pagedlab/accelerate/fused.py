@@ -32,7 +32,7 @@ from pagedlab.kernels.plan import overlaps
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
-ARCHITECTURES = ("qwen2", "llama")  # whose layers are just what `Fused.forward` computes
+ARCHITECTURES = ("qwen2", "llama")  # whose layers are just what `Fused.layered` computes
 
 
 @triton.jit

@@ -85,7 +85,7 @@ def multiprocessors(device: torch.device) -> int:
 
 @lru_cache
 def overlaps(device: torch.device) -> bool:
-    """Whether the merge may start before the splits have ended, and wait for them: on Hopper and later.
+    """Whether a kernel may start before the one ahead has ended, and wait for it: on Hopper and later.
 
     NVIDIA calls it programmatic dependent launch. It hides the start of a kernel, a microsecond or so.
     """
