@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -224,7 +225,7 @@ class Scheduler:
             table = chunk.sequence.table
             table.truncate(min(chunk.start, table.num_tokens))  # who gave way since has none left
         self._give_up(plan, set(plan.making))
-        self._owed = self._still_due(plan.copies)
+        self._owed = self._still_due(dict.fromkeys([*self._owed, *plan.copies]))
 
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""
@@ -390,6 +391,6 @@ class Scheduler:
         # Of those that share a block, the last to write finds itself alone and needs no copy.
         return need + sum(n - (self.pool.refcount(block_id) == n) for block_id, n in writers.items()) <= free
 
-    def _still_due(self, copies: list[BlockCopy]) -> list[BlockCopy]:
+    def _still_due(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
         """Without the copies into blocks that were freed since: they may be somebody else's by now."""
         return [copy for copy in copies if self.pool.refcount(copy.destination)]

@@ -11,7 +11,7 @@ import itertools
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -416,8 +416,8 @@ class DropsCopiesOfAFailedStep(Scheduler):
 
 
 class KeepsCopiesIntoFreedBlocks(Scheduler):
-    def _still_due(self, copies: list[BlockCopy]) -> list[BlockCopy]:
-        return copies
+    def _still_due(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
+        return list(copies)
 
 
 class ClaimsKvOfAFailedStep(Scheduler):
@@ -773,6 +773,18 @@ def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
         engine.step()
     for nth, text in enumerate(request.sequences):
         assert text.output_ids == expected_text([3] * 6, nth, 6)
+
+
+def test_a_copy_stays_due_when_another_plan_is_undone() -> None:
+    """A plan with a copy is taken back since a window is under way; then that window fails, and is taken back too."""
+    engine = ToyEngine(20, 4, 100, 10)
+    engine.add([3] * 6, 3, 6)
+    engine.step()
+    plan = engine.scheduler.schedule()
+    assert plan.copies
+    for undone in (plan, Schedule(), plan):
+        engine.scheduler.undo(undone)
+        assert engine.scheduler._owed == plan.copies
 
 
 def test_no_copy_is_due_into_a_block_that_somebody_took_since() -> None:
