@@ -15,7 +15,8 @@ from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
 from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
 from pagedlab.lessons.journey import STATIONS, draw_journey, follow
-from pagedlab.lessons.pictures import beam_tree, parents_of, two_prompts, two_stories
+from pagedlab.lessons.memory import Contiguous, FirstFit
+from pagedlab.lessons.pictures import beam_tree, parents_of, position_to_slot, taken_places, two_prompts, two_stories
 from pagedlab.lessons.two_pools import Frame, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
@@ -150,3 +151,24 @@ def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
     told = "block 2, text 1: c rank 0, KV head 0: +3.00, +4.00 …;  rank 1, KV head 1: +7.00, +8.00 …"
     assert said(picture).count(told) == 3
     assert all(number in picture for number in ("+1.00", "-2.00", "+5.00", "+6.00"))
+
+
+def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit() -> None:
+    requests = [(300, 40), (500, 60), (200, 20), (700, 10)]
+    text = taken_places(requests, Contiguous(FirstFit(2048), lambda _: 1024), row=512)
+    assert "User 3 is out of memory. 2 of 4 users are in; 2,048 of 2,048 places are taken." in text
+    assert [part for part in said(text) if part] == [
+        f"User {i}: a prompt of {prompt} tokens, 1,024 places taken, {1024 - prompt} of them empty"
+        for i, (prompt, _) in enumerate(requests[:2], 1)
+    ]
+
+
+def test_a_word_lies_where_its_table_says() -> None:
+    pool = BlockPool(6, 4)
+    pool.allocate()  # somebody else's
+    (table := BlockTable(pool)).append(6)
+    parts = said(position_to_slot(["a", "b", "c", "d", "e", "f"], table))
+    for at in range(6):
+        entry, offset = divmod(at, 4)
+        where = f"so slot {table.block_ids[entry]} × 4 + {offset} = {table.slot(at)}"
+        assert [part.endswith(where) for part in parts if part.startswith(f"position {at} ")] == [True, True]
