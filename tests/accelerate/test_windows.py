@@ -177,6 +177,26 @@ def texts_of(completions: list[Completion]) -> list[list[tuple[list[int], str | 
     return [[(output.token_ids, output.finish_reason) for output in c.outputs] for c in completions]
 
 
+def texts_despite_failures(llm: LLM, prompts: list[Any], params: list[SamplingParams], rng: random.Random) -> list[Any]:
+    """What becomes of requests that come at random moments to an engine whose steps fail now and then."""
+    todo, ids, done, failures = list(range(len(prompts))), {}, {}, 0
+    while todo or llm.num_unfinished:
+        if todo and (rng.random() < 0.4 or not llm.num_unfinished):
+            i = todo.pop(0)
+            ids[llm.add(prompts[i], params[i])] = i
+        try:
+            done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
+        except (RuntimeError, KeyboardInterrupt):
+            failures += 1
+            for text in llm.sequences():
+                assert text.num_ahead == text.num_draft == 0
+                assert text.table.num_tokens < len(text.token_ids)
+        llm.pool.check()  # type: ignore[attr-defined]
+    print(f"{failures} failures, {llm.stats}")
+    assert_idle(llm)
+    return texts_of([done[i] for i in range(len(prompts))])
+
+
 MIXED = [
     SamplingParams(max_tokens=30, ignore_eos=True),
     SamplingParams(max_tokens=STEPS_AHEAD + 1),
@@ -215,7 +235,7 @@ def test_windows_give_the_same_texts(tiny: Model, num_blocks: int, options: dict
 
 
 def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
-    """One text of 40 tokens: windows of STEPS_AHEAD, the prompt in the first, each sent before the last is taken up."""
+    """One text of 40 tokens: windows of READ_AHEAD, the prompt in the first, each sent before the last is taken up."""
     llm = ahead_engine(tiny)
     assert llm.windows is not None
     under_way, tokens = [], []
@@ -429,22 +449,7 @@ def test_drafts_with_arrivals_few_blocks_and_failures(tiny: Model, seed: int) ->
         return layered(*args)
 
     llm.windows.decoder.fused.layered = failing  # type: ignore[method-assign]
-    todo, ids, done, failures = list(range(count)), {}, {}, 0
-    while todo or llm.num_unfinished:
-        if todo and (rng.random() < 0.4 or not llm.num_unfinished):
-            i = todo.pop(0)
-            ids[llm.add(prompts[i], params[i])] = i
-        try:
-            done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
-        except RuntimeError:
-            failures += 1
-            for text in llm.sequences():
-                assert text.num_draft == 0
-                assert text.table.num_tokens < len(text.token_ids)
-        llm.pool.check()  # type: ignore[attr-defined]
-    print(f"{failures} failures, {llm.stats}")
-    assert [texts_of([done[i]])[0] for i in range(count)] == expected
-    assert_idle(llm)
+    assert texts_despite_failures(llm, prompts, params, rng) == expected
 
 
 # Fused layers -----------------------------------------------------------------------------------------------------
@@ -538,22 +543,7 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(
         return collect(window)
 
     monkeypatch.setattr(llm.windows.decoder, "collect", interrupted)
-    todo, ids, done, failures = list(range(count)), {}, {}, 0
-    while todo or llm.num_unfinished:
-        if todo and (rng.random() < 0.4 or not llm.num_unfinished):
-            i = todo.pop(0)
-            ids[llm.add(prompts[i], params[i])] = i
-        try:
-            done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
-        except KeyboardInterrupt:
-            failures += 1
-            for text in llm.sequences():
-                assert text.num_ahead == text.num_draft == 0
-                assert text.table.num_tokens < len(text.token_ids)
-        llm.pool.check()  # type: ignore[attr-defined]
-    print(f"{failures} failures, {llm.stats}")
-    assert [texts_of([done[i]])[0] for i in range(count)] == expected
-    assert_idle(llm)
+    assert texts_despite_failures(llm, prompts, params, rng) == expected
 
 
 def test_prompts_beside_texts_that_decode_are_bounded(tiny: Model) -> None:
