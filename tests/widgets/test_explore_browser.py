@@ -38,7 +38,7 @@ FIRST = """async () => {
     notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.type === 'code');
     await window.jupyterapp.commands.execute('notebook:run-cell');
 }"""
-IDLE = "() => ![...document.querySelectorAll('.jp-InputPrompt')].some(e => e.textContent.includes('*'))"
+COUNT = "(cell) => window.jupyterapp.shell.currentWidget.content.widgets[cell].model.executionCount"
 STATE = """() => {
     const { content } = window.jupyterapp.shell.currentWidget;
     const { node } = content.activeCell;
@@ -110,24 +110,32 @@ def test_the_truth_comes_when_it_is_asked_for(page: Any) -> None:
     answer.get_by_text("for a reason").wait_for()
 
 
+def wait_until_run_again(page: Any, cell: int, before: int) -> None:
+    """Wait for a higher number at the cell: none is there while it runs, and the old one until it begins."""
+    page.wait_for_function(f"([cell, before]) => ({COUNT})(cell) > before", arg=[cell, before])
+
+
 @pytest.mark.parametrize("inside", INSIDE)
 def test_keys_do_what_they_do_everywhere_and_letters_do_nothing(page: Any, inside: str) -> None:
-    node = page.locator(inside).first
-    node.click()
+    page.locator(inside).first.click()
     cells, cell, *_ = page.evaluate(STATE)
     for key in ("b", "d", "d"):
         page.keyboard.press(key)
     assert page.evaluate(STATE)[0] == cells
+    # its own: while this cell's output is away, the page's first may be another cell's
+    node = page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(inside).first
+    before = page.evaluate(COUNT, cell)
     page.keyboard.press("Control+Enter")
     assert page.evaluate(STATE)[:3] == [cells, cell, "command"]
-    page.wait_for_function(IDLE)
-    page.locator(inside).first.click()
+    wait_until_run_again(page, cell, before)
+    node.click()
     page.keyboard.press("Escape")
     assert page.evaluate(STATE) == [cells, cell, "command", True]
-    page.locator(inside).first.click()
+    node.click()
+    before = page.evaluate(COUNT, cell)
     page.keyboard.press("Shift+Enter")
     page.wait_for_function(f"() => ({STATE})()[1] === {min(cell + 1, cells - 1)}")
-    page.wait_for_function(IDLE)
+    wait_until_run_again(page, cell, before)
 
 
 SCREENS = {
