@@ -81,10 +81,14 @@ function render({ model, el }) {
     if (say.textContent !== said) say.textContent = said;
   }
   const partOf = (event) => event.target.closest?.("[data-link], [data-say], [data-set]");
+  const tabStop = (at) => parts().forEach((part, i) => part.setAttribute("tabindex", i === at ? 0 : -1));
   const focused = () => partOf({ target: root.getRootNode().activeElement ?? root });
   picture.addEventListener("pointerover", (event) => light(partOf(event) ?? focused()));
   picture.addEventListener("pointerleave", () => light(focused()));
-  picture.addEventListener("focusin", (event) => light(partOf(event)));
+  picture.addEventListener("focusin", (event) => {
+    tabStop(parts().indexOf(partOf(event)));
+    light(partOf(event));
+  });
   picture.addEventListener("focusout", () => light(null));
   function choose(part) {
     const [name, value] = part?.dataset.set?.split(/=(.*)/s) ?? [], control = controls.find((one) => one.name === name);
@@ -96,7 +100,7 @@ function render({ model, el }) {
     if (event.target.dataset.play) play(event.target.dataset.play);
     else choose(event.target.closest("[data-set]"));
   });
-  picture.addEventListener("keydown", (event) => { // one Tab stop; arrows go from part to part
+  picture.addEventListener("keydown", (event) => { // one Tab stop, where the focus was last; arrows go from part to part
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key] ?? NaN;
     const all = parts(), to = all.indexOf(partOf(event)) + by;
     if (all[to]) { event.preventDefault(); all[to].focus(); }
@@ -108,7 +112,7 @@ function render({ model, el }) {
     waiting = false;
     busy.textContent = "";
     picture.innerHTML = drawn.html;
-    parts().forEach((part, i) => part.setAttribute("tabindex", i === Math.max(had, 0) ? 0 : -1));
+    tabStop(Math.max(had, 0));
     if (had >= 0) parts()[had]?.focus();
     else light(was === null ? null : parts().find((part) => part.dataset.link === was));
     if (wanted) send();

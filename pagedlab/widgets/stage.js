@@ -1,5 +1,6 @@
 // The stage plays a recording, whose format recording.py tells: answers on the left, blocks beside them, tables below.
-// A model has `recorded`, `step` (-1: play from the first) and `live` (more is to come). page.js stands before this.
+// A model has `recorded`, `step` (-1: play from the first), `live` (more is to come) and, where it is to follow closely,
+// `lag`: seconds it may be behind. page.js stands before this.
 
 const EVERY = 16; // steps between two states that are kept to go back to
 const RATES = [1, 2, 4, 8, 16, 32]; // steps a second
@@ -70,12 +71,14 @@ function renderStage({ model, el: host }) {
     playing = on;
     if (on) {
       const behind = end() - at; // while the engine writes on, the page must not fall back for ever
-      timer = setTimeout(tick, 1000 / (model.get("live") ? Math.max(rate, behind / 8) : rate));
+      const speed = model.get("live") ? Math.max(rate, behind / (model.get("lag") ?? 8)) : rate;
+      const stride = Math.max(1, Math.round(speed / 60)); // no eye sees more pictures a second than that
+      timer = setTimeout(tick, (1000 * stride) / speed, stride);
     }
     paint();
   }
-  function tick() {
-    if (at < end()) go(at + 1);
+  function tick(stride) {
+    if (at < end()) go(at + stride);
     if (at < end() || model.get("live")) play(true);
     else play(false);
   }

@@ -1,4 +1,7 @@
-"""07 and 10 where Triton is not installed, as on macOS and Windows: what does not need it runs, what does says so."""
+"""07 and 10 where Triton is not installed, as on macOS and Windows: what does not need it runs, what does says so.
+
+Each alone in an empty folder: what they read, they find through the package.
+"""
 
 from __future__ import annotations
 

@@ -461,7 +461,8 @@ def test_a_prompt_that_takes_long_holds_up_no_stream_and_may_be_given_up(
     monkeypatch.setattr(llm, "add", lambda ids, *rest, **options: added.append(ids) or add(ids, *rest, **options))
     with serving(llm) as server:
         client = client_of(server)
-        stream = iter(client.completions.create(**LONG, stream=True))
+        asked = client.completions.create(**LONG, stream=True)
+        stream = iter(asked)
         next(stream)
         for first in ("slow", "and one behind it"):
             with pytest.raises(openai.APITimeoutError):
@@ -470,7 +471,7 @@ def test_a_prompt_that_takes_long_holds_up_no_stream_and_may_be_given_up(
             assert len([next(stream) for _ in range(20)]) == 20
         go_on.set()
         assert client.completions.create(model=MODEL, prompt="The sky", max_tokens=1).choices
-        stream.close()  # type: ignore[attr-defined]
+        asked.close()  # the connection, and not only who reads it
         wait_for(server, requests_running=0, requests_waiting=0)
     assert added == [tiny.encode(STORY), tiny.encode("The sky")]
 
@@ -993,7 +994,7 @@ def test_live_page_in_a_browser(tiny: Model) -> None:
         assert STORY in page.locator(".pl-detail").inner_text()
         assert STORY in page.locator(".ps-words").inner_text()
         running.close()
-        page.locator(".ps-text.ps-abort").wait_for()
+        page.locator(".ps-text.ps-abort").wait_for(timeout=15_000)  # a live page is seconds behind, not half a minute
         assert page.locator(".pl-used").count() == 0
         page.locator(".pl-scrubber").fill("2")  # and back to when it was not
         page.locator(".pl-used").first.wait_for()

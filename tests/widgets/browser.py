@@ -88,7 +88,9 @@ class Lab:
         try:
             yield page
         finally:
-            page.evaluate("() => window.jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
+            # asked for, not waited for: a kernel takes longer to end than a page
+            with page.expect_request(lambda request: request.method == "DELETE"):
+                page.evaluate("() => { window.jupyterapp.shell.currentWidget.sessionContext.shutdown(); }")
             context.close()
 
 
