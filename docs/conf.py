@@ -5,8 +5,12 @@ The source folder is the repository, so that links between notebooks, docs and c
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +67,22 @@ def visit_math(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> 
     raise nodes.SkipNode
 
 
+def say_pictures(app: Sphinx, page: nodes.document) -> None:
+    """myst-nb names a stored picture by its hash, and leaves aside the words that the notebook has for it."""
+    path = Path(app.env.doc2path(app.env.docname))
+    if path.suffix != ".ipynb":
+        return
+    said = defaultdict[str, list[str]](list)  # of pictures that are the same too
+    for output in [output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]:
+        for kind, options in output.get("metadata", {}).items():
+            if "alt" in options:
+                data = base64.b64decode("".join(output["data"][kind]))
+                said[hashlib.sha256(data).hexdigest()].append(options["alt"])
+    for picture in page.findall(nodes.image):
+        if alts := said[Path(picture["uri"]).stem]:
+            picture["alt"] = alts.pop(0)
+
+
 def level_captions(_: Sphinx, page: str, template: str, context: dict[str, Any], *__: Any) -> None:
     """The theme's captions say that they are headings, and not of which level."""
     if tree := context.get("furo_navigation_tree"):
@@ -72,5 +92,6 @@ def level_captions(_: Sphinx, page: str, template: str, context: dict[str, Any],
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_lexer("python", IPython3Lexer)  # cells may have magics
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("doctree-read", say_pictures)
     app.connect("html-page-context", level_captions, priority=900)  # after the theme, which makes the tree
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 POOL_VERBS = ("allocate", "share", "release", "refcount")
 MAX_PROMPT_TOKENS = 2_048  # beside others on a GPU: benchmarks/NOTES.md
 Prompt = str | list[int] | list[dict[str, str]]
+# A step's or window's plan, what `next_tokens` says of it, and whether its blocks are registered.
+Computed = tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]
 
 
 class LLM:
@@ -238,56 +240,59 @@ class LLM:
         """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for `step`."""
         self._keep(self.step())
 
-    def _compute(self) -> tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]:
-        """A step's or window's plan, what `next_tokens` says of it, and whether its blocks are registered."""
+    def _compute(self) -> Computed:
         with LetThrough():
             pass  # an interrupt that waits is raised here, where nothing of this step has happened
         params = {request_id: job.params for request_id, job in self._jobs.items()}
-        windows = self.windows
         while True:
-            while windows is None or windows.has_place:
-                under_way = windows is not None and windows.under_way
-                if windows and under_way and not windows.take(self.scheduler.running, params):
-                    break
-                if self.speculation:  # and then nothing is ever under way: it goes on from known tokens
-                    self.speculation.propose(self.scheduler, params)
-                plan = self.scheduler.schedule()
-                self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-                if not plan.chunks:
-                    if under_way:
-                        break
-                    return plan, [], [], True
-                going = (chunk.request for chunk in plan.chunks)
-                ahead = windows is not None and not self.speculation and windows.take(going, params)
-                if under_way and not ahead:
-                    self.scheduler.undo(plan)  # it needs to know what is being drawn
-                    break
-                try:
-                    self.cache.copy_blocks(plan.copies)
-                    plan.copies = []
-                    if not ahead:
-                        return self._compute_now(plan, params)
-                    assert windows is not None
-                    windows.launch(plan, params)
-                except BaseException:
-                    self.scheduler.undo(plan)
-                    raise
-            assert windows is not None
-            if collected := windows.collect():
+            if (plan := self._run_ahead(params)) is not None:
+                return self._compute_now(plan, params) if plan.chunks else (plan, [], [], True)
+            assert self.windows is not None
+            if collected := self.windows.collect():
                 return *collected, [], False
 
-    def _compute_now(
-        self, plan: Schedule, params: dict[int, SamplingParams]
-    ) -> tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]:
-        logits = self.windows.decoder.compute(plan.chunks) if self.windows else None
-        if logits is None:
-            with LetThrough():
-                logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
-        check = self.speculation.check if self.speculation and self.speculation.drafts else None
-        if not check:
-            self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
-        speaking = [chunk for chunk in plan.chunks if chunk.num_rows]
-        return plan, *next_tokens(logits, speaking, params, check), not check
+    def _run_ahead(self, params: dict[int, SamplingParams]) -> Schedule | None:
+        """Launch windows while there is place for one; a plan that has to be computed now, or is empty, comes back."""
+        windows = self.windows
+        while windows is None or windows.has_place:
+            under_way = windows is not None and windows.under_way > 0
+            if windows and under_way and not windows.take(self.scheduler.running, params):
+                return None
+            if self.speculation:  # and then nothing is ever under way: it goes on from known tokens
+                self.speculation.propose(self.scheduler, params)
+            plan = self.scheduler.schedule()
+            if not plan.chunks:
+                return None if under_way else plan
+            if windows is None or self.speculation or not windows.take((c.request for c in plan.chunks), params):
+                if not under_way:
+                    return plan
+                self.scheduler.undo(plan)  # it needs to know what is being drawn
+                return None
+            with self._attempt(plan):
+                windows.launch(plan, params)
+        return None
+
+    @contextmanager
+    def _attempt(self, plan: Schedule) -> Iterator[None]:
+        """Copy the blocks that the plan wants copied. If what follows fails, it has not happened."""
+        try:
+            self.cache.copy_blocks(plan.copies)
+            plan.copies = []
+            yield
+        except BaseException:
+            self.scheduler.undo(plan)
+            raise
+
+    def _compute_now(self, plan: Schedule, params: dict[int, SamplingParams]) -> Computed:
+        with self._attempt(plan):
+            logits = self.windows.decoder.compute(plan.chunks) if self.windows else None
+            if logits is None:
+                with LetThrough():
+                    logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
+            check = self.speculation.check if self.speculation and self.speculation.drafts else None
+            if not check:
+                self._remember(plan)  # now, while a GPU computes: who finds the blocks reads them later
+            return plan, *next_tokens(logits, [c for c in plan.chunks if c.num_rows], params, check), not check
 
     def _take_step(self) -> list[Completion]:
         began = time.perf_counter()
@@ -306,8 +311,7 @@ class LLM:
                 self._remember(plan)
             # All forks first: a text that ends with its first token frees the blocks its siblings start from.
             texts = [jobs[draw.request].fork(draw.sequence) if draw.nth else draw.sequence for draw in draws]
-            pairs = zip(draws, texts, strict=True)
-            new = sum(jobs[draw.request].extend(text, draw, now) for draw, text in pairs)
+            new = sum(jobs[draw.request].extend(text, draw, now) for draw, text in zip(draws, texts, strict=True))
             new += sum(jobs[request].search(logprobs, now) for request, logprobs in searches)
         except BaseException:
             self.drop(completions)

@@ -149,9 +149,8 @@ def _as_text(cell: NotebookNode) -> NotebookNode:
         data = output.get("data", {})
         if "image/png" in data:
             attachments[f"{i}.png"] = {"image/png": data["image/png"]}
-            parts.append(f"![output](attachment:{i}.png)")
-        elif "image/svg+xml" in data:
-            parts.append(data["text/html"])  # the same in HTML; attachments may not be SVG
+            said = output.metadata.get("image/png", {}).get("alt", "output")
+            parts.append(f"![{re.sub(r'[][]', '', said)}](attachment:{i}.png)")
         elif "text/markdown" in data:
             parts.append(data["text/markdown"])
         elif data.get("text/html", "").startswith("<details>"):

@@ -10,7 +10,10 @@ is not normal.
 from __future__ import annotations
 
 import argparse
+import base64
 import copy
+import html
+import io
 import math
 import re
 import sys
@@ -48,11 +51,36 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             data = output.get("data", {})
             # Without the state behind it a view is dead weight; the picture beside it is what people see.
             data.pop(WIDGET_VIEW, None)
+            if "image/svg+xml" in data:
+                draw(output)
             for text in (output, data):
                 for key in ("text", "text/plain", "text/html"):
                     if key in text:
                         text[key] = ADDRESS.sub("", text[key])
     return clean
+
+
+def draw(output: nbformat.NotebookNode) -> None:
+    """Make a drawing and its HTML a PNG at twice the pixels, with the drawing's words for who cannot see it.
+
+    GitHub's page of a notebook shows neither SVG nor HTML with one inside. The font is matplotlib's own, so that the
+    same drawing gives the same file on every machine.
+    """
+    import matplotlib
+    import resvg_py
+    from PIL import Image
+
+    drawing, page = output.data.pop("image/svg+xml"), output.data.pop("text/html", "")
+    fonts = sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVuSansMono*.ttf"))
+    family = {"monospace_family": "DejaVu Sans Mono", "font_files": [*map(str, fonts)], "skip_system_fonts": True}
+    with Image.open(
+        io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=2, background="#fff", **family)))
+    ) as picture:
+        width, height = picture.size
+        picture.convert("RGB").quantize(128).save(file := io.BytesIO(), "PNG", optimize=True)
+    output.data["image/png"] = base64.b64encode(file.getvalue()).decode()
+    alt = html.unescape("".join(re.findall(r'^<img alt="([^"\n]*)', page)))  # the rest is there as text
+    output.metadata["image/png"] = {"width": width // 2, "height": height // 2, "alt": alt}
 
 
 def moved(output: nbformat.NotebookNode) -> bool:

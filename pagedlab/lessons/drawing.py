@@ -64,8 +64,9 @@ def legend(x: float, y: float, looks: Mapping[str, tuple[Any, ...]]) -> list[str
 def stripes(name: str, color: str, turn: int = 45, share: float = 0, lines: str = "", path: str = "M0 0V7") -> str:
     """A pattern to fill with as url(#name): stripes in the colour, or that of `lines`, on a share of the colour."""
     kind = f'width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})"'
+    ground = f'<rect width="7" height="7" fill="{color}" fill-opacity="{share:g}"/>'  # a `box` has round corners
     drawn = f'<path d="{path}" stroke="{lines or color}" stroke-width="3" stroke-linecap="round"/>'
-    return f'<defs><pattern id="{name}" {kind}>{box(0, 0, 7, 7, color, share)}{drawn}</pattern></defs>'
+    return f'<defs><pattern id="{name}" {kind}>{ground}{drawn}</pattern></defs>'
 
 
 def block_of_words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import re
@@ -9,11 +10,14 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
+import resvg_py
+from PIL import Image
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
 from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
+from pagedlab.lessons.drawing import box, stripes, svg
 from pagedlab.lessons.journey import STATIONS, draw_journey, follow
 from pagedlab.lessons.memory import Contiguous, FirstFit
 from pagedlab.lessons.pictures import beam_tree, parents_of, position_to_slot, taken_places, two_prompts, two_stories
@@ -172,3 +176,10 @@ def test_a_word_lies_where_its_table_says() -> None:
         entry, offset = divmod(at, 4)
         where = f"so slot {table.block_ids[entry]} × 4 + {offset} = {table.slot(at)}"
         assert [part.endswith(where) for part in parts if part.startswith(f"position {at} ")] == [True, True]
+
+
+def test_stripes_leave_no_hole_between_their_tiles() -> None:
+    drawing = svg(40, 40, [stripes("s", "#e69f00", 45, 1, "#8e6200"), box(0, 0, 40, 40, "url(#s)")])
+    with Image.open(io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=4)))) as picture:
+        inside = picture.crop((40, 40, 120, 120))
+        assert inside.getextrema()[2:] == ((0, 0), (255, 255)), "neither colour has blue, and nothing shines through"

@@ -86,15 +86,15 @@ def test_text_cells_show_code_and_stored_output() -> None:
         new_output("stream", text="1\n"),
         new_output("display_data", data={"image/png": "aGk=", "text/plain": "a picture"}),
         new_output("execute_result", data={"text/html": "<b>2</b>", "text/plain": "two"}),
-        new_output("display_data", data={"image/svg+xml": "<svg/>", "text/html": '<img alt="a drawing">'}),
+        new_output("display_data", data={"image/png": "aGk="}, metadata={"image/png": {"alt": "a [small] drawing"}}),
     ]
     (text,) = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
     assert text.cell_type == "markdown"
     for part in ("```python\nimport torch\nprint(1)\ntorch\n```", "```text\n1\n```", "```text\ntwo\n```"):
         assert part in text.source
     assert "![output](attachment:1.png)" in text.source
-    assert '<img alt="a drawing">' in text.source
-    assert text.attachments == {"1.png": {"image/png": "aGk="}}
+    assert "![a small drawing](attachment:3.png)" in text.source
+    assert text.attachments == {f"{i}.png": {"image/png": "aGk="} for i in (1, 3)}
 
 
 def test_links_to_what_does_not_come_along_become_plain_text() -> None:

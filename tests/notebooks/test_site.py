@@ -46,6 +46,8 @@ def test_a_notebook_is_a_page_with_all_its_outputs(site: Path, path: Path) -> No
     for output in outputs:
         if output.output_type == "stream":
             assert output.text.strip() in text
+        for said in (options["alt"] for options in output.get("metadata", {}).values() if "alt" in options):
+            assert f'alt="{html.escape(said)}"' in page, "what the picture shows, for who cannot see it"
     assert len(re.findall(r'<img [^>]*src="\.\./_images/', page)) >= pictures
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import base64
+import io
 import json
 import os
 import re
@@ -16,6 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
 from rattler import MatchSpec
 
 if sys.version_info >= (3, 11):
@@ -24,6 +27,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
@@ -88,7 +92,6 @@ def test_constraints_satisfy_every_range() -> None:
 
 
 def test_bars_leave_nothing_behind() -> None:
-    sys.path.insert(0, str(ROOT / "tools"))
     from normalise_notebooks import normalised
 
     bar = {"text/plain": "steps: 1it [00:01,  1.66s/it]", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
@@ -103,6 +106,26 @@ def test_bars_leave_nothing_behind() -> None:
     clean = normalised(nbformat.v4.new_notebook(cells=[cell], metadata={"pagedlab": {"cpu": "1"}}))
     assert [output.output_type for output in clean.cells[0].outputs] == ["stream", "display_data"]
     assert clean.metadata["pagedlab"] == {"cpu": "1"}
+
+
+def test_a_drawing_is_stored_as_github_shows_it() -> None:
+    from normalise_notebooks import normalised
+
+    from pagedlab.lessons.drawing import label, svg
+    from pagedlab.widgets.page import stored
+
+    data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more') | {"text/plain": "two words"}
+    cell = nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("display_data", data=data)])
+    clean = normalised(nbformat.v4.new_notebook(cells=[cell]))
+    (output,) = clean.cells[0].outputs
+    assert output.data.keys() == {"image/png", "text/plain"}
+    size = output.metadata["image/png"]
+    assert size["alt"] == 'said "so"'
+    with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as picture:
+        assert picture.size == (2 * size["width"], 2 * size["height"]), "sharp on a screen of twice the pixels"
+        assert size["width"] > 300
+        assert len(picture.getcolors()) > 10, "words are drawn, their edges soft"
+    assert normalised(clean) == clean
 
 
 def test_notebooks_are_normalised() -> None:
