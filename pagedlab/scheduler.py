@@ -173,7 +173,7 @@ class Scheduler:
         self.plan = plan = Schedule(copies=self._owed)
         self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
         read = [request for request in self.running if not request.read_at_end]
-        waits = any(text.num_uncomputed == 1 for request in read for text in request.to_compute)
+        waits = any(t.num_uncomputed == 1 + t.num_draft for request in read for t in request.to_compute)
         self._prompts = self.max_prompt_tokens if waits else self.max_batch_tokens
         try:
             for request in tuple(self.running):
@@ -243,8 +243,8 @@ class Scheduler:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
         if len(request.sequences) > 1:
             self._rejoin(request)
-        first = request.sequences[0] if len(request.sequences) == 1 else request.unfinished[0]
-        scored, is_prompt = first.score_from is not None, first.num_uncomputed > 1 + first.num_draft
+        texts = request.sequences if len(request.sequences) == 1 else request.unfinished
+        scored, is_prompt = texts[0].score_from is not None, any(t.num_uncomputed > 1 + t.num_draft for t in texts)
         most = min(self._budget, self._scored if scored else self._budget, self._prompts if is_prompt else self._budget)
         while not self._fits(wanted := request.next_tokens(most)):
             victim = self.victim()

@@ -627,6 +627,15 @@ def test_the_block_released_last_is_handed_out_next() -> None:
     assert [pool.allocate() for _ in range(3)] == [0, 1, 3]
 
 
+def test_a_subscriber_that_fails_is_named_and_breaks_nothing() -> None:
+    pool, seen = BlockPool(4), list[BlockEvent]()
+    pool.subscribe(lambda event: 1 / 0)
+    pool.subscribe(seen.append)
+    with pytest.warns(UserWarning, match="a subscriber of the pool raised ZeroDivisionError.* at BlockEvent"):
+        assert pool.refcount(pool.allocate()) == 1
+    assert [event.kind for event in seen] == ["allocate"]
+
+
 def test_a_subscriber_can_leave() -> None:
     pool, seen = BlockPool(2), []
     stop = pool.subscribe(seen.append)

@@ -1008,6 +1008,17 @@ def test_a_leaf_goes_before_its_parent(eviction: Any) -> None:
     assert cache.stats.forgotten_blocks == 0
 
 
+def test_announcing_stops_at_what_somebody_else_has_registered() -> None:
+    """A child would stand below a block that is not its table's."""
+    pool = BlockPool(8, 4)
+    cache = PrefixCache(pool)
+    serve(cache, range(8))
+    own = BlockTable(pool)
+    own.append(12)
+    assert cache.announce(own, list(range(12))) == []
+    assert cache.match(list(range(13))).num_tokens == 8
+
+
 def test_a_stranded_block_is_freed_at_once() -> None:
     """Somebody goes round the tables and holds a child without its parent: the child is not found any more."""
     pool = BlockPool(4, 4)
@@ -1092,3 +1103,19 @@ def test_a_ranked_order_forgets_what_has_gone() -> None:
     assert [order.popitem()[0] for _ in range(3)] == [3, 4, 5]
     with pytest.raises(KeyError):
         order.popitem()
+
+
+def test_the_lowest_rank_goes_first_however_often_blocks_left_by_being_used(seed: int) -> None:
+    rng, ranks = random.Random(seed), dict[int, int]()
+    cached = Ranked(lambda block_id: ranks[block_id])
+    for _ in range(20):
+        for _ in range(rng.randrange(600)):
+            block_id = rng.randrange(12)
+            if block_id in cached:
+                del cached[block_id]  # used again
+            else:
+                ranks[block_id] = rng.randrange(1000)
+                cached[block_id] = None
+            assert len(cached._heap) <= 2 * 12 + 66, "what left is swept out now and then"
+        expected = [block_id for *_, block_id in sorted(cached.values())]
+        assert [cached.popitem()[0] for _ in range(len(cached))] == expected

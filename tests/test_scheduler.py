@@ -96,6 +96,7 @@ class ToyEngine:
         host_blocks: int | None = None,
         caching: bool = False,
         scheduler: type[Scheduler] = Scheduler,
+        max_prompt_tokens: int | None = None,
     ) -> None:
         self.pool = FaultyPool(num_blocks, block_size)
         self.cache = PrefixCache(self.pool) if caching else None
@@ -104,6 +105,7 @@ class ToyEngine:
             max_batch_tokens,
             max_sequences,
             self.cache,
+            max_prompt_tokens=max_prompt_tokens,
             preemption=preemption,
             swapper=self,
             host_blocks=host_blocks,
@@ -122,6 +124,7 @@ class ToyEngine:
         seed = 1000 * number if seed is None else seed
         first = Sequence(f"r{number}", BlockTable(self.pool), list(prompt), seed, len(prompt))
         request = Request(number, [first], num_texts, max_tokens, salt="even" if number % 2 else None)
+        request.read_at_end = number % 3 == 2
         self.scheduler.add(request)
         self.live.append(request)
         if beams:
@@ -145,6 +148,8 @@ class ToyEngine:
     def step(self, fuse: int | None = None, fails: str | None = None) -> list[Chunk]:
         """fails: "copies", half of which are done then, or "model", which has written anything then."""
         self.pool.fuse = fuse
+        texts = [text for r in self.scheduler.running if not r.read_at_end for text in r.unfinished]
+        somebody_waits = any(len(text.token_ids) - text.table.num_tokens == 1 for text in texts)
         try:
             plan = self.scheduler.schedule()
         except Fault:
@@ -156,6 +161,10 @@ class ToyEngine:
         finally:
             self.pool.fuse = None
         self.check(plan)
+        if somebody_waits:
+            prompts = [chunk for chunk in plan.chunks if len(chunk.sequence.token_ids) - chunk.start > 1]
+            most, tokens = self.scheduler.max_prompt_tokens, sum(chunk.stop - chunk.start for chunk in prompts)
+            assert tokens <= most, f"{tokens} tokens of prompts, while a reader waits who was promised {most} at most"
         for source, destination in plan.copies[: len(plan.copies) // 2 if fails == "copies" else None]:
             self.slots[self.block(destination)] = self.slots[self.block(source)]
         if fails != "copies":
@@ -281,6 +290,7 @@ ACTIONS = st.one_of(
     block_size=st.sampled_from([4, 3, 2, 5, 1]),
     max_batch_tokens=st.sampled_from([20, 9, 4, 1]),
     max_sequences=st.sampled_from([9, 5, 1]),
+    max_prompt_tokens=st.sampled_from([None, 4, 1]),
     preemption=st.sampled_from(["recompute", "swap"]),
     host_blocks=st.sampled_from([None, 8, 0]),
     caching=st.booleans(),
@@ -323,6 +333,7 @@ def fuzz(seed: int, num_requests: int, scheduler: type[Scheduler] = Scheduler) -
             rng.choice([None, None, 6]),
             rng.random() < 0.5,
             scheduler,
+            rng.choice([None, 1, 5]),
         )
         added, aborted = [], set()
         common = [rng.randrange(1, 50) for _ in range(12)]
@@ -735,6 +746,93 @@ def test_a_long_prompt_is_computed_in_chunks_and_keeps_its_place() -> None:
 def test_limits_must_be_positive(limits: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="must be a whole number of at least 1"):
         Scheduler(BlockPool(4), *limits)
+
+
+def test_limits_are_at_least_one_token() -> None:
+    with pytest.raises(ValueError, match="max_prompt_tokens must be a whole number of at least 1, got 0"):
+        Scheduler(BlockPool(4), 4, 4, max_prompt_tokens=0)
+
+
+def sizes_of(chunks: list[Chunk]) -> list[tuple[int, int]]:
+    return [(chunk.request.request_id, chunk.stop - chunk.start) for chunk in chunks]
+
+
+def test_who_waits_for_a_token_waits_for_few_of_others_prompts() -> None:
+    engine = ToyEngine(20, 4, 30, 10, max_prompt_tokens=4)
+
+    def add(prompt: list[int]) -> Request:
+        """Whose text does not end before its fifth token."""
+        return engine.add(
+            prompt, 1, 5, seed=next(s for s in itertools.count() if len(expected_text(prompt, s, 5)) == 5)
+        )
+
+    first = add([1] * 9)
+    assert sizes_of(engine.step()) == [(0, 9)], "nobody waits yet"
+    second = add([2] * 10)
+    assert [sizes_of(engine.step()) for _ in range(3)] == [[(0, 1), (1, 4)], [(0, 1), (1, 4)], [(0, 1), (1, 2)]]
+    add([3] * 3).read_at_end = True
+    assert sizes_of(engine.step()) == [(0, 1), (1, 1), (2, 3)]
+    for request in (first, second):
+        if request in engine.live:
+            engine.remove(request)
+    add([4] * 10)
+    assert sizes_of(engine.step()) == [(2, 1), (3, 10)], "who reads at the end does not wait"
+
+
+def test_rows_of_logits_are_few_for_prompts_that_are_scored_and_for_those_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pagedlab.scheduler.MOST_SCORED", 6)
+    engine = ToyEngine(30, 4, 40, 9)
+    for i in range(3):
+        engine.add([i + 1] * 10, 1, 1)
+    for request in engine.live[1:]:
+        request.sequences[0].score_from = 0
+    assert sizes_of(engine.scheduler.schedule().chunks) == [(0, 10), (1, 6)]
+    rows = [chunk.num_rows for chunk in engine.scheduler.plan.chunks]
+    assert rows == [1, 6]
+    engine.live[1].sequences[0].score_from = 8
+    assert engine.scheduler.plan.chunks[1].num_rows == 0, "what was scored before needs no row"
+
+
+def test_who_has_a_draft_waits_too_and_the_draft_is_no_prompt() -> None:
+    engine = ToyEngine(20, 4, 30, 10, max_prompt_tokens=4)
+    request = engine.add(
+        [1] * 4, 1, 9, seed=next(s for s in itertools.count() if len(expected_text([1] * 4, s, 9)) > 1)
+    )
+    engine.step()
+    request.sequences[0].token_ids += [7] * 5
+    request.sequences[0].num_draft = 5
+    engine.add([2] * 10, 1, 1)
+    assert sizes_of(engine.scheduler.schedule().chunks) == [(0, 6), (1, 4)]
+
+
+def test_blocks_in_the_making_are_found_in_the_same_step() -> None:
+    engine = ToyEngine(30, 4, 40, 9, caching=True)
+    for prompt in ([*range(1, 14)],) * 2:
+        engine.add(prompt, 1, 1).salt = None
+    assert sizes_of(engine.step()) == [(0, 13), (1, 1)]
+    assert engine.scheduler.cached_tokens == 12
+
+
+def test_a_block_that_was_begun_before_is_found_in_the_step_that_fills_it() -> None:
+    engine = ToyEngine(30, 4, 3, 9, caching=True)
+    engine.add([8] * 8, 1, 1)
+    assert sizes_of(engine.step()) == [(0, 3)]
+    engine.scheduler.max_batch_tokens = 40
+    engine.add([8] * 8, 1, 1).salt = None
+    assert sizes_of(engine.step()) == [(0, 5), (1, 4)]
+
+
+def test_what_was_found_of_a_step_that_fails_is_counted_no_more() -> None:
+    engine = ToyEngine(30, 4, 40, 9, caching=True)
+    engine.add([*range(1, 6)], 1, 1)
+    engine.step()
+    for prompt in ([*range(1, 14)],) * 2:
+        engine.add(prompt, 1, 1).salt = None
+    engine.step(fails="model")
+    assert engine.scheduler.cached_tokens == 4 + 4, "a block that was there each; two more were in the making"
+    engine.finish()
 
 
 def test_more_texts_than_run_side_by_side() -> None:
