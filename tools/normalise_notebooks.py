@@ -63,7 +63,7 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def draw(output: nbformat.NotebookNode) -> None:
     """Make a drawing and its HTML a PNG at twice the pixels, with the drawing's words for who cannot see it.
 
-    GitHub's page of a notebook shows neither SVG nor HTML with one inside. The font is matplotlib's own, so that the
+    GitHub's page of a notebook is known to lose SVG, alone and inside HTML. The font is matplotlib's own, so that the
     same drawing gives the same file on every machine.
     """
     import matplotlib
@@ -73,9 +73,8 @@ def draw(output: nbformat.NotebookNode) -> None:
     drawing, page = output.data.pop("image/svg+xml"), output.data.pop("text/html", "")
     fonts = sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVuSansMono*.ttf"))
     family = {"monospace_family": "DejaVu Sans Mono", "font_files": [*map(str, fonts)], "skip_system_fonts": True}
-    with Image.open(
-        io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=2, background="#fff", **family)))
-    ) as picture:
+    drawn = bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=2, background="#fff", **family))
+    with Image.open(io.BytesIO(drawn)) as picture:
         width, height = picture.size
         picture.convert("RGB").quantize(128).save(file := io.BytesIO(), "PNG", optimize=True)
     output.data["image/png"] = base64.b64encode(file.getvalue()).decode()
