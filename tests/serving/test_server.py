@@ -948,10 +948,11 @@ def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny: Model, key
         assert sum(step["counts"].values()) == step["used"] == len(text["blocks"][1]) > 0
         assert (STORY in "".join(text["words"][1])) == (keys is None)
         if keys is None:  # later, only what is new
-            for _ in range(8):
+            more: dict[str, Any] = {"steps": []}
+            while len(more["steps"]) < 5:  # what a reader gets may have been written before the first look
                 next(iter(running))
-            more = httpx.get(f"{server.url}/blocks", params={"since": 1}).json()
-            assert (more["first"], len(more["steps"]) > 4) == (1, True)
+                more = httpx.get(f"{server.url}/blocks", params={"since": 1}).json()
+            assert more["first"] == 1
             (changed,) = more["steps"][0]["texts"].values()
             assert ("prompt" in text, "prompt" in changed) == (True, False)
             assert httpx.get(f"{server.url}/blocks", params={"since": 10**6}).json()["first"] == 0
