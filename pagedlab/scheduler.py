@@ -243,8 +243,10 @@ class Scheduler:
         """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
         if len(request.sequences) > 1:
             self._rejoin(request)
-        texts = request.sequences if len(request.sequences) == 1 else request.unfinished
-        scored, is_prompt = texts[0].score_from is not None, any(t.num_uncomputed > 1 + t.num_draft for t in texts)
+        first = request.sequences[0] if len(request.sequences) == 1 else request.unfinished[0]
+        scored, is_prompt = first.score_from is not None, first.num_uncomputed > 1 + first.num_draft
+        if len(request.sequences) > 1 and not is_prompt:  # one that is computed again may be there before the others
+            is_prompt = any(text.num_uncomputed > 1 + text.num_draft for text in request.unfinished)
         most = min(self._budget, self._scored if scored else self._budget, self._prompts if is_prompt else self._budget)
         while not self._fits(wanted := request.next_tokens(most)):
             victim = self.victim()
