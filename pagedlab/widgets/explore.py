@@ -80,7 +80,7 @@ class Explorer(Page):
 
     def __repr__(self) -> str:
         now = ", ".join(f"{name} = {value}" for name, value in self.values.items())
-        return f"A drawing to move when the notebook runs, here for {now}"
+        return f"A drawing to move when the notebook runs, here for {now}" if now else "A drawing to point at"
 
     def still(self) -> Any:
         if not isinstance(self._shown, str):

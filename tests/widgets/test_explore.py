@@ -84,3 +84,8 @@ def test_an_svg_is_stored_with_its_own_colours_and_ground_and_html_in_a_card() -
     data, _ = explore(lambda: '<p style="color: var(--accent)">p</p>')._repr_mimebundle_()
     assert "image/svg+xml" not in data
     assert "#1976d2" in data["text/html"]
+
+
+def test_what_has_no_controls_is_not_said_to_move() -> None:
+    assert repr(explore(lambda: "<svg viewBox='0 0 9 9'></svg>")) == "A drawing to point at"
+    assert repr(explore(lambda n: "<svg viewBox='0 0 9 9'></svg>", n=(range(3), 1))).endswith("here for n = 1")
