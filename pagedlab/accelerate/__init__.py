@@ -89,7 +89,8 @@ def _choose_forward(model: Model, fused: Wanted, on_gpu: bool, ranks: Any) -> Fo
     if fused is True or (fused and on_gpu):
         from pagedlab.accelerate.fused import Fused, why_not  # not before: it takes Triton
 
-        if fused is True or not why_not(model.module):
+        # fp16 has little room for products of what is not normed yet.
+        if fused is True or not (why_not(model.module) or model.module.dtype == torch.float16):
             whole = Fused(model.module, ranks)
             return whole.layered if ranks and ranks.rank else whole.forward
     if ranks:

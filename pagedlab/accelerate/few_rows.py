@@ -2,7 +2,7 @@
 
 A decode step of few texts reads every weight once and does next to nothing with it: its time is that of the memory's
 pipe, and of the pauses between kernels in which the pipe is empty. Here a layer of one row is six launches in place of
-nine or ten,
+seven or eight,
 
     norm, qkv, bias, rotate, store    product_kernel        o and down: product + residual      product_kernel
     attention and its merge           kernels/attention.py  norm, gate and up, silu(gate) * up  product_kernel
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pagedlab.kernels.plan import overlaps
+from pagedlab.accelerate.norm import early, norm
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 
 ROWS = 16  # of a tile of the tensor cores, and at most
@@ -69,34 +69,34 @@ def tiles_of(matrix, row, real, k, WIDTH: tl.constexpr, STEP: tl.constexpr):
 
 
 @triton.jit
-def normed(x, weight, epsilon, WIDTH: tl.constexpr, COUNT: tl.constexpr):
-    """RMSNorm of one row in tiles [1, STEP], rounded as in `fused.norm_kernel`."""
+def normed(x, epsilon, WIDTH: tl.constexpr, COUNT: tl.constexpr):
+    """RMSNorm without its weight of one row in tiles [1, STEP], in fp32."""
     square = x[0].to(tl.float32) * x[0].to(tl.float32)
     for i in tl.static_range(1, COUNT):
         square += x[i].to(tl.float32) * x[i].to(tl.float32)
     scale = tl.rsqrt(tl.sum(square, 1) / WIDTH + epsilon)[:, None]
     tiles = ()
     for i in tl.static_range(COUNT):
-        tiles += ((x[i].to(tl.float32) * scale).to(x[i].dtype) * weight[i],)  # type: ignore[assignment]
+        tiles += (x[i].to(tl.float32) * scale,)  # type: ignore[assignment]
     return tiles
 
 
 @triton.jit(do_not_specialize=["rows", "epsilon"])
 def product_kernel(
-    x, norm, weight, bias, out, cos, sin, slots, k_cache, v_cache, rows, epsilon,
+    x, weight, bias, out, cos, sin, slots, k_cache, v_cache, rows, epsilon,
     ROLE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, OUTPUTS: tl.constexpr, HALF: tl.constexpr,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     BLOCK: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """x [rows, WIDTH], or its RMSNorm if there is a `norm`, times BLOCK rows of the weight a program.
+    """x [rows, WIDTH] times BLOCK rows of the weight a program.
 
     ROLE: "qkv" does what `fused.rotate_kernel` does, "gate" what its gate_kernel does, "add" adds to out, "plain" sets
-    it. The first two take pairs of outputs HALF apart, and OUTPUTS counts those. ROWS: 1, or 16 for at most so many.
+    it. The first two take pairs of outputs HALF apart, and OUTPUTS counts those. ROWS: 1, which they norm first, or 16
+    for at most so many, normed.
     """
     PAIRS: tl.constexpr = (ROLE == "qkv") | (ROLE == "gate")
     STEP: tl.constexpr = WARPS * COLUMNS
     COUNT: tl.constexpr = (WIDTH + STEP - 1) // STEP
-    dtype: tl.constexpr = x.dtype.element_ty
     n = tl.arange(0, BLOCK)
     if PAIRS:
         j = tl.program_id(0) * (BLOCK // 2) + n // 2
@@ -110,8 +110,6 @@ def product_kernel(
     else:
         k = tl.arange(0, STEP)[None, :]
         w = tiles_of(weight, of[:, None], (j < OUTPUTS)[:, None], k, WIDTH, STEP)
-    if norm is not None:
-        norm_tiles = tiles_of(norm, tl.zeros([1, 1], tl.int32), k >= 0, k, WIDTH, STEP)
     if bias is not None:
         b = tl.load(bias + of, mask=j < OUTPUTS, other=0.0).to(tl.float32)
     if OVERLAP:
@@ -126,8 +124,8 @@ def product_kernel(
         y = tl.sum(sums, 0)
     else:
         v = tiles_of(x, row[:, None], k >= 0, k, WIDTH, STEP)
-        if norm is not None:
-            v = normed(v, norm_tiles, epsilon, WIDTH, COUNT)
+        if PAIRS:
+            v = normed(v, epsilon, WIDTH, COUNT)
         sums = w[0].to(tl.float32) * v[0].to(tl.float32)
         for i in tl.static_range(1, COUNT):
             sums += w[i].to(tl.float32) * v[i].to(tl.float32)
@@ -141,19 +139,17 @@ def product_kernel(
             y += tl.load(here, mask=real, other=0.0).to(tl.float32)
         tl.store(here, y, mask=real)
     else:
-        y, z = tl.split(tl.reshape(y.to(dtype), [ROWS, BLOCK // 2, 2]))
+        y, z = tl.split(tl.reshape(y, [ROWS, BLOCK // 2, 2]))
         pair = (tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK // 2))[None, :]
         real = (row < rows) & (pair < OUTPUTS)
         if ROLE == "gate":
-            gate = y.to(tl.float32)
-            tl.store(out + row * OUTPUTS + pair, (gate / (1 + tl.exp(-gate))).to(dtype) * z, mask=real)
+            tl.store(out + row * OUTPUTS + pair, y / (1 + tl.exp(-y)) * z, mask=real)
         else:
             head, i = pair // HALF, pair % HALF
             turned = real & (head < Q_HEADS + KV_HEADS)  # values are not
             c = tl.load(cos + row * HALF + i, mask=turned, other=1.0).to(tl.float32)
             s = tl.load(sin + row * HALF + i, mask=turned, other=0.0).to(tl.float32)
-            y, z = y.to(tl.float32), z.to(tl.float32)
-            y, z = (y * c - z * s).to(dtype), (z * c + y * s).to(dtype)
+            y, z = y * c - z * s, z * c + y * s
             q = out + (row * Q_HEADS + head) * (2 * HALF) + i
             tl.store(q, y, mask=real & (head < Q_HEADS))
             tl.store(q + HALF, z, mask=real & (head < Q_HEADS))
@@ -170,37 +166,38 @@ def product_kernel(
 
 
 def _product(
-    role: str, x: Tensor, weight: Tensor, out: Tensor, norm: Tensor | None = None, epsilon: float = 0.0,
-    bias: Tensor | None = None, half: int = 1, heads: tuple[int, int] = (0, 0),
-    places: tuple[Tensor | None, ...] = (None,) * 5,
+    role: str, x: Tensor, weight: Tensor, out: Tensor, epsilon: float = 0.0, bias: Tensor | None = None,
+    half: int = 1, heads: tuple[int, int] = (0, 0), places: tuple[Tensor | None, ...] = (None,) * 5,
 ) -> Tensor:  # fmt: skip
     (rows, width), pairs = x.shape, 2 if role in ("qkv", "gate") else 1
-    cut, overlap = cut_of(role, width, rows), overlaps(x.device)
+    cut = cut_of(role, width, rows)
+    if pairs > 1 and rows > 1:
+        x = norm(x, None, epsilon)
     product_kernel[(-(-len(weight) // cut.block),)](
-        x, norm, weight, bias, out, *places, rows, epsilon, role, ROWS if rows > 1 else 1, width, len(weight) // pairs,
-        half, *heads, *cut, overlap, num_warps=cut.warps, **({"launch_pdl": True} if overlap else {}),
+        x, weight, bias, out, *places, rows, epsilon, role, ROWS if rows > 1 else 1, width, len(weight) // pairs,
+        half, *heads, *cut, num_warps=cut.warps, **early(x),
     )  # fmt: skip
     return out
 
 
 def qkv(
-    x: Tensor, norm: Tensor | None, epsilon: float, weight: Tensor, bias: Tensor | None,
+    x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None,
     cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor,
 ) -> Tensor:  # fmt: skip
     """Queries [T, Hq, D] of RMSNorm of x [T, H], turned by cos and sin [T, D / 2]; keys and values go into `slots` [T].
 
-    weight: [(Hq + 2 Hkv) D, H]. norm: [H], or None if x is normed. All three take at most 16 rows.
+    weight: [(Hq + 2 Hkv) D, H], with that of the norm in it. All three take at most 16 rows.
     """
     kv_heads, dim = k_cache.shape[2:]
     out = x.new_empty((len(x), len(weight) // dim - 2 * kv_heads, dim))
     places = cos, sin, slots, k_cache, v_cache
-    return _product("qkv", x, weight, out, norm, epsilon, bias, dim // 2, (out.shape[1], kv_heads), places)
+    return _product("qkv", x, weight, out, epsilon, bias, dim // 2, (out.shape[1], kv_heads), places)
 
 
-def gated(x: Tensor, norm: Tensor | None, epsilon: float, weight: Tensor) -> Tensor:
-    """silu(gate) * up of RMSNorm of x [T, H], weight [2 I, H] with the gates first: [T, I]; norm as for `qkv`."""
+def gated(x: Tensor, epsilon: float, weight: Tensor) -> Tensor:
+    """silu(gate) * up of RMSNorm of x [T, H], weight [2 I, H] with the gates first, and the norm's in it: [T, I]."""
     inner = len(weight) // 2
-    return _product("gate", x, weight, x.new_empty((len(x), inner)), norm, epsilon, half=inner)
+    return _product("gate", x, weight, x.new_empty((len(x), inner)), epsilon, half=inner)
 
 
 def add(out: Tensor, x: Tensor, weight: Tensor, *, fresh: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The stock model's own weights in fewer kernels: a decoder layer of Qwen2 or Llama in nine launches in place of forty.
+"""The stock model's own weights in fewer kernels: a layer of Qwen2 or Llama in seven launches in place of forty.
 
 At this size a decode step is hundreds of kernels of a few microseconds, and each costs about as much to start as to
 run. What is joined here reads and writes the same numbers once that the stock modules pass from kernel to kernel:
@@ -9,14 +9,18 @@ run. What is joined here reads and writes the same numbers once that the stock m
     gate_proj, up_proj                               one matrix product
     silu(gate) * up                                  gate_kernel
     o_proj and down_proj, then + residual            products that add to the residual stream in place
-    RMSNorm: square, mean, rsqrt, two products       norm_kernel
+    RMSNorm: square, mean, rsqrt, two products       its weight in the matrix behind it, the rest in that one's kernel
     positions, products, cos and sin                 angles_kernel, once a step
 
-With a few rows the products are few_rows.py's, and a layer six to eight launches. The kernels are launched on the
+RMSNorm divides a row by one number and multiplies its columns by a weight, and a product is linear in both: so columns
+of the matrix take up the weight once and for all, and whoever reads the product divides. In bf16 that is as close to
+the model in fp64 as the stock order of things; fp16 has no room for what is divided so late.
+
+With a few rows the products are few_rows.py's, and a layer five to eight launches. The kernels are launched on the
 current device: to choose it each time would cost as much again.
 
-The stacked weights take the place of the stock ones, which become views of them, so the memory stays the same and
-transformers' own `generate` still runs on the module.
+The stacked weights take the place of the stock ones, which become views of them, and the norms' weights become ones. So
+the memory stays the same and transformers' own `generate` still runs on the module.
 """
 
 from typing import Any, NamedTuple
@@ -26,9 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagedlab.accelerate import few_rows
+from pagedlab.accelerate.norm import early, norm, scale_of
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
-from pagedlab.kernels.plan import overlaps
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
@@ -36,27 +40,13 @@ ARCHITECTURES = ("qwen2", "llama")  # whose layers are just what `Fused.layered`
 
 
 @triton.jit
-def norm_kernel(x, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
-    """RMSNorm of one row a program: x / sqrt(mean(x²) + epsilon) * weight (Zhang, Sennrich, 2019)."""
-    if OVERLAP:  # started early, to wait for the kernel ahead here; and the next may start too
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
-    x = tl.load(x + row * WIDTH + i, mask=i < WIDTH, other=0.0)
-    exact = x.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(exact * exact, 0) / WIDTH + epsilon)
-    # Rounded to the model's dtype before the weight, as the stock module does.
-    y = (exact * scale).to(x.dtype) * tl.load(weight + i, mask=i < WIDTH)
-    tl.store(out + row * WIDTH + i, y, mask=i < WIDTH)
-
-
-@triton.jit
 def rotate_kernel(
-    qkv, cos, sin, slots, q_out, k_cache, v_cache,
+    product, bias, x, epsilon, cos, sin, slots, q_out, k_cache, v_cache,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One token a program: rotate its query and key heads (RoPE), write its keys and values into its slot.
+    """One token a program: scale its heads and add the bias, rotate queries and keys (RoPE), write keys and values into
+    its slot.
 
     Element i of a head turns with element i + HALF by one angle, so both are in hand. A slot of -1 keeps nothing.
     HEADS and LANES are all heads and HALF rounded up to powers of two.
@@ -67,14 +57,19 @@ def rotate_kernel(
     token, DIM = tl.program_id(0).to(tl.int64), 2 * HALF
     head, i = tl.arange(0, HEADS)[:, None], tl.arange(0, LANES)[None, :]
     lane = i < HALF
-    source = qkv + (token * (Q_HEADS + 2 * KV_HEADS) + head) * DIM + i
-    real = (head < Q_HEADS + 2 * KV_HEADS) & lane
-    a, b = tl.load(source, mask=real, other=0.0), tl.load(source + HALF, mask=real, other=0.0)
+    dtype: tl.constexpr = product.dtype.element_ty
+    place, real = head * DIM + i, (head < Q_HEADS + 2 * KV_HEADS) & lane
+    source = product + token * (Q_HEADS + 2 * KV_HEADS) * DIM + place
+    scale = scale_of(x, token, epsilon, WIDTH, SIZE)
+    a = tl.load(source, mask=real, other=0.0).to(tl.float32) * scale
+    b = tl.load(source + HALF, mask=real, other=0.0).to(tl.float32) * scale
+    if bias is not None:
+        a += tl.load(bias + place, mask=real, other=0.0).to(tl.float32)
+        b += tl.load(bias + place + HALF, mask=real, other=0.0).to(tl.float32)
     turned = head < Q_HEADS + KV_HEADS  # values are not
     c = tl.where(turned, tl.load(cos + token * HALF + i, mask=lane, other=0.0).to(tl.float32), 1.0)
     s = tl.where(turned, tl.load(sin + token * HALF + i, mask=lane, other=0.0).to(tl.float32), 0.0)
-    first = (a.to(tl.float32) * c - b.to(tl.float32) * s).to(a.dtype)
-    second = (b.to(tl.float32) * c + a.to(tl.float32) * s).to(a.dtype)
+    first, second = (a * c - b * s).to(dtype), (b * c + a * s).to(dtype)
     is_query = (head < Q_HEADS) & lane
     q = q_out + (token * Q_HEADS + head) * DIM + i
     tl.store(q, first, mask=is_query)
@@ -101,28 +96,21 @@ def angles_kernel(positions, frequencies, cos, sin, scaling, HALF: tl.constexpr,
 
 
 @triton.jit
-def gate_kernel(x, out, WIDTH, CHUNK: tl.constexpr, OVERLAP: tl.constexpr):
-    """silu(gate) * up of one row and chunk a program; a row of x is WIDTH gates, then WIDTH ups."""
+def gate_kernel(
+    product, x, epsilon, out, COLUMNS, CHUNK: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """silu(gate) * up of one row and chunk a program; a row of the product is COLUMNS gates, then COLUMNS ups."""
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-    gate = tl.load(x + row * 2 * WIDTH + i, mask=i < WIDTH, other=0.0)
-    up = tl.load(x + row * 2 * WIDTH + WIDTH + i, mask=i < WIDTH, other=0.0)
-    exact = gate.to(tl.float32)
-    tl.store(out + row * WIDTH + i, (exact / (1 + tl.exp(-exact))).to(x.dtype.element_ty) * up, mask=i < WIDTH)
-
-
-def early(x: Tensor) -> dict[str, bool]:
-    """Options of launches: where the card lets a kernel start before the one ahead has ended, these do."""
-    return {"OVERLAP": True, "launch_pdl": True} if overlaps(x.device) else {"OVERLAP": False}
-
-
-def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """RMSNorm of every row: x [T, H], weight [H] -> [T, H]."""
-    out, width = torch.empty_like(x), x.shape[1]
-    norm_kernel[(len(x),)](x, weight, out, epsilon, width, power_of_two(width), num_warps=4, **early(x))
-    return out
+    source, real = product + row * 2 * COLUMNS + i, i < COLUMNS
+    gate = tl.load(source, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(source + COLUMNS, mask=real, other=0.0).to(tl.float32)
+    scale = scale_of(x, row, epsilon, WIDTH, SIZE)
+    gate, up = gate * scale, up * scale
+    tl.store(out + row * COLUMNS + i, gate / (1 + tl.exp(-gate)) * up, mask=real)
 
 
 def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,35 +126,38 @@ def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
-def rotate_and_store(qkv: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
-    """Turn q and k of qkv [T, (Hq + 2 Hkv) D] by cos and sin [T, D / 2], write k and v into `slots` [T] of a layer's
-    caches; q [T, Hq, D]."""
-    (tokens, width), (kv_heads, head_dim) = qkv.shape, k_cache.shape[2:]
-    heads, half = width // head_dim, head_dim // 2
-    q = qkv.new_empty((tokens, heads - 2 * kv_heads, head_dim))
+def qkv(
+    x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None,
+    cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor,
+) -> Tensor:  # fmt: skip
+    """`few_rows.qkv` for any number of rows: queries [T, Hq, D] of x [T, H]; keys and values go into `slots` [T]."""
+    tokens, (kv_heads, head_dim), width = len(x), k_cache.shape[2:], x.shape[1]
+    heads, half = len(weight) // head_dim, head_dim // 2
+    q = x.new_empty((tokens, heads - 2 * kv_heads, head_dim))
     rotate_kernel[(tokens,)](
-        qkv, cos, sin, slots, q, k_cache, v_cache, q.shape[1], kv_heads,
-        power_of_two(heads), half, power_of_two(half), num_warps=4, **early(qkv),
+        F.linear(x, weight), bias, x, epsilon, cos, sin, slots, q, k_cache, v_cache, q.shape[1], kv_heads,
+        power_of_two(heads), half, power_of_two(half), width, power_of_two(width), num_warps=4, **early(x),
     )  # fmt: skip
     return q
 
 
-def gate(x: Tensor) -> Tensor:
-    """silu(gate) * up: x [T, 2 I], the gates first -> [T, I]."""
-    tokens, width = len(x), x.shape[1] // 2
-    out, chunk = x.new_empty((tokens, width)), min(1024, power_of_two(width))
-    gate_kernel[(tokens, -(-width // chunk))](x, out, width, chunk, num_warps=4, **early(x))
+def gated(x: Tensor, epsilon: float, weight: Tensor) -> Tensor:
+    """`few_rows.gated` for any number of rows: silu(gate) * up of x [T, H], [T, I]."""
+    (tokens, width), columns = x.shape, len(weight) // 2
+    out, chunk = x.new_empty((tokens, columns)), min(2048, power_of_two(columns))
+    gate_kernel[(tokens, -(-columns // chunk))](
+        F.linear(x, weight), x, epsilon, out, columns, chunk, width, power_of_two(width), num_warps=8, **early(x)
+    )
     return out
 
 
 class Layer(NamedTuple):
-    """The weights of a decoder layer: qkv [(Hq + 2 Hkv) D, H], gate_up [2 I, H], and the others as they were."""
+    """The weights of a decoder layer: qkv [(Hq + 2 Hkv) D, H] and gate_up [2 I, H], with those of the norms ahead of
+    them, and the others as they were."""
 
-    norm: Tensor
     qkv: Tensor
     qkv_bias: Tensor | None
     out: Tensor
-    mlp_norm: Tensor
     gate_up: Tensor
     down: Tensor
 
@@ -200,12 +191,10 @@ class Fused:
                 projections = [attention.q_proj, attention.k_proj, attention.v_proj]
                 self.layers.append(
                     Layer(
-                        layer.input_layernorm.weight,
-                        _stacked(projections, "weight"),
+                        _stacked(projections, "weight", layer.input_layernorm.weight),
                         None if attention.q_proj.bias is None else _stacked(projections, "bias"),
                         attention.o_proj.weight,
-                        layer.post_attention_layernorm.weight,
-                        _stacked([mlp.gate_proj, mlp.up_proj], "weight"),
+                        _stacked([mlp.gate_proj, mlp.up_proj], "weight", layer.post_attention_layernorm.weight),
                         mlp.down_proj.weight,
                     )
                 )
@@ -223,23 +212,16 @@ class Fused:
         """All tokens through all layers: the residual stream [T, H] behind the last, KV stored in `cache`."""
         model = self.module.model
         x = model.embed_tokens(batch.token_ids)  # [T, H], the residual stream, changed in place from here on
-        few, lone, epsilon = len(x) <= self.few, len(x) == 1 <= self.few, self.epsilon
+        first, second = (few_rows.qkv, few_rows.gated) if len(x) <= self.few else (qkv, gated)
         with on_device_of(x):
             cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
                 keys, values = cache.keys[i], cache.values[i]
                 places = cos, sin, batch.slots, keys, values
-                # A lone row's norm is part of what follows.
-                y, gain = (x, layer.norm) if lone else (norm(x, layer.norm, epsilon), None)
-                if few:
-                    q = few_rows.qkv(y, gain, epsilon, layer.qkv, layer.qkv_bias, *places)
-                else:
-                    q = rotate_and_store(F.linear(y, layer.qkv, layer.qkv_bias), *places)
+                q = first(x, self.epsilon, layer.qkv, layer.qkv_bias, *places)
                 mixed = attend(q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, None)
                 self._add(x, mixed.flatten(1), layer.out)
-                y, gain = (x, layer.mlp_norm) if lone else (norm(x, layer.mlp_norm, epsilon), None)
-                inner = few_rows.gated(y, gain, epsilon, layer.gate_up) if few else gate(F.linear(y, layer.gate_up))
-                self._add(x, inner, layer.down)
+                self._add(x, second(x, self.epsilon, layer.gate_up), layer.down)
         return x
 
     def _add(self, x: Tensor, inputs: Tensor, weight: Tensor) -> None:
@@ -261,10 +243,16 @@ class Fused:
             return F.linear(norm(x, self.module.model.norm.weight, self.epsilon), self.module.lm_head.weight)
 
 
-def _stacked(linears: list[Any], name: str) -> Tensor:
-    """The layers' parameters under one another in one tensor, of which they are views from now on."""
+def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tensor:
+    """The layers' parameters under one another in one tensor, of which they are views from now on.
+
+    gain: of the norm that all of them read; their columns take it up, and it becomes ones.
+    """
     parts = [getattr(linear, name) for linear in linears]
     joined = torch.cat([part.data for part in parts])
+    if gain is not None:
+        joined *= gain.data
+        gain.data.fill_(1)
     for part, piece in zip(parts, joined.split([len(part) for part in parts]), strict=True):
         part.data = piece
     return joined

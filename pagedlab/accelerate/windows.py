@@ -54,7 +54,8 @@ class Windows:
 
         If this fails, the slots of all windows are taken back: the device's state is no longer what they left.
         """
-        self._limit = self.most if all(c.request.read_at_end for c in plan.chunks) else min(READ_AHEAD, self.most)
+        alone = all(chunk.request.read_at_end for chunk in plan.chunks) and not self.scheduler.waiting
+        self._limit = self.most if alone else min(READ_AHEAD, self.most)
         self.steps = min(self.steps, self._limit)
         if self.steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, self.steps - 1) or []}

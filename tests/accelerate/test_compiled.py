@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 from triton.runtime.interpreter import InterpretedFunction
 
 from pagedlab import LLM, SamplingParams, kernels
-from pagedlab.accelerate import Fast, few_rows, windows_for
+from pagedlab.accelerate import Fast, few_rows, norm, windows_for
 from pagedlab.accelerate.graphs import Decoder, Shape, Window
 from pagedlab.blocks import BlockCopy, BlockTable
 from pagedlab.choice import next_tokens
@@ -85,7 +85,7 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "INTERPRETED", False)
     monkeypatch.setattr(plan, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(few_rows, "INTERPRETED", False)
-    for module in (plan, attention, few_rows):
+    for module in (plan, attention, norm):
         monkeypatch.setattr(module, "overlaps", lambda device: True)
 
 

@@ -18,7 +18,8 @@ pytest.importorskip("triton")
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.accelerate import few_rows
-from pagedlab.accelerate.fused import Fused, angles, norm
+from pagedlab.accelerate.fused import Fused, angles
+from pagedlab.accelerate.norm import norm
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import INTERPRETED

@@ -6,6 +6,7 @@ In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of 
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,13 @@ pytest.importorskip("triton")
 from test_engine import assert_idle, engine, prompts_of
 
 from pagedlab import SamplingParams, accelerate
-from pagedlab.accelerate import STEPS_AHEAD, windows_for
+from pagedlab.accelerate import STEPS_AHEAD, _choose_forward, windows_for
 from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.graphs import BUCKETS, TOKENS, Decoder
+from pagedlab.accelerate.windows import READ_AHEAD
 from pagedlab.batch import Batch, build_batch
 from pagedlab.blocks import BlockTable
-from pagedlab.model import Pages
+from pagedlab.model import Model, Pages
 from pagedlab.sampling import sample
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.speculative import Draft
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from pagedlab import LLM, Completion
     from pagedlab.attention import PagedAttention
     from pagedlab.kv_cache import KVCache
-    from pagedlab.model import Model
 
 LENGTHS = [1, 3, 15, 16, 17, 31, 33, 48, 64]
 
@@ -247,6 +248,16 @@ def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
     assert under_way == [1, 1, 1, 1]
     assert llm.stats.steps == 40
     assert llm.stats.output_tokens == 40
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny: Model, waiting: int) -> None:
+    """Two texts of `generate`, in an engine for two: rows of those that end are idle until the window does."""
+    llm, passes = ahead_engine(tiny, max_sequences=2), list[int]()
+    llm.on_step(lambda: passes.append(llm.plan.passes))
+    llm.generate(prompts_of(tiny, [5] * (2 + waiting)), SamplingParams(max_tokens=40, ignore_eos=True))
+    assert passes[0] == (READ_AHEAD if waiting else STEPS_AHEAD)
     assert_idle(llm)
 
 
@@ -479,6 +490,36 @@ def test_fused_layers_give_the_same_logits_and_cache(tiny: Model, lengths: list[
     for name in ("keys", "values"):
         ours, theirs = getattr(llms[1].cache, name), getattr(llms[0].cache, name)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_norms_go_into_the_matrices_behind_them_once(tiny: Model, seed: int) -> None:
+    """And the stock module computes what it did: its norms' weights are ones then."""
+    module: Any = deepcopy(tiny.module)
+    generator = torch.Generator().manual_seed(seed)
+    for layer in module.model.layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.weight.data.uniform_(0.5, 1.5, generator=generator)
+    x = torch.randn(3, module.config.hidden_size, generator=generator)
+    some = module.model.layers[0]
+
+    def read() -> torch.Tensor:
+        with torch.inference_mode():
+            return some.self_attn.k_proj(some.input_layernorm(x))
+
+    before = read()
+    for _ in range(2):
+        fused = Fused(module)
+        assert set(some.input_layernorm.weight.tolist()) == set(some.post_attention_layernorm.weight.tolist()) == {1.0}
+        torch.testing.assert_close(read(), before, rtol=1e-5, atol=1e-5)
+    assert fused.layers[0].qkv.data_ptr() == some.self_attn.q_proj.weight.data_ptr()
+
+
+def test_fp16_is_fused_only_on_demand(tiny: Model) -> None:
+    """What is not normed yet may leave its range."""
+    half = Model(deepcopy(tiny.module).half(), tiny.tokenizer, "half", "")
+    assert _choose_forward(half, "auto", True, None) == half.forward
+    assert isinstance(_choose_forward(half, True, True, None).__self__, Fused)  # type: ignore[attr-defined]
+    assert isinstance(_choose_forward(tiny, "auto", True, None).__self__, Fused)  # type: ignore[attr-defined]
 
 
 def test_an_engine_on_fused_layers_writes_the_same_texts(tiny: Model) -> None:
