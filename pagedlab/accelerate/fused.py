@@ -106,9 +106,9 @@ def gate_kernel(
         tl.extra.cuda.gdc_wait()
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     source, real = product + row * 2 * COLUMNS + i, i < COLUMNS
+    scale = scale_of(x, row, epsilon, WIDTH, SIZE)
     gate = tl.load(source, mask=real, other=0.0).to(tl.float32)
     up = tl.load(source + COLUMNS, mask=real, other=0.0).to(tl.float32)
-    scale = scale_of(x, row, epsilon, WIDTH, SIZE)
     gate, up = gate * scale, up * scale
     tl.store(out + row * COLUMNS + i, gate / (1 + tl.exp(-gate)) * up, mask=real)
 

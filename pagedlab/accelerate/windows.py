@@ -6,7 +6,8 @@
 A text's blocks and positions are known before its tokens are, so a window needs nothing of the one before but what the
 device has itself: to the scheduler, tokens under way are tokens (`Sequence.num_ahead`). A window is one step of
 anything, prompts too, and decode steps behind it, as few as keep the device busy while the host works, since who comes
-waits for all of them. Where nobody reads before the end they may be twice as many: the host's work is by the window.
+waits for all of them. Where nobody reads before the end there are always READ_AHEAD, and twice as many where nobody
+waits for a place: the host's work is by the window, and if it is held up for some milliseconds, nothing else is.
 
 What the host cannot foresee is where a text ends. It learns so a window later: until then the text's slots stay unused,
 and tokens behind its end are not taken up.
@@ -22,16 +23,16 @@ from pagedlab.choice import Draw
 from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler
 
-READ_AHEAD = 8  # decode steps in a window of texts that somebody reads as they come
+READ_AHEAD = 8  # steps at most in a window that somebody waits for
 
 
 class Windows:
-    """Windows of up to `steps` steps for the texts of one scheduler, READ_AHEAD if any is read before its end."""
+    """Windows of up to `steps` steps for the texts of one scheduler."""
 
     def __init__(self, decoder: Decoder, scheduler: Scheduler, steps: int) -> None:
         self.decoder, self.scheduler, self.most = decoder, scheduler, steps
         self.at_once = 2  # windows: the one on the device, and the next
-        self.steps = self._limit = steps  # of the next window, and at most
+        self.steps = min(READ_AHEAD, steps)  # of the next window, if somebody reads what it says
         self._launched: list[tuple[Schedule, Window]] = []
         self._since = 0.0  # when the latest window was collected
 
@@ -54,11 +55,11 @@ class Windows:
 
         If this fails, the slots of all windows are taken back: the device's state is no longer what they left.
         """
-        alone = all(chunk.request.read_at_end for chunk in plan.chunks) and not self.scheduler.waiting
-        self._limit = self.most if alone else min(READ_AHEAD, self.most)
-        self.steps = min(self.steps, self._limit)
-        if self.steps > 1 and all(chunk.is_last for chunk in plan.chunks):
-            further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, self.steps - 1) or []}
+        steps = self.steps
+        if all(chunk.request.read_at_end for chunk in plan.chunks):
+            steps = min(READ_AHEAD, self.most) if self.scheduler.waiting else self.most
+        if steps > 1 and all(chunk.is_last for chunk in plan.chunks):
+            further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, steps - 1) or []}
             plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
         try:
             window = self.decoder.launch(plan.chunks, params, self._launched[-1][1] if self._launched else None)
@@ -102,7 +103,7 @@ class Windows:
     def _balance(self, worked: float, waited: float) -> None:
         """Longer windows if the host hardly waits for the device, shorter ones if it waits for most of the time."""
         if waited < worked / 4:
-            self.steps = min(self.steps + 1, self._limit)
+            self.steps = min(self.steps + 1, READ_AHEAD, self.most)
         elif waited > worked:
             self.steps = max(self.steps - 1, 1)
 

@@ -253,8 +253,11 @@ def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
 
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny: Model, waiting: int) -> None:
-    """Two texts of `generate`, in an engine for two: rows of those that end are idle until the window does."""
+    """Two texts of `generate`, in an engine for two: rows of those that end are idle until the window does. How long
+    others' windows were says nothing of these."""
     llm, passes = ahead_engine(tiny, max_sequences=2), list[int]()
+    assert llm.windows is not None
+    llm.windows.steps = 1
     llm.on_step(lambda: passes.append(llm.plan.passes))
     llm.generate(prompts_of(tiny, [5] * (2 + waiting)), SamplingParams(max_tokens=40, ignore_eos=True))
     assert passes[0] == (READ_AHEAD if waiting else STEPS_AHEAD)

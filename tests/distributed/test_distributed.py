@@ -118,7 +118,8 @@ def test_a_whole_day(two: SharedModel, tiny: Model, seed: int) -> None:
         prompts = prompts_of(tiny, rng.sample(LENGTHS, 6))
         added = []
         for i, prompt in enumerate(prompts):
-            kind = rng.choice([{}, {"n": 2, "temperature": 0.8, "seed": i}, {"beam_width": 2}])
+            # Of few tokens: over all 4,096 the ranks' sums may round to the other side of an edge that is drawn at.
+            kind = rng.choice([{}, {"n": 2, "temperature": 0.8, "top_k": 4, "seed": i}, {"beam_width": 2}])
             added.append(llm._own(llm.add(prompt, SamplingParams(max_tokens=NEW, ignore_eos=True, **kind))))
             for _ in range(rng.randrange(8)):
                 llm.step()

@@ -817,7 +817,8 @@ def test_half_sent_requests_are_hung_up_on(tiny: Model) -> None:
             while part := half_sent[-1].recv(1 << 16):
                 answer += part
         assert answer.count(b"HTTP/1.1 200") == 1
-        assert len(list(stream)) > 600
+        *_, last = stream
+        assert last.choices[0].finish_reason == "length", "a stream that goes on is left alone"
 
 
 def test_sigterm_with_connections_that_never_end() -> None:
