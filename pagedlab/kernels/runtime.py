@@ -19,6 +19,19 @@ __all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
+if INTERPRETED and [*map(int, triton.__version__.split(".")[:2])] < [3, 7]:
+    from triton.runtime import interpreter
+
+    _parts = vars(interpreter)
+    _patch = _parts["_patch_lang_tensor"]
+
+    def _with_index(tensor: type[tl.tensor], *scope: object) -> None:
+        """It would take an array of one number for a number, which NumPy 2.4 and later refuse."""
+        _patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    _parts["_patch_lang_tensor"] = _with_index
+
 
 def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
     """The tensor's GPU as the current one: Triton launches there, wherever the pointers lie."""
