@@ -19,7 +19,7 @@ __all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
-if INTERPRETED and [*map(int, triton.__version__.split(".")[:2])] < [3, 7]:
+if INTERPRETED is True and [*map(int, triton.__version__.split(".")[:2])] < [3, 7]:
     from triton.runtime import interpreter
 
     _parts = vars(interpreter)
