@@ -5,7 +5,7 @@ watched.py runs the kernels.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +63,7 @@ puzzle(
 )
 
 
-def _step(g: Any, past: Sequence[str] = (), **other: Any) -> list[Any]:
+def _step(g: Any, *past: str, **other: Any) -> tuple[Any, ...]:
     """The state after a tile; other numbers than `given`, and of the past not corrected what `past` says."""
     import torch
 
@@ -72,7 +72,7 @@ def _step(g: Any, past: Sequence[str] = (), **other: Any) -> list[Any]:
     was = {name: torch.as_tensor(getattr(g, name)) for name in ("m", "total", "acc", "s", "v")} | other
     new = dict(zip(was, online_step(**was), strict=False))
     lost = 1 - (was["m"] - new["m"]).exp()
-    return [x + was[name] * lost if name in past else x for name, x in new.items()]
+    return tuple(x + was[name] * lost if name in past else x for name, x in new.items())
 
 
 def _padded(x: Any, tile: int) -> Any:
@@ -97,21 +97,17 @@ puzzle(
         "6 scores in a tile of 8, all of them far below zero": {"n": 6, "past": -30.0, "shift": -30.0},
     },
     {
-        "The sum so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: (*_step(g, ["total"]),),
-        "The output so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: (*_step(g, ["acc"]),),
-        "Neither the sum nor the output so far is corrected for the new maximum.": (
-            lambda g: (*_step(g, ["total", "acc"]),)
-        ),
+        "The sum so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(g, "total"),
+        "The output so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(g, "acc"),
+        "Neither the sum nor the output so far is corrected for the new maximum.": lambda g: _step(g, "total", "acc"),
         "The tile's largest score is taken for the largest of all: the past may have had a larger one.": (
             _largest_of_tile
         ),
         "Places behind the last score count as scores of 0. They have to be minus infinity.": (
-            lambda g: (*_step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE)),)
+            lambda g: _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
         ),
         "The new maximum is not kept.": lambda g: (g.m, *_step(g)[1:]),
-        "The past is not there any more: the tile replaces it.": (
-            lambda g: (*_step(g, total=0 * g.total, acc=0 * g.acc),)
-        ),
+        "The past is not there any more: the tile replaces it.": lambda g: _step(g, total=0 * g.total, acc=0 * g.acc),
     },
     "A larger score corrects the past, a smaller one is corrected, and what is no score weighs nothing.",
 )
@@ -181,10 +177,10 @@ def _past(g: Any, *kept: str) -> Any:
     """As if the past's total or acc, or both, were not corrected for a new maximum."""
 
     def end(s: Any, v: Any) -> Any:
-        state = [s.new_tensor(-math.inf), s.new_tensor(0.0), v.new_zeros(g.DIM)]
+        state: tuple[Any, ...] = s.new_tensor(-math.inf), s.new_tensor(0.0), v.new_zeros(g.DIM)
         for part, values in zip(s.split(g.TILE), v.split(g.TILE), strict=True):
             names = zip(("m", "total", "acc", "s", "v"), (*state, part, values), strict=True)
-            state = _step(SimpleNamespace(**dict(names)), kept)
+            state = _step(SimpleNamespace(**dict(names)), *kept)
         return state[2] / state[1]
 
     return _attention(g, end)
@@ -214,6 +210,7 @@ OF_ATTENTION: Mistakes = {
     "Only the first tile is taken in: where is the loop?": lambda g: _attention(g, length=lambda n: min(n, g.TILE)),
 }
 ONE = {"heads": 1, "kv_heads": 1}
+THREE = {"splits": 3, **ONE}
 WHOLE: Cases = {
     "One sequence of 8 keys: one full tile of 8, two pages of 4": {"lengths": (8,), **ONE},
     "16 keys in two full tiles; the very first scores highest": {"lengths": (16,), "loudest": 0, **ONE},
@@ -259,14 +256,10 @@ puzzle(
             "lengths": (24,),
             "splits": 1,
         },
-        "24 keys in three tiles of 8, three splits": {"lengths": (24,), "splits": 3, **ONE},
-        "24 keys, three splits, the last key loudest": {"lengths": (24,), "splits": 3, "loudest": 23, **ONE},
-        "21 keys, three splits; slots behind the end hold NaN": {"lengths": (21,), "splits": 3, **ONE},
-        "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {
-            "lengths": (5,),
-            "splits": 3,
-            **ONE,
-        },
+        "24 keys in three tiles of 8, three splits": {"lengths": (24,), **THREE},
+        "24 keys, three splits, the last key loudest": {"lengths": (24,), "loudest": 23, **THREE},
+        "21 keys, three splits; slots behind the end hold NaN": {"lengths": (21,), **THREE},
+        "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {"lengths": (5,), **THREE},
         "Three sequences, four query heads on two KV heads, three splits": {"splits": 3},
     },
     {

@@ -113,14 +113,12 @@ def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
             agree(wanted, found, f"These two may {may}. Their salts: {salts}.", "the second finds {} tokens".format)
     code = getattr(answer, "__code__", None)
     if code and "hash" in code.co_names:  # what it gives if all hashes were one
-        one = FunctionType(
-            code, {**answer.__globals__, "hash": lambda _: 0}, "one", answer.__defaults__, answer.__closure__
-        )
+        names = {**answer.__globals__, "hash": lambda _: 0}
+        one = FunctionType(code, names, "one", answer.__defaults__, answer.__closure__)
         if one("a", None) == one("b", None):
             message = "Two names may have one hash, and a spy can look for such a name; a new process has other hashes."
-            raise Wrong(
-                message, "a salt from which both can be read back", repr(answer("a", None)), "salt_for('a', None)"
-            )
+            expected = "a salt from which both can be read back"
+            raise Wrong(message, expected, repr(answer("a", None)), "salt_for('a', None)")
     return f"{len(_CALLERS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
 
 

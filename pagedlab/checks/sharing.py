@@ -81,5 +81,4 @@ def saved_prefill(prompt_tokens: int, n: int, block_size: int) -> tuple[int, int
     pool, (first,) = family(prompt_tokens, block_size, 0)
     cache, prompt = PrefixCache(pool), list(range(prompt_tokens))
     cache.insert(first, prompt)
-    found = [cache.match(prompt, leave=1).num_tokens for _ in range(n - 1)]
-    return (n - 1) * prompt_tokens, sum(found)
+    return (n - 1) * prompt_tokens, sum(cache.match(prompt, leave=1).num_tokens for _ in range(n - 1))

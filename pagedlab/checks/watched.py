@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.checks import StillRunning, Wrong, bounded, check, compare, exercise, explain, first_wrong, say
+from pagedlab.checks import StillRunning, Wrong, bounded, compare, exercise, explain, first_wrong, say
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
         from pagedlab.lessons.tracer import interpreted
 
         if not INTERPRETED:
-            result = interpreted("pagedlab.checks.watched:again", name, answer)
+            result = interpreted(f"pagedlab.checks:check.{name}", answer)
             if result.status != "passed":
                 raise Wrong(result.message, result.expected, result.got, *result.operations, setup=result.setup)
             return result.message
@@ -54,11 +54,6 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
 
     run.__name__ = name
     exercise(run)
-
-
-def again(name: str, answer: Any) -> Any:
-    """The check of that name, in the process that `puzzle` asks."""
-    return getattr(check, name)(answer)
 
 
 def _try(name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: int = 0, **case: Any) -> None:
@@ -112,20 +107,17 @@ def _reach(error: Any, far: bool) -> str:
 
 
 def _index(shape: Sequence[int], element: int) -> list[int]:
-    places = list[int]()
-    for n in reversed(shape):
-        element, place = divmod(element, n)
-        places.insert(0, place)
-    return places
+    from numpy import unravel_index
+
+    return [int(place) for place in unravel_index(element, shape)]
 
 
-def _programs(accesses: Any) -> defaultdict[int, list[Any]]:
+def _programs(accesses: Any) -> defaultdict[int, dict[Any, None]]:
     """The programs that load or store each element, in their order."""
-    programs = defaultdict[int, list[Any]](list)
+    programs = defaultdict[int, dict[Any, None]](dict)
     for access in accesses:
         for element in access.elements.tolist():
-            if access.program not in programs[element]:
-                programs[element].append(access.program)
+            programs[element][access.program] = None
     return programs
 
 

@@ -43,8 +43,7 @@ def generate_baseline(
             options = {"attention_mask": mask, "max_new_tokens": max_tokens, "eos_token_id": eos or None, **PLAIN}
             options |= {"pad_token_id": 0, "return_dict_in_generate": True, "stopping_criteria": [written]}
             out = module.generate(ids, **options)
-            cache = out.past_key_values
-            cache_bytes = max(cache_bytes, sum(2 * layer.keys.nbytes for layer in cache.layers))
+            cache_bytes = max(cache_bytes, sum(2 * layer.keys.nbytes for layer in out.past_key_values.layers))
             for answer in out.sequences[:, width:].tolist():
                 end = next((i for i, token in enumerate(answer, 1) if token in eos), None)  # padding follows
                 texts.append(answer[:end])

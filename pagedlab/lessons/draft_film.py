@@ -4,6 +4,7 @@ checks, words = record_drafts(llm, prompt, params)  ->  draw_drafts(checks, word
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
@@ -40,12 +41,10 @@ def record_drafts(llm: Any, prompt: Any, params: SamplingParams) -> tuple[list[C
         held[:] = [block for text in llm.sequences() for block in text.table.block_ids]
 
     ends = llm.pool.subscribe(lambda event: fresh.append(event.block_id) if event.kind == "allocate" else None)
-    stop = llm.on_step(on_step)
-    try:
+    with ExitStack() as stack:
+        stack.callback(ends)
+        stack.callback(llm.on_step(on_step))
         (answer,) = llm.generate([prompt], params)
-    finally:
-        stop()
-        ends()
     start, ids = len(answer.prompt_token_ids), [*answer.prompt_token_ids, *answer.outputs[0].token_ids]
     counted = [check._replace(outputs=min(check.outputs, len(ids)) - start) for check in checks]
     return counted, [llm.decode([token]) for token in ids]
@@ -101,9 +100,8 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
             say = unused if block is None else "given back: it held nothing but wrong guesses"
         parts.append(linked([f"p{place}"], say, *drawn))
     y = 50 + 41.0 * -(-blocks_for(max(last, len(words)), size) * size // ROW) + 4
-    parts += legend(
-        0, y, {"known": (OURS, 0.2), "drafted, not yet checked": DRAFTED, "right, and kept": (OURS, 0.5, OURS)}
-    )
+    looks = {"known": (OURS, 0.2), "drafted, not yet checked": DRAFTED, "right, and kept": (OURS, 0.5, OURS)}
+    parts += legend(0, y, looks)
     parts += [label(480, y + 12, "word", 11.5, SOFT, look=STRUCK), label(516, y + 12, "wrong, and wiped", 12, SOFT)]
     parts += [label(660, y + 12, "word", 12, look=BOLD)]
     parts += [label(696, y + 12, "the model's own: its slot comes with the next step", 12, SOFT)]

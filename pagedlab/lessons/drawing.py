@@ -87,10 +87,8 @@ def memory(x: float, y: float, width: float, many: int, owners: Mapping[int, Own
     for block in range(many):
         link, say, color, full = owners.get(block, (f"b{block}", f"block {block}: free", "none", 0))
         left, top = x + each * (block % row), y + 22 * (block // row)
-        drawn = [
-            box(left, top, each - 3, 19, "var(--well)", 1, LINE),
-            box(left, top, (each - 3) * full, 19, color, 0.7),
-        ]
+        drawn = [box(left, top, each - 3, 19, "var(--well)", 1, LINE)]
+        drawn.append(box(left, top, (each - 3) * full, 19, color, 0.7))
         drawn.append(label(left + 4, top + 13.5, str(block), 11, INK if full else SOFT, look=BOLD * bool(full)))
         parts.append(linked([link], say, *drawn))
     return parts

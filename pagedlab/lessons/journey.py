@@ -7,6 +7,7 @@ Nothing is made up: the scheduler, the prefix cache and the model of `llm` are w
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -66,20 +67,18 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
         theirs = {block for text in llm.sequences() if text is not mine for block in text.table.block_ids}
         whose = {**dict.fromkeys(kept, "kept"), **dict.fromkeys(theirs, "other"), **dict.fromkeys(table, "ours")}
         pool = [whose.get(block, "") for block in range(blocks)]
-        say = SAYS[station].format(**numbers)
-        moment = Moment(station, step, list(lines), say, table[:], known[:], answer, pool)
+        moment = Moment(station, step, list(lines), SAYS[station].format(**numbers), table[:], known[:], answer, pool)
         moments[f"{len(moments) + 1} {station}"] = moment
 
-    def watch(owner: Any, verb: str) -> Any:
+    def watched(owner: Any, verb: str) -> Any:
         real = getattr(owner, verb)
 
-        def watched(*given: Any, **more: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
             result = real(*given, **more)
             seen[verb] = result.block_ids[:] if verb == "match" else (given, result)
             return result
 
-        setattr(owner, verb, watched)
-        return real
+        return patch.object(owner, verb, call)
 
     def now_kept() -> set[int]:
         return {block for block in range(blocks) if llm.pool.keeps(block)}
@@ -89,10 +88,8 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
     ids, waits = mine.token_ids[:], len(llm.scheduler.waiting)
     first = " ".join(map(str, ids[:5]))
     note("arrive", f"{len(ids)} token ids:", f"{first} …", f"in line: {waits}", tokens=len(ids))
-    watched = (llm.scheduler, "schedule"), (llm.prefix_cache, "match"), (llm, "forward")
-    real = {verb: watch(owner, verb) for owner, verb in watched}
     finished = False
-    try:
+    with watched(llm.scheduler, "schedule"), watched(llm.prefix_cache, "match"), watched(llm, "forward"):
         while not finished:
             step, was = step + 1, len(table)
             free = llm.pool.num_free
@@ -131,9 +128,6 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
             answer = llm.decode(mine.token_ids[len(ids) :]).strip()
             more = "the last one" if finished else "its slot: next step"
             note("append", f"+ {word(drawn)!r}", f"{len(mine.token_ids)} tokens now", more)
-    finally:
-        for owner, verb in watched:
-            setattr(owner, verb, real[verb])
     gone, table, known = table, [], []
     readable = f"kept, readable: {len(kept.intersection(gone))}"
     note("free", f"blocks {draw.runs(gone)}", readable, f"{llm.pool.num_free} of {blocks} free")
@@ -154,9 +148,7 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     for d in (
         *(f"M{lefts[c] + width} {tops[0] + 57}h12" for c in range(4)),
         f"M{lefts[4] + 102} {tops[0] + high}v35",
-        f"M{lefts[4]} {tops[1] + 57}h-12",
-        f"M{lefts[3]} {tops[1] + 57}h-12",
-        f"M{lefts[2]} {tops[1] + 57}h-12",
+        *(f"M{lefts[c]} {tops[1] + 57}h-12" for c in (4, 3, 2)),
         f"M{lefts[2] + 150} {tops[1]}v-19H{lefts[3] + 40}v-16",
     ):
         parts.append(f'<path d="{d}" {way}/>')

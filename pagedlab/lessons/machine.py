@@ -21,9 +21,8 @@ def describe() -> str:
         triton = f"{versions['triton']}, compiled for this GPU"
     else:
         triton = f"{versions['triton']}, in its interpreter on the CPU (slow, but line by line the same program)"
-    libraries = [
-        f"{name} {versions.get(name, 'not installed')}" for name in ("torch", "transformers", "jupyterlab", "anywidget")
-    ]
+    used = ("torch", "transformers", "jupyterlab", "anywidget")
+    libraries = [f"{name} {versions.get(name, 'not installed')}" for name in used]
     rows = {
         "Python": f"{platform.python_version()} on {platform.system()}, {os.cpu_count()} cores",
         "GPU": card,

@@ -63,8 +63,7 @@ class KVShape(NamedTuple):
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
         dtype = one_of("the config's dtype", dtype, sizes)
         name = config.get("_name_or_path") or config.get("model_type") or "model"
-        kv_heads = config.get("num_key_value_heads") or heads
-        return cls(name, layers, kv_heads, head_dim, max_length, sizes[dtype])
+        return cls(name, layers, config.get("num_key_value_heads") or heads, head_dim, max_length, sizes[dtype])
 
 
 MODELS = {

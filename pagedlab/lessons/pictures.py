@@ -27,9 +27,7 @@ from pagedlab.lessons.drawing import (
     words,
 )
 from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
-from pagedlab.lessons.races import race as race
-from pagedlab.lessons.races import rectangle as rectangle
-from pagedlab.lessons.races import steps_of as steps_of
+from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401 - the notebooks take them from here
 
 # 03: two stories -----------------------------------------------------------------------------------------------
 
@@ -151,8 +149,7 @@ def beam_tree(
             strike = "" if mine else "text-decoration:line-through"
             drawn.append(label(left, y + 4, text, 12, INK if mine else SOFT, chip - 4, strike))
             parts.append(linked([f"b{block}" for block in blocks] or [f"t{t}-{beam}"], say, *drawn))
-    texts = [[*prompt, *ids[:-1]] for ids, _ in run[step]]
-    stored = [[plain(decode([token])) for token in ids] for ids in texts]
+    stored = [[plain(decode([token])) for token in (*prompt, *ids[:-1])] for ids, _ in run[step]]
     tables = {beam: run[step][beam][1] for beam in ranked[step]}
     parts += _tables(tables, stored, len(prompt) // size, len(prompt) + len(run), size, top)
     used = {block for _, blocks in run[step] for block in blocks}

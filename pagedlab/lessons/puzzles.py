@@ -165,8 +165,7 @@ def _each(spec: Callable[..., Tensor]) -> Callable[[Given], dict[str, Tensor]]:
 
 
 def _after_step(g: Given) -> dict[str, Tensor]:
-    state = online_step(g["m"], g["total"], g["acc"], g["s"], g["v"])
-    return dict(zip(("m", "total", "acc"), state, strict=True))
+    return dict(zip(("m", "total", "acc"), online_step(g["m"], g["total"], g["acc"], g["s"], g["v"]), strict=True))
 
 
 class Split(NamedTuple):

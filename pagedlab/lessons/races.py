@@ -4,22 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.drawing import (
-    BAD,
-    BOLD,
-    CARD,
-    INK,
-    LINE,
-    SOFT,
-    Owner,
-    box,
-    label,
-    legend,
-    linked,
-    memory,
-    stripes,
-    svg,
-)
+from pagedlab.lessons.drawing import BAD, BOLD, CARD, INK, LINE, SOFT, box, label, legend, linked, memory, stripes, svg
 
 Moment = dict[str, dict[str, Any]]  # the texts after a step, as `widgets.recording.Replay` has them
 
@@ -58,7 +43,7 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
         parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, color, look=BOLD)]
         x = 40 + pitch * step
         parts.append(f'<path d="M{x:.1f} {y + 5:.0f}V{y + high + 36:.0f}" stroke="{INK}" stroke-dasharray="3 3"/>')
-        owners = dict[int, Owner]()
+        owners = {}
         for row, (name, (start, end)) in enumerate(steps.items()):
             top, color, text = y + 7 + 14 * row, sequence_color(row and 1 + (row - 1) % 6), now[name]
             drawn = [label(0, top + 10, name, 11, SOFT)]

@@ -39,12 +39,9 @@ def replay(
 ) -> PrefixStats:
     """Serve (prompt, output) token ids one request after another on a pool and cache of their own, without a model."""
     trace = list(requests)
-    rank: Literal["lru", "fifo", "lfu", "slru"] | Rank
     if eviction == "belady":
-        rank = Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace)
-    else:
-        rank = eviction
-    cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=rank)
+        eviction = Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace)
+    cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=eviction)
     for prompt, output in trace:
         computed = [*prompt, *output[:-1]]  # the last token of an answer is never fed back
         table = cache.match(prompt, leave=1)

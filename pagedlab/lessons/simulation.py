@@ -113,8 +113,7 @@ def simulate(
                 run.refused_with_room += allocator.num_free >= allocator.needs(line[0].wish)
         if run.steps % sample_every == 0:
             where = [replace(job, regions=allocator.regions(job.request)) for job in running if places]
-            slots = _slots(running, allocator, refused)
-            run.samples.append(Sample(run.steps, len(running), len(line), slots, where))
+            run.samples.append(Sample(run.steps, len(running), len(line), _slots(running, allocator, refused), where))
         run.steps += 1
     return run
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -65,15 +65,11 @@ class Batch:
         return q, k, v, tables.int(), torch.tensor(self.lengths).int(), starts.int()
 
 
-def _split_in_four(*args: torch.Tensor) -> torch.Tensor:
-    return decoder({**ladder.SPLIT, "my_splits": lambda *_: 4}, tile=32)(*args)
-
-
 RUNGS: dict[str, Callable[..., torch.Tensor]] = {
     "1 one page at a time": ladder.RUNGS["rung 1, one page at a time"],
     "2 a tile of 32 keys": ladder.RUNGS["rung 2, a tile of several pages"],
     "3 heads share a load": ladder.RUNGS["rung 4, tensor cores"],  # as in 3, 5 and 6
-    "7 four splits": _split_in_four,
+    "7 four splits": decoder({**ladder.SPLIT, "my_splits": lambda *_: 4}, tile=32),
 }
 
 
@@ -193,5 +189,4 @@ def interpreted(place: str, *args: Any) -> Any:
 
 
 def _called(place: str, *args: Any) -> Any:
-    module, _, function = place.partition(":")
-    return getattr(import_module(module), function)(*map(_unpacked, args))
+    return resolve_name(place)(*map(_unpacked, args))

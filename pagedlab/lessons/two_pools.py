@@ -5,6 +5,7 @@ frames = record_pools(llm, prompts, params)  ->  draw_pools(frames, step, size, 
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from pagedlab.lessons.colors import sequence_color
@@ -32,11 +33,9 @@ def record_pools(llm: Any, prompts: Sequence[str], params: SamplingParams) -> li
         if tables:
             frames.append(Frame([([llm.decode([i]) for i in ids], blocks) for ids, blocks in tables], keys))
 
-    stop = llm.on_step(record)
-    try:
+    with ExitStack() as stack:
+        stack.callback(llm.on_step(record))
         llm.generate(list(prompts), params)
-    finally:
-        stop()
     return frames
 
 

@@ -74,10 +74,8 @@ def draw_ladder(
     for y, (name, speed) in enumerate(speeds.items()):
         high, mine = top + 26 * y, name == now
         if name in hidden:
-            parts += [
-                label(left, high + 13.5, name, 12, SOFT, name_width - 8),
-                label(x + 5, high + 13.5, "?", 12, SOFT),
-            ]
+            parts.append(label(left, high + 13.5, name, 12, SOFT, name_width - 8))
+            parts.append(label(x + 5, high + 13.5, "?", 12, SOFT))
             continue
         color = sequence_color(5 if mine else 0 if name[0].isdigit() else 1)
         look = BOLD if mine else ""
@@ -86,10 +84,9 @@ def draw_ladder(
         bar.append(label(x + pitch * speed + 5, high + 13.5, f"{speed:,.0f}", 12, INK, 0, look))
         parts.append(linked([name], f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed", *bar))
     end = top + 26 * len(speeds)
-    parts.append(
-        f'<path d="M{x + pitch * copy:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>'
-    )
-    parts.append(label(x + pitch * copy - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
+    roof = x + pitch * copy
+    parts.append(f'<path d="M{roof:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>')
+    parts.append(label(roof - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
     return parts
 
 

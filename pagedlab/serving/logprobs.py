@@ -25,11 +25,10 @@ class Spelling:
 
     def __call__(self, token_id: int) -> bytes:
         """Of one token."""
-        if token_id not in self._added:
-            letters = self.tokenizer.backend_tokenizer.id_to_token(token_id) if self._by_bytes else None
-            text = "" if letters else self.tokenizer.decode([token_id])
-            return bytes(LETTERS[letter] for letter in letters) if letters else text.encode()
-        return self._added[token_id]
+        if token_id in self._added:
+            return self._added[token_id]
+        letters = self.tokenizer.backend_tokenizer.id_to_token(token_id) if self._by_bytes else None
+        return bytes(LETTERS[letter] for letter in letters) if letters else self.tokenizer.decode([token_id]).encode()
 
     def text(self, token_id: int) -> str:
         """Of one token; part of a character is written as OpenAI does, bytes:\\xe2\\x80."""

@@ -157,17 +157,13 @@ class ChatRequest(GenerationRequest):
     logprobs: bool = False
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] = 0
 
-    @model_validator(mode="after")
-    def _told_together(self) -> ChatRequest:
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs goes with logprobs=true: set it, or leave top_logprobs out")
-        return self
-
     def told(self) -> dict[str, Any]:
         return {"logprobs": self.top_logprobs if self.logprobs else None}
 
     @model_validator(mode="after")
-    def _one_limit(self) -> ChatRequest:
+    def _chat_options_fit(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs goes with logprobs=true: set it, or leave top_logprobs out")
         if self.max_tokens and self.max_completion_tokens:
             raise ValueError("max_tokens is the old name of max_completion_tokens: give one of them")
         self.max_tokens = self.max_tokens or self.max_completion_tokens

@@ -23,13 +23,12 @@ function render({ model, el }) {
       const input = root.querySelector(`[data-name="${name}"]`);
       if (kind === "slider") {
         input.max = options.length - 1;
+        input.nextElementSibling.value = options[at[name]];
+        input.setAttribute("aria-valuetext", options[at[name]]);
         root.querySelector(`[data-play="${name}"]`).hidden = options.length < 10;
       }
       if (kind === "switch") input.checked = at[name];
       else if (input.value !== String(at[name])) input.value = at[name];
-      if (kind !== "slider") continue;
-      input.nextElementSibling.value = options[at[name]];
-      input.setAttribute("aria-valuetext", options[at[name]]);
     }
   }
   function ask(name, value) {

@@ -179,10 +179,9 @@ class Recorder(ExitStack):
                 del self.looks[next(iter(self.looks))]
         blocks, tokens = ([], 0) if text is None else (list(text.table.block_ids), text.table.num_tokens)
         ids = known["ids"] if text is None else text.token_ids
-        if known["state"] != state:
-            change["state"] = known["state"] = state
-        if known["tokens"] != tokens:
-            change["tokens"] = known["tokens"] = tokens
+        for key, now in (("state", state), ("tokens", tokens)):
+            if known[key] != now:
+                change[key] = known[key] = now
         if known["blocks"] != blocks:
             keep = _alike(known["blocks"], blocks)
             change["blocks"], known["blocks"] = [keep, blocks[keep:]], blocks
@@ -241,11 +240,8 @@ class Replay:
 
     def telling(self) -> int:
         """The step that says most: of those with a copy, if there are any, the one with most blocks in use."""
-
-        def says(i: int) -> tuple[bool, int, int]:
-            return "copies" in self.steps[i], self.steps[i].get("used", 0), i
-
-        return max(range(len(self.steps)), key=says)
+        steps = self.steps
+        return max(range(len(steps)), key=lambda i: ("copies" in steps[i], steps[i].get("used", 0), i))
 
     def grid(self) -> dict[str, Any]:
         """The state as a block grid shows it, see `Reading.snapshot`."""
@@ -285,5 +281,4 @@ def moments(llm: Any, prompts: Sequence[Any], params: Sequence[Any]) -> list[dic
 
 def load(path: str | Path) -> dict[str, Any]:
     """A recording from a file. `ValueError` if it is none."""
-    recording = json.loads(Path(path).read_text(encoding="utf-8"))
-    return Replay(recording).recording
+    return Replay(json.loads(Path(path).read_text(encoding="utf-8"))).recording

@@ -44,9 +44,8 @@ function replay(recording) {
     extend(more) { steps = more.steps; },
     state(k) {
       if (!kept.length) kept.push(apply(empty(), steps[0]));
-      let from = last && last.at <= k && last.at >= EVERY * Math.min(kept.length - 1, Math.floor(k / EVERY)) ? last
-        : kept[Math.min(kept.length - 1, Math.floor(k / EVERY))];
-      let state = copy(from);
+      const before = kept[Math.min(kept.length - 1, Math.floor(k / EVERY))];
+      const state = copy(last?.at <= k && last.at >= before.at ? last : before);
       while (state.at < k) {
         apply(state, steps[state.at + 1]);
         if (state.at === EVERY * kept.length) kept.push(copy(state));

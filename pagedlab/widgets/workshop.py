@@ -16,11 +16,7 @@ class Shown(Explorer):
 
 def opening() -> Explorer:
     """What the rungs' programs load beside how fast they are; without Triton the speeds alone."""
-    traces, shapes = workshop.traces(), list(workshop.SHAPES)
-
-    def draw(rung: str, step: int, shape: str) -> str:
-        return workshop.draw_opening(traces, rung, step, shape)
-
+    draw, shapes = partial(workshop.draw_opening, workshop.traces()), list(workshop.SHAPES)
     said = "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two query heads."
     first = "1 one page at a time"
     return explore(draw, said, rung=(list(workshop.RUNGS), first), step=(range(1, 14), 3), shape=(shapes, shapes[0]))
@@ -47,10 +43,7 @@ def picture(name: str, answer: Any) -> Explorer:
 
     given, loads, stopped = interpreted("pagedlab.lessons.workshop:seen", name, answer)
     steps = 1 + max((load.step for tensor in workshop.SHOWN[name] for load in loads.get(tensor, ())), default=0)
-
-    def draw(step: int = steps) -> str:
-        return workshop.draw_loads(name, given, loads, stopped, step)
-
+    draw = partial(workshop.draw_loads, name, given, loads, stopped, step=steps)
     controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
     number = 1 + list(workshop.SHOWN).index(name)
     return Shown(draw, f"What {names(answer)} loads in the example of puzzle {number}", **controls)
