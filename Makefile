@@ -28,7 +28,8 @@ lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) --nbmake --nbmake-timeout=300 tests notebooks
+	$(RUN) -m pytest -n $(WORKERS) -m "not browser" tests
+	$(MAKE) -j 2 test-browser test-notebooks
 
 # In a process of their own: together with others, their event loop would be in the way.
 test-browser:

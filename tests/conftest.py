@@ -37,11 +37,6 @@ LONG_RUN = pytest.mark.timeout(0 if OPERATIONS else 300)
 Generate = Callable[["Model", list[int], int], list[int]]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks late and browsers last: while Playwright's event loop is open, a process has no other."""
-    items.sort(key=lambda item: (item.get_closest_marker("browser") is not None, item.path.suffix == ".ipynb"))
-
-
 @pytest.fixture
 def seed() -> int:
     """A new number for every test and run, shown when the test fails; PAGEDLAB_SEED brings one back."""

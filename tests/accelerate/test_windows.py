@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 LENGTHS = [1, 3, 15, 16, 17, 31, 33, 48, 64]
 
 
+@pytest.fixture(scope="module")
+def tiny(tiny: Model) -> Model:
+    """One of this file's own: layers that are fused change their module's weights."""
+    return replace(tiny, module=deepcopy(tiny.module))
+
+
 def prefilled(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], room: int) -> list[Sequence]:
     """Texts with their prompt computed, their first token drawn, and slots for `room` more."""
     texts = [Sequence("", BlockTable(llm.pool), list(p), i, len(p)) for i, p in enumerate(prompts)]
