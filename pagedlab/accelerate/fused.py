@@ -16,7 +16,7 @@ RMSNorm divides a row by one number and multiplies its columns by a weight, and 
 of the matrix take up the weight once and for all, and whoever reads the product divides. In bf16 that is as close to
 the model in fp64 as the stock order of things; fp16 has no room for what is divided so late.
 
-With a few rows the products are few_rows.py's, and a layer five to eight launches. The kernels are launched on the
+With a few rows the products are few_rows.py's, and a layer six to eight launches. The kernels are launched on the
 current device: to choose it each time would cost as much again.
 
 The stacked weights take the place of the stock ones, which become views of them, and the norms' weights become ones. So
@@ -33,6 +33,7 @@ from pagedlab.accelerate import few_rows
 from pagedlab.accelerate.norm import early, norm, scale_of
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
+from pagedlab.interrupts import Held
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
@@ -252,7 +253,9 @@ def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tenso
     joined = torch.cat([part.data for part in parts])
     if gain is not None:
         joined *= gain.data
-        gain.data.fill_(1)
-    for part, piece in zip(parts, joined.split([len(part) for part in parts]), strict=True):
-        part.data = piece
+    with Held():  # an interrupt in between would leave a module that computes something else
+        if gain is not None:
+            gain.data.fill_(1)
+        for part, piece in zip(parts, joined.split([len(part) for part in parts]), strict=True):
+            part.data = piece
     return joined

@@ -6,6 +6,7 @@ In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of 
 from __future__ import annotations
 
 import random
+import signal
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -521,6 +522,26 @@ def test_norms_go_into_the_matrices_behind_them_once(tiny: Model, seed: int) -> 
         assert set(some.input_layernorm.weight.tolist()) == set(some.post_attention_layernorm.weight.tolist()) == {1.0}
         torch.testing.assert_close(read(), before, rtol=1e-5, atol=1e-5)
     assert fused.layers[0].qkv.data_ptr() == some.self_attn.q_proj.weight.data_ptr()
+
+
+def test_an_interrupt_while_norms_move_leaves_a_module_that_computes_what_it_did(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = deepcopy(tiny.module)
+    some, fill = module.model.layers[0], torch.Tensor.fill_
+    some.input_layernorm.weight.data.fill_(0.5)
+    x = torch.randn(3, module.config.hidden_size)
+    before = some.self_attn.k_proj(some.input_layernorm(x))
+
+    def interrupted(tensor: torch.Tensor, number: float) -> torch.Tensor:
+        fill(tensor, number)
+        signal.raise_signal(signal.SIGINT)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "fill_", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Fused(module)
+    torch.testing.assert_close(some.self_attn.k_proj(some.input_layernorm(x)), before, rtol=1e-5, atol=1e-5)
 
 
 def test_fp16_is_fused_only_on_demand(tiny: Model) -> None:
