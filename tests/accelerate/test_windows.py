@@ -525,12 +525,12 @@ def test_norms_go_into_the_matrices_behind_them_once(tiny: Model, seed: int) -> 
 
 
 def test_an_interrupt_while_norms_move_leaves_a_module_that_computes_what_it_did(
-    tiny: Model, monkeypatch: pytest.MonkeyPatch
+    tiny: Model, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module: Any = deepcopy(tiny.module)
     some, fill = module.model.layers[0], torch.Tensor.fill_
     some.input_layernorm.weight.data.fill_(0.5)
-    x = torch.randn(3, module.config.hidden_size)
+    x = torch.randn(3, module.config.hidden_size, generator=torch.Generator().manual_seed(seed))
     before = some.self_attn.k_proj(some.input_layernorm(x))
 
     def interrupted(tensor: torch.Tensor, number: float) -> torch.Tensor:
