@@ -136,15 +136,18 @@ class Model:
         try:
             if isinstance(prompt, (set, frozenset, bytes, bytearray)):
                 raise TypeError("no order, or no token ids")
-            ids = [operator.index(None if i is True or i is False else i) for i in self.encode(prompt)]  # type: ignore[arg-type]
+            ids: list[Any] = list(self.encode(prompt))
+            if {*map(type, ids)} != {int}:
+                ids = [operator.index(None if i is True or i is False else i) for i in ids]
         except TypeError:
             kinds = "a text, a list of whole numbers (token ids), or a list of chat messages (role and content)"
             raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
         size = self.vocab_size
-        if outside := [i for i in ids if not 0 <= i < size]:
-            raise ValueError(f"token id {outside[0]} is not in the vocabulary: ids go from 0 to {size - 1}")
+        if min(ids) < 0 or max(ids) >= size:
+            outside = next(i for i in ids if not 0 <= i < size)
+            raise ValueError(f"token id {outside} is not in the vocabulary: ids go from 0 to {size - 1}")
         if len(ids) >= self.max_length:
             takes = f"{self.name} takes {self.max_length}, new ones included"
             raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")

@@ -10,6 +10,7 @@ seven or eight,
 and on Hopper and later they overlap: a program loads its weights, which no kernel writes, before it waits for the
 kernel ahead of it (programmatic dependent launch), so the pipe is filled while the others still compute. Several rows
 go through tensor cores, sixteen at a time; there the norm has a launch of its own, or every program would repeat it.
+The larger matrices are read once, so for one such tile; the smaller ones may be read again for each of a few.
 Sums are in fp32, rounded once, in an order that does not depend on who is beside a row.
 """
 
@@ -21,7 +22,8 @@ from torch import Tensor
 from pagedlab.accelerate.norm import early, norm
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 
-ROWS = 16  # of a tile of the tensor cores, and at most
+ROWS = 16  # of a tile of the tensor cores
+MOST = {"qkv": 48, "gate": ROWS, "add": 64}  # rows that cuBLAS does not do better, of matrices of at most WIDE columns
 WIDE = 1024  # columns of a matrix beyond which eight warps share them
 WIDEST = 12288  # columns that one row's programs can hold in registers
 
@@ -38,24 +40,28 @@ def cut_of(role: str, width: int, rows: int) -> Cut:
     """What was fastest for Qwen2.5-0.5B's shape on an H200."""
     if INTERPRETED:  # there a program is slow to start, and not to run
         return Cut(512, 2, 64)
-    if rows > 1:
-        return Cut(8, 8, 64) if width > WIDE else Cut(16, 2, 64)
+    if rows > 1:  # so wide, where they fit, that all weights are asked for before the first go to the tensor cores
+        if width > WIDE:
+            return Cut(8, 8, 256 if width <= 6144 else 64)
+        return {"gate": Cut(16, 2, 64), "qkv": Cut(8, 4, 256)}.get(role, Cut(16, 4, 256))
     if width > WIDE:
         return Cut(4, 8, 256)
     return {"qkv": Cut(2, 1, 256), "gate": Cut(8, 2, 256)}.get(role, Cut(4, 4, 256))
 
 
-def most_rows(dtype: torch.dtype, device: torch.device, width: int) -> int:
-    """Rows up to which these products do better than cuBLAS, of matrices of at most `width` columns.
+def most_rows(role: str, weight: Tensor) -> int:
+    """Rows up to which this does better than cuBLAS with such a weight [N, K].
 
     Several rows are held in shared memory at full width. In fp32 they would not meet a tensor core.
     """
-    if device.type != "cuda":
-        return ROWS
-    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin  # type: ignore[attr-defined]
-    if dtype.itemsize == 2 and 2 * (ROWS * width + 8 * 8 * 64) <= shared:
-        return ROWS
-    return int(width <= WIDEST)
+    width = weight.shape[1]
+    if weight.is_cuda:
+        shared = torch.cuda.get_device_properties(weight.device).shared_memory_per_block_optin  # type: ignore[attr-defined]
+        _, warps, columns = cut_of(role, width, ROWS)
+        padded = -(-width // (warps * columns)) * warps * columns
+        if weight.dtype.itemsize > 2 or 2 * (ROWS * padded + 8 * 8 * 64) > shared:
+            return int(width <= WIDEST)
+    return ROWS if width > WIDE else MOST[role]
 
 
 @triton.jit
@@ -115,15 +121,33 @@ def product_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start as soon as all of these programs are here
         tl.extra.cuda.gdc_wait()  # from here on, what the kernels before this one wrote is there
-    row = tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     if ROWS > 1:
         v = tiles_of(x, row[None, :, None], (row < rows)[None, :, None], k, WIDTH, STEP)
+    else:
+        v = tiles_of(x, row[:, None], k >= 0, k, WIDTH, STEP)
+    # All that is to be read is asked for at once; or the compiler puts what is needed late behind the sums.
+    row = row[:, None]
+    if PAIRS:
+        pair = (tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK // 2))[None, :]
+        real = (row < rows) & (pair < OUTPUTS)
+        if ROLE == "qkv":
+            head, lane = pair // HALF, pair % HALF
+            turned = real & (head < Q_HEADS + KV_HEADS)  # values are not
+            c = tl.load(cos + row * HALF + lane, mask=turned, other=1.0).to(tl.float32)
+            s = tl.load(sin + row * HALF + lane, mask=turned, other=0.0).to(tl.float32)
+            slot = tl.load(slots + row, mask=row < rows, other=-1).to(tl.int64)
+    else:
+        here, real = out + row * OUTPUTS + j[None, :], (row < rows) & (j < OUTPUTS)[None, :]
+        if ROLE == "add":
+            before = tl.load(here, mask=real, other=0.0).to(tl.float32)
+    tl.debug_barrier()
+    if ROWS > 1:
         sums = tl.zeros([WARPS, ROWS, BLOCK], tl.float32)
         for i in tl.static_range(COUNT):
             sums = tl.dot(v[i], tl.permute(w[i], (0, 2, 1)), sums, input_precision="ieee")
         y = tl.sum(sums, 0)
     else:
-        v = tiles_of(x, row[:, None], k >= 0, k, WIDTH, STEP)
         if PAIRS:
             v = normed(v, epsilon, WIDTH, COUNT)
         sums = w[0].to(tl.float32) * v[0].to(tl.float32)
@@ -132,34 +156,23 @@ def product_kernel(
         y = tl.sum(sums, 1)[None, :]
     if bias is not None:
         y += b[None, :]
-    row = row[:, None]
     if not PAIRS:
-        here, real = out + row * OUTPUTS + j[None, :], (row < rows) & (j < OUTPUTS)[None, :]
-        if ROLE == "add":
-            y += tl.load(here, mask=real, other=0.0).to(tl.float32)
-        tl.store(here, y, mask=real)
+        tl.store(here, y + before if ROLE == "add" else y, mask=real)
     else:
         y, z = tl.split(tl.reshape(y, [ROWS, BLOCK // 2, 2]))
-        pair = (tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK // 2))[None, :]
-        real = (row < rows) & (pair < OUTPUTS)
         if ROLE == "gate":
             tl.store(out + row * OUTPUTS + pair, y / (1 + tl.exp(-y)) * z, mask=real)
         else:
-            head, i = pair // HALF, pair % HALF
-            turned = real & (head < Q_HEADS + KV_HEADS)  # values are not
-            c = tl.load(cos + row * HALF + i, mask=turned, other=1.0).to(tl.float32)
-            s = tl.load(sin + row * HALF + i, mask=turned, other=0.0).to(tl.float32)
             y, z = y * c - z * s, z * c + y * s
-            q = out + (row * Q_HEADS + head) * (2 * HALF) + i
+            q = out + (row * Q_HEADS + head) * (2 * HALF) + lane
             tl.store(q, y, mask=real & (head < Q_HEADS))
             tl.store(q + HALF, z, mask=real & (head < Q_HEADS))
-            slot = tl.load(slots + row, mask=row < rows, other=-1).to(tl.int64)
             kept = real & (slot >= 0)
-            key = k_cache + (slot * KV_HEADS + head - Q_HEADS) * (2 * HALF) + i
+            key = k_cache + (slot * KV_HEADS + head - Q_HEADS) * (2 * HALF) + lane
             is_key = kept & (head >= Q_HEADS) & turned
             tl.store(key, y, mask=is_key)
             tl.store(key + HALF, z, mask=is_key)
-            value = v_cache + (slot * KV_HEADS + head - Q_HEADS - KV_HEADS) * (2 * HALF) + i
+            value = v_cache + (slot * KV_HEADS + head - Q_HEADS - KV_HEADS) * (2 * HALF) + lane
             is_value = kept & (head >= Q_HEADS + KV_HEADS)
             tl.store(value, y, mask=is_value)
             tl.store(value + HALF, z, mask=is_value)
@@ -173,7 +186,7 @@ def _product(
     cut = cut_of(role, width, rows)
     if pairs > 1 and rows > 1:
         x = norm(x, None, epsilon)
-    product_kernel[(-(-len(weight) // cut.block),)](
+    product_kernel[(-(-len(weight) // cut.block), -(-rows // ROWS))](
         x, weight, bias, out, *places, rows, epsilon, role, ROWS if rows > 1 else 1, width, len(weight) // pairs,
         half, *heads, *cut, num_warps=cut.warps, **early(x),
     )  # fmt: skip
@@ -186,7 +199,7 @@ def qkv(
 ) -> Tensor:  # fmt: skip
     """Queries [T, Hq, D] of RMSNorm of x [T, H], turned by cos and sin [T, D / 2]; keys and values go into `slots` [T].
 
-    weight: [(Hq + 2 Hkv) D, H], with that of the norm in it. All three take at most 16 rows.
+    weight: [(Hq + 2 Hkv) D, H], with that of the norm in it.
     """
     kv_heads, dim = k_cache.shape[2:]
     out = x.new_empty((len(x), len(weight) // dim - 2 * kv_heads, dim))

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagedlab.accelerate import few_rows
-from pagedlab.accelerate.norm import early, norm, scale_of
+from pagedlab.accelerate.norm import early, norm, row_of, scale_of
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.interrupts import Held
@@ -52,30 +52,34 @@ def rotate_kernel(
     Element i of a head turns with element i + HALF by one angle, so both are in hand. A slot of -1 keeps nothing.
     HEADS and LANES are all heads and HALF rounded up to powers of two.
     """
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     token, DIM = tl.program_id(0).to(tl.int64), 2 * HALF
     head, i = tl.arange(0, HEADS)[:, None], tl.arange(0, LANES)[None, :]
     lane = i < HALF
     dtype: tl.constexpr = product.dtype.element_ty
     place, real = head * DIM + i, (head < Q_HEADS + 2 * KV_HEADS) & lane
     source = product + token * (Q_HEADS + 2 * KV_HEADS) * DIM + place
-    scale = scale_of(x, token, epsilon, WIDTH, SIZE)
-    a = tl.load(source, mask=real, other=0.0).to(tl.float32) * scale
-    b = tl.load(source + HALF, mask=real, other=0.0).to(tl.float32) * scale
     if bias is not None:
-        a += tl.load(bias + place, mask=real, other=0.0).to(tl.float32)
-        b += tl.load(bias + place + HALF, mask=real, other=0.0).to(tl.float32)
+        bias_a = tl.load(bias + place, mask=real, other=0.0).to(tl.float32)
+        bias_b = tl.load(bias + place + HALF, mask=real, other=0.0).to(tl.float32)
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    a, b = tl.load(source, mask=real, other=0.0), tl.load(source + HALF, mask=real, other=0.0)
     turned = head < Q_HEADS + KV_HEADS  # values are not
     c = tl.where(turned, tl.load(cos + token * HALF + i, mask=lane, other=0.0).to(tl.float32), 1.0)
     s = tl.where(turned, tl.load(sin + token * HALF + i, mask=lane, other=0.0).to(tl.float32), 0.0)
+    slot = tl.load(slots + token).to(tl.int64)
+    tl.debug_barrier()  # or the compiler puts these loads behind the sum, to wait once more
+    scale = scale_of(row_of(x, token, WIDTH, SIZE), epsilon, WIDTH)
+    a, b = a.to(tl.float32) * scale, b.to(tl.float32) * scale
+    if bias is not None:
+        a += bias_a
+        b += bias_b
     first, second = (a * c - b * s).to(dtype), (b * c + a * s).to(dtype)
     is_query = (head < Q_HEADS) & lane
     q = q_out + (token * Q_HEADS + head) * DIM + i
     tl.store(q, first, mask=is_query)
     tl.store(q + HALF, second, mask=is_query)
-    slot = tl.load(slots + token).to(tl.int64)
     stored = lane & (slot >= 0)
     is_key = stored & (head >= Q_HEADS) & turned
     k = k_cache + (slot * KV_HEADS + head - Q_HEADS) * DIM + i
@@ -105,13 +109,13 @@ def gate_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-    source, real = product + row * 2 * COLUMNS + i, i < COLUMNS
-    scale = scale_of(x, row, epsilon, WIDTH, SIZE)
-    gate = tl.load(source, mask=real, other=0.0).to(tl.float32)
-    up = tl.load(source + COLUMNS, mask=real, other=0.0).to(tl.float32)
-    gate, up = gate * scale, up * scale
-    tl.store(out + row * COLUMNS + i, gate / (1 + tl.exp(-gate)) * up, mask=real)
+    token, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    source, real = product + token * 2 * COLUMNS + i, i < COLUMNS
+    gate, up = tl.load(source, mask=real, other=0.0), tl.load(source + COLUMNS, mask=real, other=0.0)
+    tl.debug_barrier()  # as above
+    scale = scale_of(row_of(x, token, WIDTH, SIZE), epsilon, WIDTH)
+    gate, up = gate.to(tl.float32) * scale, up.to(tl.float32) * scale
+    tl.store(out + token * COLUMNS + i, gate / (1 + tl.exp(-gate)) * up, mask=real)
 
 
 def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,9 +149,10 @@ def qkv(
 def gated(x: Tensor, epsilon: float, weight: Tensor) -> Tensor:
     """`few_rows.gated` for any number of rows: silu(gate) * up of x [T, H], [T, I]."""
     (tokens, width), columns = x.shape, len(weight) // 2
-    out, chunk = x.new_empty((tokens, columns)), min(2048, power_of_two(columns))
+    most, warps = (2048, 8) if tokens <= 1024 else (8192, 16)  # of a few tokens, more programs
+    out, chunk = x.new_empty((tokens, columns)), min(most, power_of_two(columns))
     gate_kernel[(tokens, -(-columns // chunk))](
-        F.linear(x, weight), x, epsilon, out, columns, chunk, width, power_of_two(width), num_warps=8, **early(x)
+        F.linear(x, weight), x, epsilon, out, columns, chunk, width, power_of_two(width), num_warps=warps, **early(x)
     )
     return out
 
@@ -199,36 +204,36 @@ class Fused:
                         mlp.down_proj.weight,
                     )
                 )
-        some = self.layers[0]
-        widest = max(weight.shape[1] for weight in (some.qkv, some.out, some.down))
-        self.few = few_rows.most_rows(module.dtype, some.qkv.device, widest)
+        some, roles = self.layers[0], {"qkv": "qkv", "out": "add", "gate_up": "gate", "down": "add"}
+        self.few = {name: few_rows.most_rows(role, getattr(some, name)) for name, role in roles.items()}
 
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
         """`Model.forward`: logits [R, V] of the rows asked for, KV stored in `cache`."""
-        return self.head(self.layered(batch, cache, attend)[batch.last_rows])
+        return self.head(self.layered(batch, cache, attend), batch.last_rows)
 
     @torch.inference_mode()
     def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
         """All tokens through all layers: the residual stream [T, H] behind the last, KV stored in `cache`."""
         model = self.module.model
         x = model.embed_tokens(batch.token_ids)  # [T, H], the residual stream, changed in place from here on
-        first, second = (few_rows.qkv, few_rows.gated) if len(x) <= self.few else (qkv, gated)
+        project = few_rows.qkv if len(x) <= self.few["qkv"] else qkv
+        gate = few_rows.gated if len(x) <= self.few["gate_up"] else gated
         with on_device_of(x):
             cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
                 keys, values = cache.keys[i], cache.values[i]
                 places = cos, sin, batch.slots, keys, values
-                q = first(x, self.epsilon, layer.qkv, layer.qkv_bias, *places)
+                q = project(x, self.epsilon, layer.qkv, layer.qkv_bias, *places)
                 mixed = attend(q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, None)
-                self._add(x, mixed.flatten(1), layer.out)
-                self._add(x, second(x, self.epsilon, layer.gate_up), layer.down)
+                self._add(x, mixed.flatten(1), layer.out, self.few["out"])
+                self._add(x, gate(x, self.epsilon, layer.gate_up), layer.down, self.few["down"])
         return x
 
-    def _add(self, x: Tensor, inputs: Tensor, weight: Tensor) -> None:
+    def _add(self, x: Tensor, inputs: Tensor, weight: Tensor, few: int) -> None:
         """Add a product to the residual stream; with several ranks, the sum of all their products."""
         fresh = self.ranks is not None and self.ranks.rank > 0  # rank 0 has the stream in its summand
-        if len(x) <= self.few:
+        if len(x) <= few:
             few_rows.add(x, inputs, weight, fresh=fresh)
         elif fresh:
             torch.mm(inputs, weight.t(), out=x)
@@ -238,10 +243,10 @@ class Fused:
             self.ranks.all_reduce(x)
 
     @torch.inference_mode()
-    def head(self, x: Tensor) -> Tensor:
-        """Logits [R, V] of rows of the residual stream [R, H]."""
+    def head(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Logits [R, V] of some rows [R] of the residual stream [T, H]."""
         with on_device_of(x):
-            return F.linear(norm(x, self.module.model.norm.weight, self.epsilon), self.module.lm_head.weight)
+            return F.linear(norm(x, self.module.model.norm.weight, self.epsilon, rows), self.module.lm_head.weight)
 
 
 def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tensor:

@@ -191,7 +191,7 @@ class Decoder:
         last = batch.last_rows[:wanted]
         if self.fused is None or x is None:
             return self.forward(replace(batch, last_rows=last), self.cache, self.attend)
-        return self.fused.head(x[last])
+        return self.fused.head(x, last)
 
     def capture(self, drawn: bool = True) -> None:
         """Capture all graphs of steps that are `drawn` here, or by the host, the largest first, so that the others fit
@@ -337,7 +337,7 @@ class Decoder:
             if self.ranks and self.ranks.rank:
                 return None  # rank 0 draws, for all
             at = batch.positions if shape.tokens is None else batch.positions[batch.last_rows]
-            u = triton_uniform(self._orders[:rows, SEED].contiguous(), at + 1)
+            u = triton_uniform(self._orders[:rows, SEED], at, ahead=1)
             drawn = triton_choose(logits, self._temperature[:rows], u)
             state = self._now, self._orders, self._tables
             advance(rows, self.cache.block_size, *state, self._inputs, self._ends, self._history, drawn)

@@ -6,6 +6,8 @@ its sums of exponentials; then one program a row finds the chunk in which the dr
 logits are read once, and of the drawn token's chunk a second time.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 4096
 COLDEST = 1e-30  # below it a temperature is 0 in effect, and in fp32 in fact
+LOG2E = tl.constexpr(math.log2(math.e))  # exp2 is what the hardware has
 
 
 @triton.jit
@@ -24,12 +27,12 @@ def mix(x):
     return x ^ (x >> 31)
 
 
-@triton.jit(do_not_specialize=["ROWS"], do_not_specialize_on_alignment=["seeds", "positions"])
-def uniform_kernel(seeds, positions, u, ROWS, SIZE: tl.constexpr):
+@triton.jit(do_not_specialize=["SEED_STRIDE", "AHEAD", "ROWS"], do_not_specialize_on_alignment=["seeds", "positions"])
+def uniform_kernel(seeds, SEED_STRIDE, positions, AHEAD, u, ROWS, SIZE: tl.constexpr):
     """A number in [0, 1] for each row: `sampling.uniform`, rounded to fp32."""
     row = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    seed = tl.load(seeds + row, mask=row < ROWS, other=0).to(tl.uint64, bitcast=True)
-    position = tl.load(positions + row, mask=row < ROWS, other=0).to(tl.uint64, bitcast=True)
+    seed = tl.load(seeds + row * SEED_STRIDE, mask=row < ROWS, other=0).to(tl.uint64, bitcast=True)
+    position = (tl.load(positions + row, mask=row < ROWS, other=0) + AHEAD).to(tl.uint64, bitcast=True)
     tl.store(u + row, (mix(mix(seed) + position) >> 11).to(tl.float32) * 2.0**-53, mask=row < ROWS)
 
 
@@ -41,14 +44,16 @@ def chunk_kernel(
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + row * row_stride + token, mask=token < VOCABULARY, other=float("-inf")).to(tl.float32)
-    m = tl.max(x, 0)
-    below = tl.where(m == float("-inf"), float("-inf"), x - m)
     t = tl.load(temperature + row).to(tl.float32)
+    m = tl.max(x, 0)
+    below = tl.where(m == float("-inf"), float("-inf"), x - m) * LOG2E
     part = row * CHUNKS + chunk
     tl.store(largest + part, m)
-    tl.store(place + part, chunk * CHUNK + tl.argmax(x, 0))
-    tl.store(sums + 2 * part, tl.sum(tl.exp(below), 0))
-    tl.store(sums + 2 * part + 1, tl.sum(tl.exp(below / tl.where(t < COLDEST, 1.0, t)), 0))  # unused if cold
+    # Half the instructions of argmax, exp and a division for each logit, and those are what takes the time.
+    tl.store(place + part, tl.min(tl.where(x == m, token, VOCABULARY - 1), 0))
+    tl.store(sums + 2 * part, tl.sum(tl.exp2(below), 0))
+    if t >= COLDEST:
+        tl.store(sums + 2 * part + 1, tl.sum(tl.exp2(below * (1 / t)), 0))
 
 
 @triton.jit
@@ -84,12 +89,12 @@ def pick_kernel(
     tl.store(logprobs + row, chosen - top - tl.log(total))
 
 
-def triton_uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """`sampling.uniform` in one launch in place of thirty: int64 [R] twice -> fp32 [R]."""
+def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
+    """`sampling.uniform` at positions + ahead, in one launch in place of thirty: int64 [R] twice -> fp32 [R]."""
     u = torch.empty(len(seeds), device=seeds.device)
     if len(u):
         with on_device_of(u):
-            uniform_kernel[(-(-len(u) // 256),)](seeds, positions, u, len(u), 256)
+            uniform_kernel[(-(-len(u) // 256),)](seeds, seeds.stride(0), positions, ahead, u, len(u), 256)
     return u
 
 
@@ -108,7 +113,7 @@ def triton_choose(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tenso
         return tokens, logprobs
     sizes = logits.stride(0), vocabulary, chunks, COLDEST, CHUNK
     with on_device_of(logits):
-        chunk_kernel[(rows, chunks)](logits, temperature, largest, place, sums, *sizes, num_warps=8)
+        chunk_kernel[(rows, chunks)](logits, temperature, largest, place, sums, *sizes, num_warps=4)
         pick_kernel[(rows,)](
             logits, temperature, u, largest, place, sums, tokens, logprobs, *sizes, power_of_two(chunks), num_warps=8
         )

@@ -142,7 +142,7 @@ def ask_for_everything(llm: LLM, tokens: int, texts: int) -> None:
     for rows in (*range(1, 20), 32, 33, 40):
         logits = torch.zeros(rows, llm.model.vocab_size, dtype=torch.bfloat16)
         if decoder.fused:
-            logits = decoder.fused.head(torch.zeros(rows, 32, dtype=torch.bfloat16)[torch.arange(rows)])
+            logits = decoder.fused.head(torch.zeros(rows, 32, dtype=torch.bfloat16), torch.arange(rows))
         chunks = [Chunk(Request(i, [text], 1, 9), text, 1, 2) for i, text in enumerate(sequences[:rows])]
         for p in params:
             next_tokens(logits, chunks, dict.fromkeys(range(rows), p))

@@ -166,9 +166,9 @@ class Halves(Fused):
             out = self.module.model(input_ids=ids, position_ids=positions, use_cache=False, pages=pages)
             return out.last_hidden_state[0]
 
-    def head(self, x: torch.Tensor) -> torch.Tensor:
+    def head(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            return self.module.lm_head(x)
+            return self.module.lm_head(x[rows])
 
 
 def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, halves: bool = True, **options: Any) -> LLM:

@@ -46,6 +46,9 @@ def test_uniform_is_the_same_hash(seed: int) -> None:
     positions = torch.randint(2**31, (300,), generator=generator)
     ours = triton_uniform(seeds.to(DEVICE), positions.to(DEVICE)).cpu()
     torch.testing.assert_close(ours, uniform(seeds, positions).float(), rtol=0, atol=0)
+    column = torch.stack((positions, seeds), 1).to(DEVICE)[:, 1]
+    ours = triton_uniform(column, positions.to(DEVICE), ahead=2).cpu()
+    torch.testing.assert_close(ours, uniform(seeds, positions + 2).float(), rtol=0, atol=0)
 
 
 def test_most_draws_are_those_of_torch(seed: int) -> None:
@@ -70,3 +73,12 @@ def test_no_rows_and_a_strided_row() -> None:
     assert torch.equal(triton_choose(logits[:, ::2], zero, zero)[0], logits[:, ::2].argmax(1))
     assert torch.equal(triton_choose(logits[:, :10], zero, zero)[0], logits[:, :10].argmax(1))
     assert triton_choose(torch.ones(3, 10, device=DEVICE), zero, zero)[0].tolist() == [0, 0, 0]
+
+
+def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed: int) -> None:
+    """A model in half precision may overflow: what is drawn must not point behind the logits."""
+    logits = torch.randn(4, CHUNK + 3, generator=torch.Generator().manual_seed(seed))
+    logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf
+    temperature, u = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.full((4,), 0.5)
+    tokens, _ = triton_choose(logits.to(DEVICE), temperature.to(DEVICE), u.to(DEVICE))
+    assert all(0 <= token < CHUNK + 3 for token in tokens.tolist())
