@@ -138,7 +138,7 @@ class Model:
                 raise TypeError("no order, or no token ids")
             ids: list[Any] = list(self.encode(prompt))
             if {*map(type, ids)} != {int}:
-                ids = [operator.index(None if i is True or i is False else i) for i in ids]
+                ids = [operator.index(None if isinstance(i, bool) else i) for i in ids]  # type: ignore[arg-type]
         except TypeError:
             kinds = "a text, a list of whole numbers (token ids), or a list of chat messages (role and content)"
             raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
