@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import os
 import secrets
 import shutil
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -25,6 +28,36 @@ if TYPE_CHECKING:
     from pagedlab.model import Model
 
 torch.set_num_threads(1)
+gc.disable()  # what is imported and collected stays: nobody looks for garbage in it, neither before the first test ...
+
+
+def patch_by_name() -> None:
+    """Spare Triton's interpreter a quarter of its time. Before each call of a kernel or of a helper it puts functions
+    of its own in the places of the language's, and looks through all members of each module for them: here it keeps
+    their names from one call to the next."""
+    try:
+        from triton.language.core import is_builtin
+        from triton.runtime import interpreter
+
+        patch = interpreter._patch_attr
+    except (ImportError, AttributeError):  # no Triton, or another one: as slow as it is
+        return
+
+    @cache
+    def names(place: object) -> list[str]:
+        return [name for name, member in inspect.getmembers(place) if is_builtin(member)]
+
+    def patch_builtin(place: object, *rest: object) -> None:
+        for name in names(place):
+            if not is_builtin(member := getattr(place, name)):
+                return  # a helper: the kernel that calls it has had them all put in
+            patch(place, name, member, *rest)
+
+    interpreter._patch_builtin = patch_builtin
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    patch_by_name()
 # A slow machine is no bug, and how fast pagedlab is belongs to benchmarks/.
 settings.register_profile("pagedlab", deadline=None)
 # For tools/mutation.py: found is enough, shrinking would take the most time.
@@ -33,6 +66,12 @@ settings.load_profile("pagedlab")
 # Random operations that each fuzz test does; None for as many as `make test` has time for. Nightly: a million.
 OPERATIONS = int(os.environ["PAGEDLAB_OPERATIONS"]) if os.environ.get("PAGEDLAB_OPERATIONS") else None
 LONG_RUN = pytest.mark.timeout(0 if OPERATIONS else 300)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # ... nor later
+    gc.enable()
+
 
 Generate = Callable[["Model", list[int], int], list[int]]
 
