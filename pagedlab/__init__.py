@@ -5,6 +5,8 @@ Importing this package pulls in neither torch nor transformers; `LLM` and its fr
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from importlib import import_module
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 # and 4.0 to 4.6. OMP_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT of your own are left alone.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & {*os.environ}:
     os.environ["GOMP_SPINCOUNT"] = "1000"
+
+# When Python ends it would look for garbage among the million objects of torch and transformers: half a second to one.
+atexit.register(gc.freeze)
 
 __version__ = "0.1.0"
 __all__ = ["BlockCopy", "BlockEvent", "BlockPool", "BlockTable", "InvariantError", "OutOfBlocks", "blocks_for"]

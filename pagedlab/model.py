@@ -5,6 +5,7 @@ the keyword arguments of the forward call; ours takes `pages` from there, stores
 slot, and attends through the block tables. All tokens of all requests travel as one row of length T.
 """
 
+import gc
 import json
 import operator
 import os
@@ -189,6 +190,19 @@ def download(name: str = DEFAULT_MODEL) -> None:
     fetch(name)
 
 
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """While transformers is imported: what it brings stays, and to search it for garbage takes a quarter longer."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@no_collections()
 def load_model(
     name: str | os.PathLike[str] | None = None,
     device: str = "auto",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -523,6 +524,19 @@ def test_other_kinds_of_attention(tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=8, n_layer=1, n_head=2)).save_pretrained(folder)
     with pytest.raises(ValueError, match="is a gpt2 model; pagedlab runs those built like Qwen2, 3 or Llama"):
         load_model(folder, device="cpu", verbose=False)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_loading_leaves_the_garbage_collector_as_it_was(collects: bool) -> None:
+    try:
+        (gc.enable if collects else gc.disable)()
+        load_model(TINY_MODEL, device="cpu", verbose=False)
+        assert gc.isenabled() == collects
+        with pytest.raises(ValueError, match="there is no"):
+            load_model("no/such/folder")
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
