@@ -48,7 +48,7 @@ def attend(
         # read, so whatever they hold, NaN included, cannot get into the sums.
         stored = tl.minimum(keys, stop - 1) if MASKED else keys
         page = tl.load(table + stored // BLOCK_SIZE).to(tl.uint32)
-        # Unsigned, and wide only now: a quarter fewer instructions. A cache may pass 2**31 elements, its slots do not.
+        # Unsigned, and wide only now: a sixth fewer instructions. A cache may pass 2**31 elements, its slots do not.
         row = (page * BLOCK_SIZE + stored.to(tl.uint32) % BLOCK_SIZE).to(tl.uint64) * (KV_HEADS * HEAD_DIM)
         k = load_rows(k_head + row, HEAD_DIM, DIM)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")  # [ROWS, TILE], summed in fp32
