@@ -13,21 +13,20 @@ from pagedlab.model import DEFAULT_MODEL
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line's options."""
     parser = argparse.ArgumentParser(prog="python -m pagedlab", description="Continue prompts from a paged KV cache.")
-    parser.add_argument("prompts", nargs="*", metavar="prompt")
-    parser.add_argument("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
-    parser.add_argument(
-        "--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help=f"from the hub: {DEFAULT_MODEL}"
-    )
-    parser.add_argument("--attention", default="auto", metavar="BACKEND", help=", ".join(("auto", *BACKENDS)))
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--block-size", type=int, default=16)
-    parser.add_argument("--num-blocks", type=int)
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--ranks", type=int, default=1, help="processes that share the model, a part each")
-    parser.add_argument("--chat", action="store_true", help="send each prompt as a user's chat message")
+    add = parser.add_argument
+    add("prompts", nargs="*", metavar="prompt")
+    add("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
+    add("--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help=f"from the hub: {DEFAULT_MODEL}")
+    add("--attention", default="auto", metavar="BACKEND", help=", ".join(("auto", *BACKENDS)))
+    add("--max-tokens", type=int, default=64)
+    add("--temperature", type=float, default=0.0)
+    add("--seed", type=int)
+    add("--block-size", type=int, default=16)
+    add("--num-blocks", type=int)
+    add("--device", default="auto", help="auto, cpu or cuda")
+    add("--dtype", default="auto")
+    add("--ranks", type=int, default=1, help="processes that share the model, a part each")
+    add("--chat", action="store_true", help="send each prompt as a user's chat message")
     options = parser.parse_args(arguments)
     if not options.prompts and not options.download:
         parser.error("name a prompt, or --download")
@@ -47,15 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.prompts:
             return 0
         params = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
-        with LLM(
-            options.model,
-            device=options.device,
-            dtype=options.dtype,
-            block_size=options.block_size,
-            num_blocks=options.num_blocks,
-            attention_backend=options.attention,
-            tensor_parallel=options.ranks,
-        ) as llm:
+        sizes = {"block_size": options.block_size, "num_blocks": options.num_blocks, "tensor_parallel": options.ranks}
+        where = {"device": options.device, "dtype": options.dtype, "attention_backend": options.attention}
+        with LLM(options.model, **where, **sizes) as llm:
             prompts = [[{"role": "user", "content": p}] for p in options.prompts] if options.chat else options.prompts
             completions = llm.generate(list(prompts), params)
     except (ValueError, ConnectionError) as error:  # a rank that ended is one

@@ -8,6 +8,7 @@ import math
 import operator
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -18,11 +19,9 @@ def whole(name: str, value: Any, least: int = 0, most: float = math.inf) -> int:
     """A whole number from `least` to `most`; True is none."""
     if type(value) is int and least <= value <= most:
         return value  # as it is nearly always, and fast
-    try:
+    with suppress(TypeError):
         if not isinstance(value, bool) and least <= (number := operator.index(value)) <= most:
             return number
-    except TypeError:
-        pass
     limit = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
     raise ValueError(f"{name} must be a whole number {limit}, got {shown(value)}")
 

@@ -113,9 +113,8 @@ class BlockPool:
             block_id, _ = self._cached.popitem(last=False)
             self._lose(block_id, "evict")
         else:
-            raise OutOfBlocks(
-                f"no block is free: all {self.num_blocks} are in use; free a sequence, or make the pool larger"
-            )
+            used = f"all {self.num_blocks} are in use"
+            raise OutOfBlocks(f"no block is free: {used}; free a sequence, or make the pool larger")
         self._refcounts[block_id] = 1
         self.emit("allocate", block_id)
         return block_id

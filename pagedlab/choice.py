@@ -69,10 +69,9 @@ def next_tokens(
     tokens = [*map(int, tokens)]
     if adjusted is not plain:
         logprobs = [t.logprob for t in likelihoods(plain, [(i, token, 0) for i, token in enumerate(tokens)])]
-    draws, first = [], 0
+    draws, picks = [], (iter(tokens), iter(logprobs))
     for request, sequence, nth, rows, to_score in wanted:
-        own, said = tokens[first : first + len(rows)], logprobs[first : first + len(rows)]
-        first += len(rows)
+        own, said = (list(islice(column, len(rows))) for column in picks)
         if len(rows) > 1:
             assert check is not None
             own, said = check(logits[rows.start : rows.stop], sequence, own, said, params[request.request_id])

@@ -12,7 +12,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,7 +42,7 @@ Prompt = str | list[int] | list[dict[str, str]]
 Computed = tuple[Schedule, list[Draw], list[tuple[Request, torch.Tensor]], bool]
 
 
-class LLM:
+class LLM(AbstractContextManager["LLM"]):
     """A language model whose KV lives in blocks.
 
     What to run: model is a hub id, folder, .gguf file, or a `Model` already loaded; None for what
@@ -343,9 +343,6 @@ class LLM:
     def close(self) -> None:
         """End the other ranks, if there are any. Again is harmless."""
         self.model.close()
-
-    def __enter__(self) -> LLM:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -235,10 +235,8 @@ class PrefixCache:
             start -= 1
         parent = self._by_block[ids[start - 1]] if start else None
         if parent is not None and (parent.salt != salt or parent.tokens != self._blocks.pack(token_ids, start - 1)):
-            raise ValueError(
-                f"block {parent.block_id} of the table is registered with other tokens or under another salt: "
-                "give insert the tokens that were computed, and the salt that match was given"
-            )
+            other = f"block {parent.block_id} of the table is registered with other tokens or under another salt"
+            raise ValueError(f"{other}: give insert the tokens that were computed, and the salt that match was given")
         # All of them first: tokens that cannot be packed are found before anything changes.
         new = list(self._blocks.chain(token_ids, start, stop, parent.hash if parent else self._blocks.root(salt)))
         entered = []
@@ -263,8 +261,7 @@ class PrefixCache:
         asked = max(0, len(token_ids) - leave) // self.pool.block_size
         found: list[Entry] = []
         for tokens, name in self._blocks.chain(token_ids, 0, asked, self._blocks.root(salt)):
-            entry = self._find(name, tokens, found[-1] if found else None, salt)
-            if entry is None:
+            if (entry := self._find(name, tokens, found[-1] if found else None, salt)) is None:
                 break
             found.append(entry)
         return found

@@ -91,9 +91,8 @@ class Request:
     def blocks_now(self, block_size: int) -> int:
         """Blocks for the tokens that its texts have now, those not yet computed included."""
         first, *others = self.unfinished
-        return blocks_for(first.length, block_size) + sum(
-            blocks_for(text.length, block_size) - common_prefix(first, text) // block_size for text in others
-        )
+        own = (blocks_for(text.length, block_size) - common_prefix(first, text) // block_size for text in others)
+        return blocks_for(first.length, block_size) + sum(own)
 
     @property
     def texts_to_fork(self) -> int:
@@ -107,9 +106,8 @@ class Request:
     @property
     def to_compute(self) -> list[Sequence]:
         """Unfinished texts but those whose last token is under way: it is never fed back."""
-        most = self.max_tokens
-        texts = [t for t in self.sequences if len(t.token_ids) + t.num_ahead - t.num_prompt_tokens < most]
-        return [text for text in texts if text.finish_reason is None]
+        most, texts = self.max_tokens, self.sequences
+        return [t for t in texts if t.finish_reason is None and t.num_outputs + t.num_ahead < most]
 
     def next_tokens(self, budget: int) -> list[tuple[Sequence, int]]:
         """How many tokens each text should compute in the next step, `budget` in all at most.

@@ -107,9 +107,8 @@ class Scheduler:
     ) -> None:
         self.max_batch_tokens = whole("max_batch_tokens", max_batch_tokens, 1)
         self.max_sequences = whole("max_sequences", max_sequences, 1)
-        self.max_prompt_tokens = self.max_batch_tokens
-        if max_prompt_tokens is not None:
-            self.max_prompt_tokens = whole("max_prompt_tokens", max_prompt_tokens, 1)
+        most = self.max_batch_tokens if max_prompt_tokens is None else max_prompt_tokens
+        self.max_prompt_tokens = whole("max_prompt_tokens", most, 1)
         self.preemption: How = one_of("preemption", preemption, ("recompute", "swap"))
         if preemption == "swap" and swapper is None:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
@@ -149,19 +148,16 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request. `ValueError` if it could not run even alone."""
-        need, have, size = request.blocks_at_most(self.pool.block_size), self.pool.num_blocks, self.pool.block_size
+        have, size, texts = self.pool.num_blocks, self.pool.block_size, f"{request.num_texts} texts"
+        need = request.blocks_at_most(size)
         if need > have:
-            prompt = request.sequences[0].num_prompt_tokens
-            raise ValueError(
-                f"the request needs {need} blocks of {size} tokens ({prompt} prompt tokens, up to {request.max_tokens} "
-                f"new ones, {request.num_texts} texts) and the pool has {have}: lower max_tokens or raise num_blocks"
-            )
+            prompt = f"{request.sequences[0].num_prompt_tokens} prompt tokens"
+            needs = f"{need} blocks of {size} tokens ({prompt}, up to {request.max_tokens} new ones, {texts})"
+            raise ValueError(f"the request needs {needs} and the pool has {have}: lower max_tokens or raise num_blocks")
         limit = min(self.max_sequences, self.max_batch_tokens)
         if request.num_texts > limit:
-            raise ValueError(
-                f"{request.num_texts} texts of one prompt run side by side and the engine takes {limit}: "
-                "raise max_sequences and max_batch_tokens"
-            )
+            takes = f"run side by side and the engine takes {limit}"
+            raise ValueError(f"{texts} of one prompt {takes}: raise max_sequences and max_batch_tokens")
         self.waiting.append(request)
 
     @atomic(lambda scheduler, plan: scheduler.undo(plan))

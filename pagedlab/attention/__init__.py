@@ -71,10 +71,8 @@ def paged_attention(
     Rows that see no key are zeros. `ValueError` if the shapes do not fit together.
     """
     if q.ndim != 3 or k_cache.ndim != 4 or k_cache.shape != v_cache.shape or q.shape[2] != k_cache.shape[3]:
-        got = f"got {list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
-        raise ValueError(
-            f"q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] with the same D, {got}"
-        )
+        got = f"with the same D, got {list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
+        raise ValueError(f"q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] {got}")
     if q.shape[1] % k_cache.shape[2]:
         raise ValueError(f"{q.shape[1]} query heads cannot share {k_cache.shape[2]} KV heads evenly")
     if not len(block_tables) == len(seq_lens) == len(query_starts) - 1:

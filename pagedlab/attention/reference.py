@@ -48,10 +48,9 @@ def block_scores(
 def concat_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
     """softmax(q k^T * scale) v with all keys side by side, as if there were no blocks."""
     q = group_heads(q, k_cache.shape[2])
-    blocks = list(block_scores(q, k_cache, v_cache, block_ids, seq_len, scale))
-    scores = torch.cat([scores for scores, _ in blocks], dim=3)
-    values = torch.cat([v for _, v in blocks], dim=1)
-    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", torch.softmax(scores, dim=3), values))
+    scores, values = zip(*block_scores(q, k_cache, v_cache, block_ids, seq_len, scale), strict=True)
+    p = torch.softmax(torch.cat(scores, dim=3), dim=3)
+    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", p, torch.cat(values, dim=1)))
 
 
 def safe_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:

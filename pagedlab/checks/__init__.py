@@ -81,10 +81,8 @@ class CheckResult:
     def _repr_html_(self) -> str:
         head, _, body = str(self).partition("\n")
         color = _COLORS[self.status]
-        return (
-            f'<pre style="border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap">'
-            f'<b style="color:{color}">{html.escape(head)}</b>\n{html.escape(body)}</pre>'
-        )
+        style = f"border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
+        return f'<pre style="{style}"><b style="color:{color}">{html.escape(head)}</b>\n{html.escape(body)}</pre>'
 
 
 class Wrong(Exception):

@@ -81,10 +81,9 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int = 4, bl
     """A table class beside `BlockTable`, each over a `BlockPool` of its own, doing the same operations."""
     new = f"{table_class.__name__}(pool)"
     yield f"pool = BlockPool({num_blocks}, {block_size}); a = {new}"
-    right, mine = (
-        {"pool": pool, table_class.__name__: made, "a": made(pool)}
-        for pool, made in ((BlockPool(num_blocks, block_size), t) for t in (BlockTable, table_class))
-    )
+    pools = BlockPool(num_blocks, block_size), BlockPool(num_blocks, block_size)
+    both = zip(pools, (BlockTable, table_class), strict=True)
+    right, mine = ({"pool": pool, table_class.__name__: made, "a": made(pool)} for pool, made in both)
     tables, renamed = ["a"], _compare("In a new table", ["a"], right, mine, {})
     while True:
         operation = yield _choices({name: right[name].num_tokens for name in tables}, verbs, block_size, new)
@@ -133,10 +132,8 @@ def _compare(when: str, tables: list[str], right: Names, mine: Names, renamed: d
                 renamed[ours] = theirs
     wanted = {name: [str(renamed.get(b, "new")) for b in right[name].block_ids] for name in tables}
     have = {name: list(map(str, mine[name].block_ids)) for name in tables}
-    states = [
-        [f"{name} [{', '.join(wanted[name])}] {right[name].num_tokens} tokens" for name in tables],
-        [f"{name} [{', '.join(have[name])}] {mine[name].num_tokens} tokens" for name in tables],
-    ]
+    sides = (right, wanted), (mine, have)
+    states = [[f"{n} [{', '.join(ids[n])}] {its[n].num_tokens} tokens" for n in tables] for its, ids in sides]
     if states[0] != states[1]:
         pairs = [(i, name, *two) for name in tables for i, two in enumerate(zip_longest(wanted[name], have[name]))]
         off = [f"logical block {i} of {name} is the first that differs" for i, name, *two in pairs if len({*two}) > 1]
@@ -161,19 +158,16 @@ def block_of(answer: int) -> str:
     if answer == 37 // 16:
         return "Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at zero."
     blocks = [f"block {i}: tokens {16 * i} to {16 * i + 15}" for i in range(3)]
-    raise Wrong(
-        "Tokens and blocks are counted from zero.", "the number of the block where 37 is", repr(answer), *blocks
-    )
+    asked = "the number of the block where 37 is"
+    raise Wrong("Tokens and blocks are counted from zero.", asked, repr(answer), *blocks)
 
 
 @exercise
 def block_pool(answer: type) -> str:
     """A pool with BlockPool's verbs: num_blocks, block_size, num_free, allocate, share, release, refcount."""
     search([partial(pool_trial, answer, n) for n in (3, 2, 8)])
-    return (
-        "Your pool does what a plain list of counts says, over every short sequence of operations tried and over\n"
-        "random longer ones: no block is lost, none is handed out twice, and an error changes nothing."
-    )
+    does = "Your pool does what a plain list of counts says, over every short sequence of operations tried and over"
+    return f"{does}\nrandom longer ones: no block is lost, none is handed out twice, and an error changes nothing."
 
 
 _TABLES = [([0], 2), ([1], 2), ([1, 0], 2), ([5, 12, 3], 16), ([7, 1], 4), ([4, 9, 2, 6], 3), ([3, 8, 1], 1)]
@@ -218,10 +212,8 @@ def broken_pools(answer: dict[str, str]) -> str:
 def copy_on_write(answer: type) -> str:
     """A table with append, fork and free over the real pool, copying on write and only then."""
     _search_tables(answer, ("append", "fork", "free"))
-    return (
-        "Your forks share every block, a write copies at most the last one, and every count returns to zero.\n"
-        "No sequence can write what another one reads."
-    )
+    does = "Your forks share every block, a write copies at most the last one, and every count returns to zero."
+    return f"{does}\nNo sequence can write what another one reads."
 
 
 @compared(
@@ -255,10 +247,9 @@ def order_of_frees(answer: Sequence[str]) -> str:
         names[name].free()
         left = answer[number:]
         if readers := [reader for reader in left if any(not pool.refcount(i) for i in names[reader].block_ids)]:
-            return (
-                f"After {name} is freed the prompt's blocks are free, and {readers[0]} still reads them. It is a fork\n"
-                "of a fork: a counts b and d, b counts c, and nobody counts who reads the block."
-            )
+            still = f"{readers[0]} still reads them. It is a fork\nof a fork"
+            counts = "a counts b and d, b counts c, and nobody counts who reads the block."
+            return f"After {name} is freed the prompt's blocks are free, and {still}: {counts}"
         steps.append(f"{name}.free()  # num_free {pool.num_free}, still reading: {', '.join(left) or 'nobody'}")
     expected, got = "blocks free while somebody reads them", "blocks free when nobody does"
     raise Wrong("With this order the blocks are freed after their last reader.", expected, got, *steps, setup=setup)

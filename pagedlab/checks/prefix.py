@@ -147,10 +147,8 @@ def prefix_cache(answer: type) -> str:
     starts = [partial(cache_trial, answer, exact) for exact in (True, False)]
     search(starts, sequences=200, walks=24, length=12)
     replay(starts[1], _ORPHAN)
-    return (
-        "Your cache finds what ours finds, never a block with another past, and holds no block that nobody uses.\n"
-        "In a pool of six blocks, where something is evicted at almost every request, it stays right."
-    )
+    does = "Your cache finds what ours finds, never a block with another past, and holds no block that nobody uses."
+    return f"{does}\nIn a pool of six blocks, where something is evicted at almost every request, it stays right."
 
 
 def _cached_blocks() -> Iterator[tuple[dict[int, int], dict[int, int | None]]]:
@@ -194,9 +192,8 @@ def foreign_kv(answer: Sequence[str]) -> str:
         try:
             found = server.serve([*ids, 7])  # one token more, so that the last block can be found too
         except Wrong:
-            return (
-                f"Request {number}, {request}, is served a block of another past. Its name is right, since A and B\n"
-                "hash alike and so does all that follows them; its own tokens are right; what came before them is not."
-            )
+            past = f"Request {number}, {request}, is served a block of another past. Its name is right"
+            alike = "since A and B\nhash alike and so does all that follows them; its own tokens are right"
+            return f"{past}, {alike}; what came before them is not."
         steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
     raise Wrong("The cache got away with it.", "a foreign block is served", f"none in {number} requests", *steps[-6:])

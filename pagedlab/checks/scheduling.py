@@ -137,10 +137,8 @@ def patient(answer: type[Scheduler]) -> str:
     """next_waiting(self): the first that fits, but the first in line is passed three times at most."""
     _check_subclass(answer)
     search([partial(queue_trial, answer)], sequences=300, walks=60, length=16)
-    return (
-        "The same order as ours in hundreds of queues: gaps are filled, and whoever is first in line is passed\n"
-        f"{PATIENCE} times at most, however many small requests keep coming."
-    )
+    same = "The same order as ours in hundreds of queues: gaps are filled, and whoever is first in line is passed"
+    return f"{same}\n{PATIENCE} times at most, however many small requests keep coming."
 
 
 class Cheapest(Scheduler):
@@ -169,10 +167,8 @@ def victim(answer: type[Scheduler]) -> str:
 
     cases = [(5,), (5, 3), (3, 5), (2, 9, 4), (2, 4, 9), (1, 6, 6), (7, 0, 5), (2, 0, 8, 3), (9, 0), (30, 8, 12, 8, 40)]
     compare(victim_if_computed, partial(victim_if_computed, policy=Cheapest), cases)
-    return (
-        "The oldest goes on whatever happens, so somebody always finishes; and of the others the one gives way\n"
-        "whose work is the cheapest to do again."
-    )
+    goes = "The oldest goes on whatever happens, so somebody always finishes; and of the others the one gives way"
+    return f"{goes}\nwhose work is the cheapest to do again."
 
 
 @exercise
@@ -190,10 +186,8 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
             if (got := answer(tokens, kv_bytes, bandwidth, parameters, flops)) != expected:
                 times = f"swap takes {1000 * moved:.4g} ms, recompute {1000 * computed:.4g} ms"
                 raise Wrong("Not the one that is over sooner:", f"{expected!r}: {times}", repr(got))
-    return (
-        "Right on all of them. The number of tokens drops out: what decides is bytes of KV a token over the\n"
-        "bandwidth, against parameters over the arithmetic."
-    )
+    right = "Right on all of them. The number of tokens drops out: what decides is bytes of KV a token over the"
+    return f"{right}\nbandwidth, against parameters over the arithmetic."
 
 
 @compared(

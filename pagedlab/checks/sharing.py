@@ -25,10 +25,9 @@ def reorder_beams(answer: Callable[[list[BlockTable], list[int]], list[BlockTabl
                 done.append(f"every beam appends a token; tables = my_reorder(tables, {parents})")
                 with trying(*done, setup=f"pool = BlockPool({pool.num_blocks}, {size})"):
                     tables = _reordered(answer, pool, tables, parents)
-    return (
-        "Beams are dropped, kept and doubled by counting up and down. No block is taken and none is copied: what a\n"
-        "step of beam search costs does not depend on how long the texts are, except for the lists of numbers."
-    )
+    does = "Beams are dropped, kept and doubled by counting up and down. No block is taken and none is copied"
+    costs = "what a\nstep of beam search costs does not depend on how long the texts are"
+    return f"{does}: {costs}, except for the lists of numbers."
 
 
 def _reordered(answer: Any, pool: BlockPool, tables: list[BlockTable], parents: list[int]) -> list[BlockTable]:

@@ -127,10 +127,8 @@ def _stored(memory: Any, expected: Numbers) -> None:
         programs = _programs(memory.stores[out])
         for element, (first, *others) in programs.items():
             if others:
-                message = (
-                    f"Two programs store the same element of {out}. Each has a share of its own: its number says\n"
-                    "which one, and a mask keeps it from its neighbour's."
-                )
+                message = f"Two programs store the same element of {out}. Each has a share of its own: its number says"
+                message += "\nwhich one, and a mask keeps it from its neighbour's."
                 one = f"one program stores {out}{_index(numbers.shape, element)}"
                 raise Wrong(message, one, f"programs {first} and {others[0]} both do")
         for element in range(numbers.numel()):
@@ -145,9 +143,8 @@ def _loaded_once(memory: Any, shape: Sequence[int]) -> None:
     by = _programs(memory.loads["k_cache"])
     element = max(by, key=lambda element: len(by[element]), default=0)
     if len(by[element]) > 1:
-        message = (
-            "Several programs load the same keys. Each has some of its own: those of its KV head, and of its split."
-        )
+        own = "those of its KV head, and of its split"
+        message = f"Several programs load the same keys. Each has some of its own: {own}."
         some = f"{len(by[element])} of them load k_cache{_index(shape, element)}"
         raise Wrong(message, "one program for each element of the keys", some)
 
@@ -164,8 +161,6 @@ def _named(given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mis
 
 def _unnamed(got: Numbers) -> str:
     if any(x.isnan().any() for x in got.values()):
-        return (
-            "NaN comes out: a number that nobody has written was taken in. 0 x NaN is NaN, so masking the scores is\n"
-            "not enough: the load needs a mask, and other=0.0."
-        )
+        why = "NaN comes out: a number that nobody has written was taken in. 0 x NaN is NaN, so masking the scores is"
+        return f"{why}\nnot enough: the load needs a mask, and other=0.0."
     return "It computes something else. The first row that differs:"

@@ -22,11 +22,7 @@ def describe() -> str:
     else:
         triton = f"{versions['triton']}, in its interpreter on the CPU (slow, but line by line the same program)"
     used = ("torch", "transformers", "jupyterlab", "anywidget")
-    libraries = [f"{name} {versions.get(name, 'not installed')}" for name in used]
-    rows = {
-        "Python": f"{platform.python_version()} on {platform.system()}, {os.cpu_count()} cores",
-        "GPU": card,
-        "Triton": triton,
-        "libraries": ", ".join(libraries),
-    }
+    libraries = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in used)
+    python = f"{platform.python_version()} on {platform.system()}, {os.cpu_count()} cores"
+    rows = {"Python": python, "GPU": card, "Triton": triton, "libraries": libraries}
     return "\n".join(f"{name:<10} {fact}" for name, fact in rows.items())

@@ -267,10 +267,8 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
         drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(start, prompt, sequence_color(key))
         if length == row:
             drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 11, SOFT))
-        say = (
-            f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} places taken, {length - prompt:,} of them empty"
-        )
-        parts.append(linked([f"u{key}"], say, *drawn))
+        taken = f"{length:,} places taken, {length - prompt:,} of them empty"
+        parts.append(linked([f"u{key}"], f"User {key + 1}: a prompt of {prompt:,} tokens, {taken}", *drawn))
         end = start + length
     said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} places are taken."
     if inside < len(requests):

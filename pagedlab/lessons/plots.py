@@ -69,10 +69,8 @@ def _stack(ax: Axes, rows: Mapping[str, Mapping[str, float]], looks: Mapping[str
 
 def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written beside its name."""
-    percent = {
-        f"{name}  {100 * row['used']:.1f} %": {kind: 100 * share for kind, share in row.items()}
-        for name, row in rows.items()
-    }
+    shares = {name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()}
+    percent = {f"{name}  {row['used']:.1f} %": row for name, row in shares.items()}
     _stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))

@@ -15,13 +15,9 @@ def steps_of(run: Sequence[Moment]) -> dict[str, tuple[int, int]]:
     def first(name: str, right: Callable[[dict[str, Any]], bool]) -> int:
         return next(step for step, texts in enumerate(run) if right(texts[name]))
 
-    return {
-        name: (
-            first(name, lambda text: len(text["words"]) > text["prompt"]),
-            first(name, lambda text: text["state"] not in ("waiting", "running")),
-        )
-        for name in run[0]
-    }
+    begins = {name: first(name, lambda text: len(text["words"]) > text["prompt"]) for name in run[0]}
+    ends = {name: first(name, lambda text: text["state"] not in ("waiting", "running")) for name in run[0]}
+    return {name: (begins[name], ends[name]) for name in run[0]}
 
 
 def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int, size: int) -> str:

@@ -95,10 +95,9 @@ def simulate(
             raise ValueError(f"request {job.request} needs at least one token of prompt and one of output: {job.wish}")
         if not allocator.can_ever_fit(job.wish):
             needed, room = max(job.total, allocator.needs(job.wish)), allocator.num_slots
-            raise ValueError(
-                f"request {job.request} ({job.total:,} tokens) can never fit: it needs {needed:,} slots side by side "
-                f"or a larger reservation, and memory has {room:,}; leave it out, or raise max_length or num_slots"
-            )
+            needs = f"it needs {needed:,} slots side by side or a larger reservation, and memory has {room:,}"
+            never = f"request {job.request} ({job.total:,} tokens) can never fit: {needs}"
+            raise ValueError(f"{never}; leave it out, or raise max_length or num_slots")
     run, running = Run(allocator.num_slots), list[Place]()
     while (line or running) and run.steps < max_steps:
         refused = _decode(running, line, allocator, run)

@@ -65,11 +65,8 @@ class Guess(Page):
         elif guessed is not None or self.shown:
             marks = {"it is": self.truth} if guessed is None else {"it is": self.truth, "you said": guessed}
             low, high = min(0, *marks.values()), max(0, *marks.values())
-            places = {name: 100 * (number - low) / (high - low or 1) for name, number in marks.items()}
-            said = (
-                f'<span style="--at:{at:.1f}%">{name} <b>{self._say(marks[name])}</b></span>'
-                for name, at in places.items()
-            )
+            places = ((name, n, 100 * (n - low) / (high - low or 1)) for name, n in marks.items())
+            said = (f'<span style="--at:{at:.1f}%">{name} <b>{self._say(n)}</b></span>' for name, n, at in places)
             self.page = f'<div class="pg-scale">{"".join(said)}</div>{self._evidence}'
 
     def __repr__(self) -> str:

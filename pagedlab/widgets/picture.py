@@ -27,10 +27,9 @@ class Picture:
     def headline(self) -> str:
         """The counters in one line."""
         s = self.state
-        return (
-            f"{len(s['counts'])} blocks of {s['block_size']}: {s['used']} used, {s['free']} free, "
-            f"{s['shared']} shared, {s['copied']} copied; a copy for each sequence would take {s['copying']}"
-        )
+        counts = f"{s['used']} used, {s['free']} free, {s['shared']} shared, {s['copied']} copied"
+        size = f"{len(s['counts'])} blocks of {s['block_size']}"
+        return f"{size}: {counts}; a copy for each sequence would take {s['copying']}"
 
     def text(self) -> str:
         """Reference counts as a grid of numbers, free rows left out, and the block tables."""

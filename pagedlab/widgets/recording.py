@@ -152,11 +152,8 @@ class Recorder(ExitStack):
         queued = {request: where for where in QUEUES for request in getattr(scheduler, where)}
         requests = {**self._requests, **dict.fromkeys(chunk.request for chunk in chunks), **queued}
         self._requests = dict.fromkeys(queued)
-        return {
-            text.name: (text, text.finish_reason or queued.get(request, "abort"))
-            for request in sorted(requests, key=lambda request: request.request_id)
-            for text in request.sequences
-        }
+        texts = ((text, r) for r in sorted(requests, key=lambda r: r.request_id) for text in r.sequences)
+        return {text.name: (text, text.finish_reason or queued.get(r, "abort")) for text, r in texts}
 
     def _follow(self) -> dict[str, Any]:
         """What changed of each text."""
@@ -230,11 +227,8 @@ class Replay:
 
     def whole(self) -> dict[str, Any]:
         """A first step that says the same as all up to this one; texts that have ended are forgotten."""
-        texts = {
-            name: {**text, "blocks": [0, text["blocks"]], "words": [0, text["words"]]}
-            for name, text in self.texts.items()
-            if text["state"] in QUEUES
-        }
+        there = {name: text for name, text in self.texts.items() if text["state"] in QUEUES}
+        texts = {n: {**t, "blocks": [0, t["blocks"]], "words": [0, t["words"]]} for n, t in there.items()}
         counts, kept = {b: n for b, n in enumerate(self.counts) if n}, dict.fromkeys(self.kept, 1)
         return {**self.now, "counts": counts, "kept": kept, "texts": texts}
 
@@ -248,9 +242,8 @@ class Replay:
         held = {name: text for name, text in self.texts.items() if text["blocks"]}
         tables = {name: TableReading(text["blocks"], text["tokens"]) for name, text in held.items()}
         used = self.now.get("used", 0)
-        reading = Reading(
-            self.recording["block_size"], self.counts, self.recording["num_blocks"] - used, tables, problems=[]
-        )
+        size, free = self.recording["block_size"], self.recording["num_blocks"] - used
+        reading = Reading(size, self.counts, free, tables, problems=[])
         looks = {name: text["look"] for name, text in held.items()}
         return reading.snapshot(looks) | {"used": used, "copied": self.copied, "engine_steps": self.now["step"]}
 
