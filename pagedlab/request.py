@@ -106,8 +106,9 @@ class Request:
     @property
     def to_compute(self) -> list[Sequence]:
         """Unfinished texts but those whose last token is under way: it is never fed back."""
-        most, texts = self.max_tokens, self.sequences
-        return [t for t in texts if t.finish_reason is None and t.num_outputs + t.num_ahead < most]
+        most = self.max_tokens
+        texts = [t for t in self.sequences if len(t.token_ids) + t.num_ahead - t.num_prompt_tokens < most]
+        return [text for text in texts if text.finish_reason is None]
 
     def next_tokens(self, budget: int) -> list[tuple[Sequence, int]]:
         """How many tokens each text should compute in the next step, `budget` in all at most.
