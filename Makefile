@@ -28,17 +28,17 @@ lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" --ignore tests/notebooks tests
+	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" --ignore tests/notebooks --ignore tests/repo tests
 	$(MAKE) -j 2 test-browser test-notebooks
 
 # In a process of their own: together with others, their event loop would be in the way.
 test-browser:
 	$(RUN) -m pytest -m browser tests
 
-# The tests about notebooks run here too: the browser takes longer than the notebooks alone.
+# The tests about notebooks and the repository run here too: the browser takes longer than the notebooks alone.
 test-notebooks:
 	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
-	$(RUN) -m pytest -m "not browser" tests/notebooks
+	$(RUN) -m pytest -m "not browser" tests/notebooks tests/repo
 
 # Threads as a reader has them.
 test-qwen: setup
