@@ -94,11 +94,11 @@ def product_kernel(
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     BLOCK: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """x [rows, WIDTH] times BLOCK rows of the weight a program.
+    """Some ROWS of x [rows, WIDTH] times BLOCK rows of the weight a program.
 
     ROLE: "qkv" does what `fused.rotate_kernel` does, "gate" what its gate_kernel does, "add" adds to out, "plain" sets
     it. The first two take pairs of outputs HALF apart, and OUTPUTS counts those. ROWS: 1, which they norm first, or 16
-    for at most so many, normed.
+    a program, normed.
     """
     PAIRS: tl.constexpr = (ROLE == "qkv") | (ROLE == "gate")
     STEP: tl.constexpr = WARPS * COLUMNS
