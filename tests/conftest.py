@@ -7,6 +7,7 @@ import inspect
 import os
 import secrets
 import shutil
+import signal
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pagedlab.model import Model
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
 gc.disable()  # what is imported and collected stays: nobody looks for garbage in it, neither before the first test ...
 
 
