@@ -22,22 +22,24 @@ ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
 
-.PHONY: lab test test-browser test-notebooks test-qwen notebooks notebooks-gpu time lint format wheel site lite test-lite setup
+.PHONY: lab test test-browser test-notebooks test-about test-qwen notebooks notebooks-gpu time lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" --ignore tests/notebooks --ignore tests/repo tests
-	$(MAKE) -j 2 test-browser test-notebooks
+	$(MAKE) -j 3 test-browser test-notebooks test-about
 
 # In a process of their own: together with others, their event loop would be in the way.
 test-browser:
 	$(RUN) -m pytest -m browser tests
 
-# The tests about notebooks and the repository run here too: the browser takes longer than the notebooks alone.
 test-notebooks:
 	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
+
+# Those about the notebooks and the repository, beside the two above: each of the three waits now and then.
+test-about:
 	$(RUN) -m pytest -m "not browser" tests/notebooks tests/repo
 
 # Threads as a reader has them.

@@ -128,7 +128,12 @@ function render({ model, el }) {
   draw();
   model.on("change:drawn", draw);
   model.on("change:asked", moved);
-  return () => { clearInterval(playing); model.off("change:drawn", draw); model.off("change:asked", moved); };
+  return () => {
+    clearInterval(playing);
+    clearTimeout(timer);
+    model.off("change:drawn", draw);
+    model.off("change:asked", moved);
+  };
 }
 
 export default { render };

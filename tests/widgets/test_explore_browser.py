@@ -140,6 +140,15 @@ def test_keys_do_what_they_do_everywhere_and_letters_do_nothing(page: Any, insid
     wait_until_run_again(page, cell, before)
 
 
+def test_what_is_typed_when_the_notebook_is_closed_goes_nowhere(lab: browser.Lab) -> None:
+    browser.write_notebook(lab.root / "closed.ipynb", CELLS[:1])
+    with lab.notebook("closed.ipynb") as page:
+        browser.run_all(page)
+        page.locator(".px-root input[type=text]").press_sequentially(" e")
+    page.wait_for_timeout(300)
+    assert not [line for line in page.problems if "Cannot send" in line]  # JupyterLab has complaints of its own
+
+
 SCREENS = {
     "01_fragmentation": ("User 12 is out of memory", '[data-name="each_gets"]', "End", "12 of 12 users are in"),
     "02_block_pool": ("nobody", '[data-name="text"]', "x", "mindsx"),

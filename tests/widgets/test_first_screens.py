@@ -86,5 +86,6 @@ def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab: browser.L
         live = page.context.new_page()
         live.goto(address)
         live.locator(".ps-root").wait_for()
+        live.close()
         assert browser.cell_errors(page) == []
         assert page.problems == []
