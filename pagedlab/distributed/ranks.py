@@ -221,7 +221,10 @@ class Ranks:
             with suppress(RuntimeError):  # what was launched still uses the group's memory
                 reached(torch.cuda.current_stream(self.device).record_event(), PATIENCE)
             self.hold({})
-            breaking.join(PATIENCE) if breaking.ident else group.abort()
+            if breaking.ident:
+                breaking.join(PATIENCE)
+            else:
+                group.abort()
 
 
 class Children:

@@ -50,7 +50,8 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
     length = min(len(slots) for _, slots in stories)
     held = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}  # the second writes last
     tables = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
-    color = {block: sequence_color(i) for i, block in enumerate(dict.fromkeys(tables[0] + tables[1]))}
+    blocks = [*enumerate(dict.fromkeys(tables[0] + tables[1]))]
+    color = {number: sequence_color(i) if i < 7 else f"url(#ps-{i})" for i, number in blocks}  # then they come again
     lost = {slot for tokens, slots in stories for at, slot in enumerate(slots) if held[slot] != tokens[at]}
     strike, frame = f"text-decoration:line-through 2px {WRONG}", 'stroke-width="2"'
 
@@ -60,7 +61,8 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
         say, marked = f"block {number}, {whose}: {' '.join(texts)}", [i for i, slot in enumerate(slots) if slot in lost]
         return block_of_words(x, y, 344, 40, number, texts, color[number], say, *marked)
 
-    parts = [label(368, 16, "In both tables", 15, look=BOLD)]
+    parts = [stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:]]
+    parts.append(label(368, 16, "In both tables", 15, look=BOLD))
     said = "The first to write found a block that two tables list, and took a copy. What is shared is only read."
     if lost:
         said = "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past of its own."

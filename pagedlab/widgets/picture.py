@@ -131,7 +131,7 @@ class StagePicture(Picture):
 
 
 def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
-    """Runs of words broken into lines of at most `width`; the last `most` lines."""
+    """Runs of words broken into lines of at most `width`; the last `most` lines, behind dots if there are more."""
     lines: list[list[Any]] = [[]]
     room = width
     for place, text, asked in runs:
@@ -144,7 +144,7 @@ def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
                 lines[-1][-1] = place, lines[-1][-1][1] + word, asked
             elif word:
                 lines[-1].append((place, word, asked))
-    return lines[-most:]
+    return [[(None, "… ", True), *line] if i == 0 < len(lines) - most else line for i, line in enumerate(lines[-most:])]
 
 
 def _fill(look: dict[str, Any]) -> str:
