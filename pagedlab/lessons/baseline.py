@@ -27,8 +27,7 @@ def generate_baseline(
     batches = [prompts] if padded else [[prompt] for prompt in prompts]
     began = time.perf_counter()
     eos = [] if ignore_eos else sorted(model.eos_token_ids)
-    texts: list[list[int]] = []
-    cache_bytes = 0
+    texts, cache_bytes = list[list[int]](), 0
     with model.stock_attention() as module, bar("generate", len(batches) * max_tokens) as tokens:
 
         def written(ids: torch.Tensor, _: object) -> torch.Tensor:

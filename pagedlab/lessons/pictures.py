@@ -61,8 +61,7 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
         say, marked = f"block {number}, {whose}: {' '.join(texts)}", [i for i, slot in enumerate(slots) if slot in lost]
         return block_of_words(x, y, 344, 40, number, texts, color[number], say, *marked)
 
-    parts = [stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:]]
-    parts.append(label(368, 16, "In both tables", 15, look=BOLD))
+    parts = [label(368, 16, "In both tables", 15, look=BOLD)]
     said = "The first to write found a block that two tables list, and took a copy. What is shared is only read."
     if lost:
         said = "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past of its own."
@@ -102,7 +101,7 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
             lines = ["With a copy it writes:", *wrap("".join(right[me][0][apart:]).strip(), 46)]
             y = 182 + 48 * len(own) + 16
             parts += [label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)]
-    return svg(1080, 182 + 48 * 5, parts)
+    return svg(1080, 182 + 48 * 5, [*parts, *(stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:])])
 
 
 # 04: a tree of beams -------------------------------------------------------------------------------------------
