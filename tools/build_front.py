@@ -77,8 +77,8 @@ def first_line() -> str:
     if found := re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)/?", repository()):
         page = f"https://{found[1].lower()}.github.io/{found[2]}/"
         return f"**[Watch it and break it in your browser]({page})**: nothing to install."
-    served = "`python3 -m http.server --directory build/site`"
-    return f"**Watch it first:** `make site`, then {served}, and open `localhost:8000`."
+    made, served = "`make site` (it sets up `.venv`, a few minutes)", "`python3 -m http.server --directory build/site`"
+    return f"**Watch it first:** in a clone, {made}, then {served}, and open `localhost:8000`."
 
 
 def build(site: Path) -> None:
