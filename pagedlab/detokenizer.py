@@ -1,4 +1,4 @@
-"""Text from tokens as they come: no half characters, and nothing shown that a stop string may take back."""
+"""Text from tokens, one token at a time: no half characters, and nothing shown that a stop string may take back."""
 
 from typing import Any
 
@@ -17,22 +17,18 @@ class Detokenizer:
         self.text = ""
         self.stopped = False
 
-    def push(self, token_ids: list[int]) -> int:
-        """Take in the next tokens, up to the one that completes a stop string: return how many those are."""
-        taken, at_once = 0, 1 if self._stop else len(token_ids)  # several cost hardly more than one
-        while taken < len(token_ids) and not self.stopped:
-            ids = token_ids[taken : taken + at_once]
-            taken += len(ids)
-            try:
-                piece = self._stream.step(self._tokenizer, ids) or ""
-            except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
-                self._stream = DecodeStream(skip_special_tokens=True)
-                piece = self._stream.step(self._tokenizer, ids) or ""
-            begin = max(0, len(self.text) - self._most)
-            self.text += piece
-            if hits := [at for at in (self.text.find(s, begin) for s in self._stop) if at >= 0]:
-                self.text, self.stopped = self.text[: min(hits)], True
-        return taken
+    def push(self, token_id: int) -> None:
+        """Take in the next token; `stopped` tells whether a stop string is complete with it."""
+        try:
+            piece = self._stream.step(self._tokenizer, token_id) or ""
+        except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
+            self._stream = DecodeStream(skip_special_tokens=True)
+            piece = self._stream.step(self._tokenizer, token_id) or ""
+        begin = max(0, len(self.text) - self._most)
+        self.text += piece
+        if hits := [at for at in (self.text.find(s, begin) for s in self._stop) if at >= 0]:
+            self.text = self.text[: min(hits)]
+            self.stopped = True
 
     def finish(self, full_text: str) -> None:
         """No token follows: take over what the whole text has more, such as a character left incomplete."""

@@ -123,25 +123,29 @@ class Job:
 
     def extend(self, text: Sequence, draw: Draw, now: float) -> int:
         """Add the new tokens to their text, up to the first that ends it, and return how many those are."""
-        output, times = self.completion.outputs[self.request.sequences.index(text)], self.completion.times
-        detokenizer, scores = output.detokenizer, self.completion.prompt_logprobs
+        times, scores = self.completion.times, self.completion.prompt_logprobs
+        output = self.completion.outputs[self.request.sequences.index(text)]
+        detokenizer = output.detokenizer
         text.drop_draft()  # what was accepted of it is among the new tokens
         scored = len(draw.said) - (0 if output.logprobs is None else len(draw.tokens))
         if scores is not None and text.score_from is not None:
             scores += draw.said[:scored]
             text.score_from = None if draw.tokens else len(scores) - 1
-        ended = not self.ends.isdisjoint(draw.tokens)
-        taken = 1 + next(i for i, token in enumerate(draw.tokens) if token in self.ends) if ended else len(draw.tokens)
-        if detokenizer:
-            pushed = detokenizer.push(draw.tokens[: taken - ended])  # an end is no text
-            ended, taken = ended or detokenizer.stopped, pushed if detokenizer.stopped else taken
+        taken = len(draw.tokens)
+        for i, token in enumerate(draw.tokens if self.ends or detokenizer else (), 1):
+            if detokenizer and token not in self.ends:
+                detokenizer.push(token)
+            if token in self.ends or (detokenizer and detokenizer.stopped):
+                taken, text.finish_reason = i, "stop"
+                break
         text.token_ids += draw.tokens[:taken]
         text.cumulative_logprob = sum(draw.logprobs[:taken], text.cumulative_logprob)
         times += [now] * (text.num_outputs - len(times))
         if output.logprobs is not None:
             output.logprobs += draw.said[scored : scored + taken]
-        if ended or text.num_outputs >= self.request.max_tokens:
-            text.finish_reason = "stop" if ended else "length"
+        if text.finish_reason is None and text.num_outputs >= self.request.max_tokens:
+            text.finish_reason = "length"
+        if text.finish_reason:
             if detokenizer:
                 detokenizer.finish(self.model.decode(text.output_ids))
             text.table.free()

@@ -32,21 +32,18 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def run(
-    tokenizer: Any, ids: list[int], stop: tuple[str, ...] = (), at_once: int = 1
-) -> tuple[Detokenizer, list[str], int]:
-    """Push the tokens as the engine does, and take a piece after each `at_once`; and how many were taken in."""
-    detokenizer, pieces, taken = Detokenizer(tokenizer, stop), list[str](), 0
-    while taken < len(ids) and not detokenizer.stopped:
-        taken += detokenizer.push(ids[taken : taken + at_once])
-        finished = detokenizer.stopped or taken == len(ids)
+def run(tokenizer: Any, ids: list[int], stop: tuple[str, ...] = ()) -> tuple[Detokenizer, list[str]]:
+    """Push the tokens as the engine does, and take a piece after each."""
+    detokenizer, pieces = Detokenizer(tokenizer, stop), []
+    for i, token in enumerate(ids):
+        detokenizer.push(token)
+        finished = detokenizer.stopped or i == len(ids) - 1
         if finished:
-            detokenizer.finish(decode(tokenizer, ids[:taken]))
+            detokenizer.finish(decode(tokenizer, ids[: i + 1]))
         pieces.append(detokenizer.take(finished))
-    return detokenizer, pieces, taken
-
-
-several = st.integers(1, 9)
+        if finished:
+            break
+    return detokenizer, pieces
 
 
 @relaxed
@@ -54,7 +51,7 @@ several = st.integers(1, 9)
 def test_pieces_of_any_tokens_join_to_their_text(tokenizer: Any, data: st.DataObject) -> None:
     """Tokens drawn blindly are mostly broken UTF-8, with special tokens between."""
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=30))
-    detokenizer, pieces, _ = run(tokenizer, ids, (), data.draw(several))
+    detokenizer, pieces = run(tokenizer, ids)
     assert "".join(pieces) == detokenizer.text == decode(tokenizer, ids)
 
 
@@ -65,17 +62,17 @@ def test_broken_bytes_of_a_tokenizer_that_falls_back_to_bytes(data: st.DataObjec
     backend = Tokenizer(BPE({name: i for i, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True))  # noqa: S106
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     ids = data.draw(st.lists(st.integers(1, len(names) - 1), min_size=1, max_size=12))
-    detokenizer, pieces, _ = run(PreTrainedTokenizerFast(tokenizer_object=backend), ids, (), data.draw(several))
+    detokenizer, pieces = run(PreTrainedTokenizerFast(tokenizer_object=backend), ids)
     assert "".join(pieces) == detokenizer.text
     if "\ufffd" not in backend.decode(ids):
         assert detokenizer.text == backend.decode(ids)
 
 
 @relaxed
-@given(text=st.text(min_size=1, max_size=40), at_once=several)
-def test_a_piece_never_ends_in_half_a_character(tokenizer: Any, text: str, at_once: int) -> None:
+@given(text=st.text(min_size=1, max_size=40))
+def test_a_piece_never_ends_in_half_a_character(tokenizer: Any, text: str) -> None:
     ids = encode(tokenizer, text)
-    _, pieces, _ = run(tokenizer, ids, (), at_once)
+    _, pieces = run(tokenizer, ids)
     assert "".join(pieces) == decode(tokenizer, ids)
     if "\ufffd" not in text:
         assert all("\ufffd" not in piece for piece in pieces)
@@ -85,7 +82,7 @@ def test_a_piece_never_ends_in_half_a_character(tokenizer: Any, text: str, at_on
     "text", ["a 😀 b", "日本語のテキスト", "naïve café", "👩‍👩‍👧‍👦!", "\u202eabc", "tab\tnew\n\nline  "]
 )
 def test_characters_of_several_tokens_come_whole(tokenizer: Any, text: str) -> None:
-    _, pieces, _ = run(tokenizer, encode(tokenizer, text))
+    _, pieces = run(tokenizer, encode(tokenizer, text))
     assert "".join(pieces) == text
     assert all(piece in text for piece in pieces)
 
@@ -93,7 +90,7 @@ def test_characters_of_several_tokens_come_whole(tokenizer: Any, text: str) -> N
 def test_an_unfinished_character_shows_at_the_end_only(tokenizer: Any) -> None:
     ids = encode(tokenizer, "so 😀")[:-1]
     assert decode(tokenizer, ids).endswith("\ufffd")
-    _, pieces, _ = run(tokenizer, ids)
+    _, pieces = run(tokenizer, ids)
     assert "".join(pieces) == decode(tokenizer, ids)
     assert all("\ufffd" not in piece for piece in pieces[:-1])
 
@@ -101,7 +98,7 @@ def test_an_unfinished_character_shows_at_the_end_only(tokenizer: Any) -> None:
 def test_special_tokens_are_no_text(tokenizer: Any) -> None:
     ids = encode(tokenizer, "one")
     end = tokenizer.eos_token_id
-    detokenizer, *_ = run(tokenizer, [end, *ids, end, *encode(tokenizer, " two"), end])
+    detokenizer, _ = run(tokenizer, [end, *ids, end, *encode(tokenizer, " two"), end])
     assert detokenizer.text == "one two"
 
 
@@ -126,11 +123,8 @@ def test_stop_strings_cut_where_plain_search_would(tokenizer: Any, data: st.Data
         if hits:
             expected, length = so_far[: min(hits)], k
             break
-    at_once = data.draw(several)
-    together, joined, taken = run(tokenizer, ids, stop, at_once)
-    assert (together.text, "".join(joined), taken) == (expected, expected, length)
-    detokenizer, pieces, _ = run(tokenizer, ids, stop)
-    assert detokenizer.stopped == together.stopped == any(s in text for s in stop)
+    detokenizer, pieces = run(tokenizer, ids, stop)
+    assert detokenizer.stopped == any(s in text for s in stop)
     assert len(pieces) == length, "it must end with the token that completes the stop string"
     assert detokenizer.text == expected
     shown = ""
@@ -162,14 +156,14 @@ def test_stop_strings_cut_where_plain_search_would(tokenizer: Any, data: st.Data
 )
 def test_stop_strings_token_by_token(tokenizer: Any, text: str, stop: tuple[str, ...], left: str) -> None:
     for ids in (encode(tokenizer, text), [i for character in text for i in encode(tokenizer, character)]):
-        detokenizer, pieces, _ = run(tokenizer, ids, stop)
+        detokenizer, pieces = run(tokenizer, ids, stop)
         assert (detokenizer.text, "".join(pieces)) == (left, left)
 
 
 def test_nothing_comes_behind_a_stop_string(tokenizer: Any) -> None:
     detokenizer = Detokenizer(tokenizer, ("b",))
     for token in encode(tokenizer, "a b c"):
-        detokenizer.push([token])
+        detokenizer.push(token)
         if detokenizer.stopped:
             break
     detokenizer.finish("a b c and more")

@@ -88,7 +88,8 @@ def pieces_of(output: Output, model: Model) -> Detokenizer:
     """What hands a text out in pieces that need not be taken back. The engine has it for a request's first text."""
     if output.detokenizer is None:
         output.detokenizer = Detokenizer(model.tokenizer)
-        output.detokenizer.push(output.token_ids)
+        for token_id in output.token_ids:
+            output.detokenizer.push(token_id)
         if output.finish_reason:
             output.detokenizer.finish(model.decode(output.token_ids))
     return output.detokenizer

@@ -144,7 +144,9 @@ def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
                 lines[-1][-1] = place, lines[-1][-1][1] + word, asked
             elif word:
                 lines[-1].append((place, word, asked))
-    return [[(None, "… ", True), *line] if i == 0 < len(lines) - most else line for i, line in enumerate(lines[-most:])]
+    if len(lines) > most:
+        lines[-most].insert(0, (None, "… ", True))
+    return lines[-most:]
 
 
 def _fill(look: dict[str, Any]) -> str:

@@ -184,7 +184,7 @@ def test_pieces_of_a_forked_text_are_the_text(tiny: Model, data: st.DataObject) 
     output.finish_reason = None if len(output.token_ids) < len(ids) else "length"
     pieces = [pieces_of(output, tiny).take(output.finish_reason is not None)]  # some of it is there already
     for token in ids[len(output.token_ids) :]:
-        output.detokenizer.push([token])  # from then on the engine pushes what is new
+        output.detokenizer.push(token)  # from then on the engine pushes what is new
         if data.draw(st.booleans()):
             pieces.append(pieces_of(output, tiny).take(False))
     output.detokenizer.finish(tiny.decode(ids))
