@@ -128,7 +128,7 @@ function render({ model, el }) {
   draw();
   model.on("change:drawn", draw);
   model.on("change:asked", moved);
-  return () => { [playing, timer].forEach(clearTimeout); model.off("change:drawn", draw); model.off("change:asked", moved); };
+  return () => { clearInterval(playing); clearTimeout(timer); model.off("change:drawn", draw); model.off("change:asked", moved); };
 }
 
 export default { render };

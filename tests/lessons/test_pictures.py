@@ -57,6 +57,17 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
     assert {part for part in parts if "block 0, in both" in part} == {"block 0, in both tables: a b c d"}
 
 
+def test_two_stories_give_no_two_blocks_one_look() -> None:
+    stories = told(BlockTable, ["a b c d" + " x" * 20, "a b c d" + " y" * 20], 4)
+    picture = two_stories(stories, stories, 4)
+    looks = dict(re.findall(r'data-link="b(\d+)"[^>]*><rect [^>]*fill="([^"]+)"', picture))
+    assert len(looks) > 9
+    assert len({*looks.values()}) == len(looks)
+    assert {look[5:-1] for look in looks.values() if look.startswith("url")} == {
+        *re.findall('pattern id="([^"]+)', picture)
+    }
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed: int) -> None:
     chance, width, size = random.Random(seed), 4, 3

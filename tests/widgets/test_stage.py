@@ -252,6 +252,19 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny: Any) -> None:
     assert "The old mill" in data["text/plain"]
     assert "The old mill" in data["image/svg+xml"].replace("</text>", "")
     assert len(data["image/svg+xml"]) < 30_000
+    assert "…" not in data["image/svg+xml"], "all of it fits"
+
+
+def test_a_stored_text_that_is_cut_at_its_front_begins_with_dots(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=64, prefix_caching=False)
+    for name in ("cat", "fox", "king"):
+        llm.add(f"Once upon a time, there was a {name}", SamplingParams(max_tokens=70, ignore_eos=True))
+    with Stage(llm) as stage:
+        while llm.step():
+            pass
+    drawn = stage._repr_mimebundle_()[0]["image/svg+xml"]
+    assert drawn.count("… ") == 3
+    assert "Once" not in drawn
 
 
 def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch: pytest.MonkeyPatch) -> None:
