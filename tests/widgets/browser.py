@@ -99,8 +99,8 @@ class Lab:
         except BaseException:  # what is left in that page, nobody knows
             page.context.close()
             raise
-        # asked for, not waited for: a kernel takes longer to end than a page
-        with page.expect_request(lambda request: request.method == "DELETE"):
+        # until its kernel has ended: opened again before that, the notebook would get the one that is ending
+        with page.expect_response(lambda response: response.request.method == "DELETE"):
             page.evaluate(CLOSE)
         self._free.append(page)
 
