@@ -210,23 +210,29 @@ class Fused:
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
         """`Model.forward`: logits [R, V] of the rows asked for, KV stored in `cache`."""
-        return self.head(self.layered(batch, cache, attend), batch.last_rows)
+        x, rows = self.layered(batch, cache, attend), batch.last_rows
+        return self.head(x, None if len(rows) < len(batch.token_ids) else rows)
 
     @torch.inference_mode()
-    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
-        """All tokens through all layers: the residual stream [T, H] behind the last, KV stored in `cache`."""
+    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention, every: bool = False) -> Tensor:
+        """All tokens through all layers, KV stored in `cache`: the residual stream behind the last, [T, H].
+
+        Where fewer rows are asked for than there are tokens, the last layer stores KV of all but goes on with those
+        rows alone, [R, H]: nobody would read the others. With `every` all come back.
+        """
         model = self.module.model
         x = model.embed_tokens(batch.token_ids)  # [T, H], the residual stream, changed in place from here on
+        seen = batch.block_tables, batch.seq_lens, batch.query_starts
         project = few_rows.qkv if len(x) <= self.few["qkv"] else qkv
-        gate = few_rows.gated if len(x) <= self.few["gate_up"] else gated
         with on_device_of(x):
             cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
                 keys, values = cache.keys[i], cache.values[i]
-                places = cos, sin, batch.slots, keys, values
-                q = project(x, self.epsilon, layer.qkv, layer.qkv_bias, *places)
-                mixed = attend(q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, None)
-                self._add(x, mixed.flatten(1), layer.out, self.few["out"])
+                q = project(x, self.epsilon, layer.qkv, layer.qkv_bias, cos, sin, batch.slots, keys, values)
+                if layer is self.layers[-1] and not every and len(batch.last_rows) < len(x):
+                    x, q, seen = x[batch.last_rows], q[batch.last_rows], _alone(batch)
+                self._add(x, attend(q, keys, values, *seen, None).flatten(1), layer.out, self.few["out"])
+                gate = few_rows.gated if len(x) <= self.few["gate_up"] else gated
                 self._add(x, gate(x, self.epsilon, layer.gate_up), layer.down, self.few["down"])
         return x
 
@@ -243,10 +249,18 @@ class Fused:
             self.ranks.all_reduce(x)
 
     @torch.inference_mode()
-    def head(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Logits [R, V] of some rows [R] of the residual stream [T, H]."""
+    def head(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits [R, V] of some rows [R] of the residual stream [T, H], or of all."""
         with on_device_of(x):
             return F.linear(norm(x, self.module.model.norm.weight, self.epsilon, rows), self.module.lm_head.weight)
+
+
+def _alone(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Block tables, lengths and starts of the rows asked for, as if each were a sequence of one new token."""
+    rows = batch.last_rows
+    whose = torch.searchsorted(batch.query_starts[:-1], rows.int(), right=True) - 1
+    lengths = (batch.positions[rows] + 1).int()
+    return batch.block_tables[whose], lengths, torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
 
 
 def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tensor:

@@ -332,7 +332,7 @@ class Decoder:
             if self.ranks:
                 self.ranks.share(self._decode if shape.tokens is None else self._flat[: shape.size])
             if self.fused and not shape.drawn:
-                return self.fused.layered(batch, self.cache, self.attend)
+                return self.fused.layered(batch, self.cache, self.attend, every=True)
             logits = self.forward(batch, self.cache, self.attend)
             if self.ranks and self.ranks.rank:
                 return None  # rank 0 draws, for all

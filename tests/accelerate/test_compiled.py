@@ -93,7 +93,7 @@ def small_model(tiny: Model, heads: int, kv_heads: int, dim: int) -> Model:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        vocab_size=tiny.vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=1, head_dim=dim,
+        vocab_size=tiny.vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=dim,
         num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=32768, eos_token_id=3,
         attn_implementation="pagedlab",
     )  # fmt: skip

@@ -159,16 +159,17 @@ class Halves(Fused):
     def __init__(self, module: Any) -> None:
         self.module = module
 
-    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
+    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention, every: bool = False) -> torch.Tensor:
         ids, positions = batch.token_ids[None], batch.positions[None]
         with torch.inference_mode():
             pages = Pages(cache, batch, attend)
             out = self.module.model(input_ids=ids, position_ids=positions, use_cache=False, pages=pages)
-            return out.last_hidden_state[0]
+            whole = every or len(batch.last_rows) >= len(batch.token_ids)
+            return out.last_hidden_state[0] if whole else out.last_hidden_state[0, batch.last_rows]
 
-    def head(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def head(self, x: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         with torch.inference_mode():
-            return self.module.lm_head(x[rows])
+            return self.module.lm_head(x if rows is None else x[rows])
 
 
 def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, halves: bool = True, **options: Any) -> LLM:
@@ -464,10 +465,10 @@ def test_drafts_with_arrivals_few_blocks_and_failures(tiny: Model, seed: int) ->
     assert llm.windows.decoder.fused is not None
     layered = llm.windows.decoder.fused.layered
 
-    def failing(*args: Any) -> torch.Tensor:
+    def failing(*args: Any, **options: Any) -> torch.Tensor:
         if rng.random() < 0.1:
             raise RuntimeError("planted")
-        return layered(*args)
+        return layered(*args, **options)
 
     llm.windows.decoder.fused.layered = failing  # type: ignore[method-assign]
     assert texts_despite_failures(llm, prompts, params, rng) == expected
@@ -500,6 +501,34 @@ def test_fused_layers_give_the_same_logits_and_cache(tiny: Model, lengths: list[
     for name in ("keys", "values"):
         ours, theirs = getattr(llms[1].cache, name), getattr(llms[0].cache, name)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_a_prompts_last_layer_is_computed_for_the_rows_asked_for(tiny: Model, seed: int) -> None:
+    """Prompts to their end or not, one of which scores its last tokens, and a new token among them."""
+    rng, chunks, llm = random.Random(seed), [], engine(tiny)
+    for i, prompt in enumerate(prompts_of(tiny, [rng.randint(8, 20) for _ in range(4)])):
+        text = Sequence("", BlockTable(llm.pool), prompt, 0, len(prompt), score_from=len(prompt) - 3 if i == 2 else None)
+        start, stop = (len(prompt) - 1, len(prompt)) if i == 3 else (0, len(prompt) - (i == 1))
+        text.table.append(stop)
+        chunks.append(Chunk(Request(i, [text], 1, 9), text, start, stop))
+    rng.shuffle(chunks)
+    llm.cache.keys.normal_(generator=torch.Generator().manual_seed(seed))  # of what came before the new token
+    llm.cache.values.zero_()
+    batch, rows = build_batch(chunks, tiny.device), []
+
+    def attend(q: torch.Tensor, *rest: Any) -> torch.Tensor:
+        rows.append(len(q))
+        return llm.attend(q, *rest)
+
+    assert len(batch.last_rows) == 5  # none of the prompt that goes on, three of the one that is scored
+    expected = tiny.forward(batch, llm.cache, llm.attend)
+    logits = Fused(deepcopy(tiny.module)).forward(batch, llm.cache, attend)
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    assert rows == [len(batch.token_ids)] * (len(rows) - 1) + [5]
+    more = replace(batch, last_rows=torch.arange(len(batch.token_ids) + 3) % 5)  # as a graph of many texts pads them
+    logits = Fused(deepcopy(tiny.module)).forward(more, llm.cache, attend)
+    torch.testing.assert_close(logits, tiny.forward(more, llm.cache, llm.attend), rtol=1e-4, atol=1e-4)
+    assert rows[-1] == len(batch.token_ids)
 
 
 def test_norms_go_into_the_matrices_behind_them_once(tiny: Model, seed: int) -> None:
