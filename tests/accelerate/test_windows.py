@@ -507,7 +507,8 @@ def test_a_prompts_last_layer_is_computed_for_the_rows_asked_for(tiny: Model, se
     """Prompts to their end or not, one of which scores its last tokens, and a new token among them."""
     rng, chunks, llm = random.Random(seed), [], engine(tiny)
     for i, prompt in enumerate(prompts_of(tiny, [rng.randint(8, 20) for _ in range(4)])):
-        text = Sequence("", BlockTable(llm.pool), prompt, 0, len(prompt), score_from=len(prompt) - 3 if i == 2 else None)
+        text = Sequence("", BlockTable(llm.pool), prompt, 0, len(prompt))
+        text.score_from = len(prompt) - 3 if i == 2 else None
         start, stop = (len(prompt) - 1, len(prompt)) if i == 3 else (0, len(prompt) - (i == 1))
         text.table.append(stop)
         chunks.append(Chunk(Request(i, [text], 1, 9), text, start, stop))
@@ -525,6 +526,8 @@ def test_a_prompts_last_layer_is_computed_for_the_rows_asked_for(tiny: Model, se
     logits = Fused(deepcopy(tiny.module)).forward(batch, llm.cache, attend)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     assert rows == [len(batch.token_ids)] * (len(rows) - 1) + [5]
+    none = replace(batch, last_rows=batch.last_rows[:0])  # of a prompt that goes on in the next step
+    assert Fused(deepcopy(tiny.module)).forward(none, llm.cache, attend).shape == (0, tiny.vocab_size)
     more = replace(batch, last_rows=torch.arange(len(batch.token_ids) + 3) % 5)  # as a graph of many texts pads them
     logits = Fused(deepcopy(tiny.module)).forward(more, llm.cache, attend)
     torch.testing.assert_close(logits, tiny.forward(more, llm.cache, llm.attend), rtol=1e-4, atol=1e-4)
