@@ -210,8 +210,8 @@ class Fused:
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
         """`Model.forward`: logits [R, V] of the rows asked for, KV stored in `cache`."""
-        x, rows = self.layered(batch, cache, attend), batch.last_rows
-        return self.head(x, None if len(rows) < len(batch.token_ids) else rows)
+        x = self.layered(batch, cache, attend)
+        return self.head(x, batch.last_rows if len(x) == len(batch.token_ids) else None)
 
     @torch.inference_mode()
     def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention, every: bool = False) -> Tensor:

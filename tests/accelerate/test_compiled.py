@@ -76,7 +76,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Iterator[set[Variant]]:
 
     with monkeypatch.context() as patch:
         patch.setattr(InterpretedFunction, "run", note)
-        # What the others' products come to is of no use here, and would take most of the time.
+        # Nobody looks at what the products between them come to, and computing it took most of the time.
         patch.setattr(functional, "linear", lambda x, weight, bias=None: x.new_zeros(*x.shape[:-1], len(weight)))
         yield found
 

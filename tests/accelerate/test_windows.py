@@ -164,12 +164,11 @@ class Halves(Fused):
         with torch.inference_mode():
             pages = Pages(cache, batch, attend)
             out = self.module.model(input_ids=ids, position_ids=positions, use_cache=False, pages=pages)
-            whole = every or len(batch.last_rows) >= len(batch.token_ids)
-            return out.last_hidden_state[0] if whole else out.last_hidden_state[0, batch.last_rows]
+            return out.last_hidden_state[0]
 
     def head(self, x: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         with torch.inference_mode():
-            return self.module.lm_head(x if rows is None else x[rows])
+            return self.module.lm_head(x[rows])
 
 
 def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, halves: bool = True, **options: Any) -> LLM:
