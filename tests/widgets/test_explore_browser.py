@@ -18,7 +18,7 @@ def draw(size, text, dark):
     drawn.append(size)
     parts = [f'<text x="{9 * i}" y="9" data-link="w{i % 2}" data-say="word {i}" data-set="size={i}">{word}</text>'
              for i, word in enumerate(text.split())]
-    return f'<svg viewBox="0 0 90 20">{"".join(parts)}</svg>'
+    return f'<svg viewBox="0 0 90 20" data-shows="{size} {str(dark).lower()}">{"".join(parts)}</svg>'
 shown = explore(draw, "Point.", size=(range(20), 5), text="a b c d", dark=False)
 shown""",
     "from pagedlab.widgets.guess import guess\nasked = guess('How much?', '%')",
@@ -61,27 +61,38 @@ def values(page: Any) -> str:
     return browser.run_python(page, "print(shown.values)").strip()
 
 
+def drawn_as_asked(page: Any) -> list[str]:
+    """The sizes drawn so far, once the picture has what the controls show: they show it before Python has drawn it."""
+    page.wait_for_function(
+        """() => {
+            const root = document.querySelector('.px-root');
+            const [size, dark, svg] = ['output', '[role=switch]', 'svg'].map((css) => root.querySelector(css));
+            return svg.dataset.shows === `${size.value} ${dark.checked}`;
+        }"""
+    )
+    return browser.run_python(page, "print(*drawn)").split()
+
+
 def test_controls_redraw_parts_light_up_and_the_latest_wins(page: Any) -> None:
     browser.run_python(page, "shown.set(size=5, text='a b c d', dark=False); drawn.clear()")
     root = page.locator(".px-root").first
-    root.locator("output", has_text="5").wait_for()
+    drawn_as_asked(page)
     root.locator("input[type=range]").evaluate(
         """node => [6, 7, 8, 9, 10].forEach((at) => {
             node.value = at;
             node.dispatchEvent(new Event('input', { bubbles: true }));
         })"""
     )
-    root.locator("output", has_text="10").wait_for()
-    page.wait_for_timeout(200)
-    assert browser.run_python(page, "print(drawn)").strip() == "[6, 10]", "one on its way, and then the latest"
+    assert drawn_as_asked(page) == ["6", "10"], "one on its way, and then the latest"
     root.locator("input[type=text]").fill("e f g h i")
     root.get_by_text("i", exact=True).wait_for()
     root.get_by_role("switch").check()
+    drawn_as_asked(page)
     part = root.locator("[data-link]").nth(2)
     part.hover()
     assert (root.locator(".pl-lit").count(), root.locator(".px-say").inner_text()) == (3, "word 2")
     part.click()
-    root.locator("output", has_text="2").wait_for()
+    drawn_as_asked(page)
     page.mouse.move(0, 0)
     root.locator("[data-say][tabindex='0']").focus()
     for key in ("ArrowLeft", "Enter"):
@@ -91,7 +102,7 @@ def test_controls_redraw_parts_light_up_and_the_latest_wins(page: Any) -> None:
     root.get_by_label("play").click()
     root.locator("output", has_text="3").wait_for()
     root.get_by_label("play").click()
-    played = browser.run_python(page, "print(*drawn)").split()
+    played = drawn_as_asked(page)
     since = len(played) - played[::-1].index("0")  # it may have gone on before it was stopped
     assert played[since : since + 3] == ["1", "2", "3"]
     browser.run_python(page, "shown.set(size=1)")
