@@ -51,10 +51,11 @@ class LLM(AbstractContextManager["LLM"]):
     `DraftModel(model, k=4)`.
 
     How much at once: num_blocks, None for what fits. max_batch_tokens: tokens a forward pass, None for 16,384 on a GPU
-    and 4,096 on a CPU; max_prompt_tokens: how many of them prompts may take where somebody waits for a next token,
-    None for 2,048 on a GPU and no such limit on a CPU. max_sequences: texts at once. prefix_caching: keep the blocks of
-    ended texts while there is room, and skip what a new prompt shares with them (off for a pool without the verbs for
-    it). preemption: what happens to the KV of a request that gives way when blocks run out, "recompute" or "swap".
+    and 4,096 on a CPU; max_prompt_tokens: how many of them prompts may take where somebody waits for a next token, and
+    in a first step, None for 2,048 on a GPU and no such limit on a CPU. max_sequences: texts at once. prefix_caching:
+    keep the blocks of ended texts while there is room, and skip what a new prompt shares with them (off for a pool
+    without the verbs for it). preemption: what happens to the KV of a request that gives way when blocks run out,
+    "recompute" or "swap".
 
     Your own: attention_backend takes a name, or a function with `paged_attention`'s parameters; block_pool,
     block_table and scheduler take classes with the verbs of `BlockPool`, `BlockTable` and `Scheduler`; prefix_caching

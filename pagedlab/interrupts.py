@@ -13,20 +13,13 @@ from _signal import signal as set_handler  # which take ten times as long
 from collections.abc import Callable
 from functools import partial, wraps
 from threading import get_ident, main_thread
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 R = TypeVar("R")
 MAIN = main_thread().ident
-
-
-class _Main:
-    """Of the main thread, which alone gets signals."""
-
-    holding = came = False  # came: a signal, while holding
-    handler: Any = None  # who is in charge of it otherwise
-
-
-_main = _Main()
+# Of the main thread, which alone gets signals; came: one, while holding; handler: who is in charge of it otherwise.
+_main = SimpleNamespace(holding=False, came=False, handler=None)
 
 
 def _note(number: int, frame: Any) -> None:

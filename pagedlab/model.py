@@ -9,6 +9,7 @@ import gc
 import json
 import operator
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -138,21 +139,22 @@ class Model:
             if isinstance(prompt, (set, frozenset, bytes, bytearray)):
                 raise TypeError("no order, or no token ids")
             ids: list[Any] = list(self.encode(prompt))
-            if {*map(type, ids)} != {int}:
+            if [*map(type, ids)].count(int) != len(ids):
                 ids = [operator.index(None if isinstance(i, bool) else i) for i in ids]  # type: ignore[arg-type]
         except TypeError:
             kinds = "a text, a list of whole numbers (token ids), or a list of chat messages (role and content)"
             raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
-        size = self.vocab_size
-        if min(ids) < 0 or max(ids) >= size:
-            outside = next(i for i in ids if not 0 <= i < size)
-            raise ValueError(f"token id {outside} is not in the vocabulary: ids go from 0 to {size - 1}")
-        if len(ids) >= self.max_length:
-            takes = f"{self.name} takes {self.max_length}, new ones included"
-            raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")
-        return ids
+        with suppress(struct.error):  # at one of more than 64 bits; without signs, one below 0 is among the largest
+            largest = np.frombuffer(struct.pack(f"{len(ids)}q", *ids), np.uint64).max()
+            if largest < self.vocab_size and len(ids) < self.max_length:
+                return ids
+        if outside := [i for i in ids if not 0 <= i < self.vocab_size]:
+            known = f"is not in the vocabulary: ids go from 0 to {self.vocab_size - 1}"
+            raise ValueError(f"token id {outside[0]} {known}")
+        takes = f"{self.name} takes {self.max_length}, new ones included"
+        raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of these tokens, without special ones."""

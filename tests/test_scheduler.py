@@ -767,7 +767,7 @@ def test_who_waits_for_a_token_waits_for_few_of_others_prompts() -> None:
         )
 
     first = add([1] * 9)
-    assert sizes_of(engine.step()) == [(0, 9)], "nobody waits yet"
+    assert [sizes_of(engine.step()) for _ in range(2)] == [[(0, 4)], [(0, 5)]], "nobody waits yet"
     second = add([2] * 10)
     assert [sizes_of(engine.step()) for _ in range(3)] == [[(0, 1), (1, 4)], [(0, 1), (1, 4)], [(0, 1), (1, 2)]]
     add([3] * 3).read_at_end = True
@@ -777,6 +777,18 @@ def test_who_waits_for_a_token_waits_for_few_of_others_prompts() -> None:
             engine.remove(request)
     add([4] * 10)
     assert sizes_of(engine.step()) == [(2, 1), (3, 10)], "who reads at the end does not wait"
+
+
+def test_prompts_alone_begin_with_few_tokens_and_each_step_has_at_most_twice_the_last_ones() -> None:
+    """So a device has something to do while the host plans what is much."""
+    engine = ToyEngine(99, 4, 24, 20, max_prompt_tokens=4)
+    for _ in range(2):
+        for _ in range(12):
+            engine.add([1] * 6, 1, 1).read_at_end = True
+        sizes = []
+        while engine.live:
+            sizes.append(sum(n for _, n in sizes_of(engine.step())))
+        assert sizes == [4, 8, 16, 24, 20], "the second time too: between them nothing ran"
 
 
 def test_rows_of_logits_are_few_for_prompts_that_are_scored_and_for_those_alone(
