@@ -2,7 +2,7 @@
 
 python benchmarks/start_up.py [--model FOLDER] [--device cuda] [--dtype auto] [--json data/results/start_up.json]
 
-  imports    pagedlab, torch, and what of transformers the model's class needs
+  imports    pagedlab, torch, and what of transformers loads weights
   weights    from the folder to the device
   engine     `LLM(model)`: pool, layers stacked, tables on the device
   graphs     of `warm_up`: a step of each shape, and its CUDA graph
@@ -37,12 +37,12 @@ def parts(model: str | None, device: str, dtype: str) -> dict[str, float]:
             sys.modules["torch"].cuda.synchronize()
         seconds[name], began = round(time.perf_counter() - began, 2), time.perf_counter()
 
-    import transformers
+    import transformers.modeling_utils  # what loads weights: half of what there is to import
 
     from pagedlab import LLM, SamplingParams
     from pagedlab.model import load_model
 
-    _ = transformers.AutoModelForCausalLM, transformers.AutoTokenizer  # imported when they are first asked for
+    _ = transformers.AutoModelForCausalLM, transformers.AutoTokenizer  # imported when they are asked for
     part("imports")
     loaded = load_model(model, device, dtype, verbose=False)
     part("weights")
@@ -79,7 +79,7 @@ def main() -> None:
     if args.here:
         print(json.dumps(parts(args.model, args.device, args.dtype)))
         return
-    read_once = "import pagedlab.engine, transformers.models.qwen2.modeling_qwen2"
+    read_once = "import pagedlab.engine, transformers.modeling_utils, transformers.models.qwen2.modeling_qwen2"
     subprocess.run([sys.executable, "-c", read_once], check=True)
     given = [w for name in ("model", "device", "dtype") if (said := getattr(args, name)) for w in (f"--{name}", said)]
     rows = {}

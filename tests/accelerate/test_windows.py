@@ -649,7 +649,7 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(
 
 
 def test_prompts_beside_texts_that_decode_are_bounded(tiny: Model) -> None:
-    """Alone a prompt is read in one step; beside somebody who waits for a token, five tokens a step."""
+    """Alone prompts are read in steps that double, from five tokens on; beside who waits for a token, five a step."""
     llm = engine(tiny, max_prompt_tokens=5, max_batch_tokens=40, prefix_caching=False)
     sizes: list[list[int]] = []
     llm.on_step(lambda: sizes.append(sorted(c.stop - c.start for c in llm.plan.chunks)))
@@ -658,7 +658,7 @@ def test_prompts_beside_texts_that_decode_are_bounded(tiny: Model) -> None:
     llm.add(prompts_of(tiny, [12])[0], SamplingParams(max_tokens=2, ignore_eos=True))
     while llm.num_unfinished:
         llm.step()
-    assert sizes == [[30], [1, 5], [1, 5], [1, 2], [1, 1], [1]]
+    assert sizes == [[5], [10], [5, 15], [1, 5], [1, 2], [1, 1], [1], [1]]
     sizes.clear()
     llm.generate(prompts_of(tiny, [35, 31]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (3, 1)])
-    assert sizes == [[5, 35], [1, 26], [1]]  # nobody reads before all is there
+    assert sizes == [[5], [10], [20], [1, 31], [1]]  # nobody reads before all is there
