@@ -22,7 +22,7 @@ ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
 
-.PHONY: lab test test-browser test-notebooks test-about test-qwen notebooks notebooks-gpu time lint format wheel site lite test-lite setup
+.PHONY: lab test test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks notebooks-gpu time lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
@@ -42,10 +42,16 @@ test-notebooks:
 test-about:
 	$(RUN) -m pytest -m "not browser" tests/notebooks tests/repo
 
-# Threads as a reader has them.
 test-qwen: setup
 	@test -d "$$PAGEDLAB_TEST_MODEL" || { echo "PAGEDLAB_TEST_MODEL names no folder with a real Qwen"; exit 2; }
-	PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest --nbmake --nbmake-timeout=900 notebooks
+	$(MAKE) -j 2 test-qwen-notebooks test-qwen-rest
+
+# Threads as a reader has them, and two notebooks at once: one alone takes one core of two on average.
+test-qwen-notebooks:
+	PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+		--nbmake --nbmake-timeout=900 notebooks
+
+test-qwen-rest:
 	$(RUN) -m pytest -m qwen tests
 
 notebooks: setup
