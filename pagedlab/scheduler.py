@@ -88,7 +88,7 @@ class Scheduler:
     """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step.
 
     max_prompt_tokens: tokens of prompts in a step in which somebody waits for a next token (None for no such limit);
-    where nobody does, the first step takes as many, so that the device starts early, and each at most twice the last's.
+    where nobody does, the first step takes as many, so that the device starts early, and each behind it twice as many.
     preemption: how a request gives way. "swap" needs a swapper, and falls back to "recompute" when the host holds
     `host_blocks` already (None for as many as the pool has). All queues are in order of arrival. A policy of your
     own is a subclass that overrides `may_admit`, `next_waiting` or `victim`.
@@ -120,8 +120,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest, or the one in the making
-        self._budget = self.max_batch_tokens  # tokens that the plan may still take, and of them:
-        self._prompts = self._scored = 0  # tokens of prompts, and those with rows of logits
+        self._budget = self._prompts = self._scored = 0  # what the plan may still take: tokens; of prompts; with logits
+        self._times = 1  # as many as max_prompt_tokens that prompts may take where nobody waits: doubles with each step
         self._owed: list[BlockCopy] = []  # copies that a failed step left: the tables have their new blocks already
 
     # ------------------------------------------------------------------ what a policy decides
@@ -168,11 +168,11 @@ class Scheduler:
         Who runs goes on; if nobody had to give way, others come in: nobody new before all who gave way are back.
         """
         self.plan = plan = Schedule(copies=self._owed)
-        last = self.max_batch_tokens - self._budget  # tokens that the last step took; 0 if nobody was left behind it
         self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
         read = [request for request in self.running if not request.read_at_end]
         waits = any(t.num_uncomputed == 1 + t.num_draft for request in read for t in request.to_compute)
-        self._prompts = self.max_prompt_tokens if waits else max(self.max_prompt_tokens, 2 * last)
+        self._prompts = self.max_prompt_tokens * (1 if waits else self._times)
+        self._times = min(2 * self._times, self.max_batch_tokens)
         try:
             for request in tuple(self.running):
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
@@ -235,7 +235,7 @@ class Scheduler:
             sequence.table.free()
         self._owed = self._still_due(self._owed)
         if not (self.running or self.waiting or self.swapped):
-            self._budget = self.max_batch_tokens  # the next step is a first one
+            self._times = 1  # the next step is a first one
 
     # ------------------------------------------------------------------ moves
 
