@@ -37,12 +37,13 @@ def parts(model: str | None, device: str, dtype: str) -> dict[str, float]:
             sys.modules["torch"].cuda.synchronize()
         seconds[name], began = round(time.perf_counter() - began, 2), time.perf_counter()
 
-    import transformers.modeling_utils  # what loads weights: half of what there is to import
-
     from pagedlab import LLM, SamplingParams
-    from pagedlab.model import load_model
+    from pagedlab.model import load_model, no_collections
 
-    _ = transformers.AutoModelForCausalLM, transformers.AutoTokenizer  # imported when they are asked for
+    with no_collections():  # as `load_model` imports it
+        import transformers.modeling_utils  # what loads weights: most of what there is to import
+
+        _ = transformers.AutoModelForCausalLM, transformers.AutoTokenizer  # imported when they are asked for
     part("imports")
     loaded = load_model(model, device, dtype, verbose=False)
     part("weights")

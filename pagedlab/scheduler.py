@@ -121,7 +121,7 @@ class Scheduler:
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest, or the one in the making
         self._budget = self._prompts = self._scored = 0  # what the plan may still take: tokens; of prompts; with logits
-        self._times = 1  # as many as max_prompt_tokens that prompts may take where nobody waits: doubles with each step
+        self._times = 1  # max_prompt_tokens so often is what prompts may take where nobody waits: see `schedule`
         self._owed: list[BlockCopy] = []  # copies that a failed step left: the tables have their new blocks already
 
     # ------------------------------------------------------------------ what a policy decides
@@ -172,7 +172,7 @@ class Scheduler:
         read = [request for request in self.running if not request.read_at_end]
         waits = any(t.num_uncomputed == 1 + t.num_draft for request in read for t in request.to_compute)
         self._prompts = self.max_prompt_tokens * (1 if waits else self._times)
-        self._times = min(2 * self._times, self.max_batch_tokens)
+        self._times = min(2 * self._times, self.max_batch_tokens)  # a first step is small: the device starts early
         try:
             for request in tuple(self.running):
                 if not plan.preempted or request in self.running:  # it may have given way to one before it
