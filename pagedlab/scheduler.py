@@ -172,7 +172,7 @@ class Scheduler:
         read = [request for request in self.running if not request.read_at_end]
         waits = any(t.num_uncomputed == 1 + t.num_draft for request in read for t in request.to_compute)
         self._prompts = self.max_prompt_tokens * (1 if waits else self._times)
-        self._times = min(2 * self._times, self.max_batch_tokens)  # small steps come first
+        self._times = min(4 * self._times, self.max_batch_tokens)  # small steps come first
         try:
             for request in tuple(self.running):
                 if not plan.preempted or request in self.running:  # it may have given way to one before it

@@ -7,7 +7,7 @@ run. What is joined here reads and writes the same numbers once that the stock m
     q_proj, k_proj, v_proj                           one matrix product, their weights stacked
     split heads, rotate q and k, write k and v       rotate_kernel, straight into the blocks
     gate_proj, up_proj                               one matrix product
-    silu(gate) * up                                  gate_kernel
+    silu(gate) * up                                  gate.py: a kernel behind it, or in the product's own
     o_proj and down_proj, then + residual            products that add to the residual stream in place
     RMSNorm: square, mean, rsqrt, two products       its weight in the matrix behind it, the rest in that one's kernel
     positions, products, cos and sin                 angles_kernel, once a step
@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagedlab.accelerate import few_rows
+from pagedlab.accelerate.gate import gated
 from pagedlab.accelerate.norm import early, norm, row_of, scale_of
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
@@ -100,24 +101,6 @@ def angles_kernel(positions, frequencies, cos, sin, scaling, HALF: tl.constexpr,
     tl.store(sin + token * HALF + i, tl.sin(angle) * scaling, mask=i < HALF)
 
 
-@triton.jit
-def gate_kernel(
-    product, x, epsilon, out, COLUMNS, CHUNK: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """silu(gate) * up of one row and chunk a program; a row of the product is COLUMNS gates, then COLUMNS ups."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    token, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-    source, real = product + token * 2 * COLUMNS + i, i < COLUMNS
-    gate, up = tl.load(source, mask=real, other=0.0), tl.load(source + COLUMNS, mask=real, other=0.0)
-    tl.debug_barrier()  # as above
-    scale = scale_of(row_of(x, token, WIDTH, SIZE), epsilon, WIDTH)
-    gate, up = gate.to(tl.float32) * scale, up.to(tl.float32) * scale
-    tl.store(out + token * COLUMNS + i, gate / (1 + tl.exp(-gate)) * up, mask=real)
-
-
 def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines [T, D / 2] in x's dtype, as transformers' module makes them, in one launch for ten."""
     half = len(rotary.inv_freq)
@@ -144,17 +127,6 @@ def qkv(
         power_of_two(heads), half, power_of_two(half), width, power_of_two(width), num_warps=4, **early(x),
     )  # fmt: skip
     return q
-
-
-def gated(x: Tensor, epsilon: float, weight: Tensor) -> Tensor:
-    """`few_rows.gated` for any number of rows: silu(gate) * up of x [T, H], [T, I]."""
-    (tokens, width), columns = x.shape, len(weight) // 2
-    most, warps = (2048, 8) if tokens <= 1024 else (8192, 16)  # of a few tokens, more programs
-    out, chunk = x.new_empty((tokens, columns)), min(most, power_of_two(columns))
-    gate_kernel[(tokens, -(-columns // chunk))](
-        F.linear(x, weight), x, epsilon, out, columns, chunk, width, power_of_two(width), num_warps=warps, **early(x)
-    )
-    return out
 
 
 class Layer(NamedTuple):

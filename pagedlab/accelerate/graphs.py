@@ -35,6 +35,7 @@ from pagedlab.accelerate.advance import advance, begin
 from pagedlab.accelerate.fused import Fused
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch, lay_out
+from pagedlab.kernels.runtime import compiling
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling import SamplingParams
@@ -203,13 +204,23 @@ class Decoder:
         sizes = sorted({*self.tokens, *over[:1], *over[-1:]}, reverse=True)
         shapes = [Shape(most, tokens, drawn) for tokens in sizes for few, most in reversed(least) if few < tokens]
         shapes += [Shape(n, None if drawn else n, drawn) for n in reversed(self.buckets)]
+        if compiled := self.graphs is not None and not self.ranks:
+            with compiling():  # all at once, so that only what is not compiled takes its turn behind
+                for shape in shapes:
+                    self._prepare(shape)
+                    self._compute(shape)
+                    self._seen[shape] += 1
         for shape in shapes:
-            self._take_turn()
-            if drawn:
-                self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
-            else:
-                self._lay_out(shape, [])
-            self._start([shape] * (2 if (shape.tokens or 0) <= self.largest else 1))
+            self._prepare(shape)
+            self._start([shape] * (1 if compiled or (shape.tokens or 0) > self.largest else 2))
+
+    def _prepare(self, shape: Shape) -> None:
+        """Send a step of this shape whose rows are all idle."""
+        self._take_turn()
+        if shape.drawn:
+            self._send(Window([], [], [], None, *self._hosts[self._turn][-2:]), shape, {}, None)
+        else:
+            self._lay_out(shape, [])
 
     def _start(self, steps: list[Shape]) -> None:
         """Take the steps of the window that was sent, on all ranks."""

@@ -6,6 +6,9 @@ Which of the two is settled when triton is first imported, so every kernel impor
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -15,7 +18,7 @@ if "triton" not in sys.modules and not torch.cuda.is_available():
 import triton
 import triton.language as tl
 
-__all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
+__all__ = ["INTERPRETED", "compiling", "on_device_of", "power_of_two", "tl", "triton"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
@@ -36,6 +39,25 @@ if INTERPRETED is True and [*map(int, triton.__version__.split(".")[:2])] < [3, 
 def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
     """The tensor's GPU as the current one: Triton launches there, wherever the pointers lie."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Kernels launched in here are compiled and loaded, as many at once as there are processors, and do not run."""
+    launch = triton.JITFunction.run
+
+    def only_compile(kernel: Any, *args: Any, warmup: bool, **how: Any) -> Any:
+        return launch(kernel, *args, warmup=True, **how)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with triton.AsyncCompileMode(threads) as mode:
+            triton.JITFunction.run = only_compile
+            try:
+                yield
+            finally:
+                triton.JITFunction.run = launch
+        for _ in threads.map(lambda kernel: kernel.result().run, mode.future_kernels.values()):
+            pass  # asked for what launches it, a kernel is loaded, and Triton 3.6 compiles that too
 
 
 def power_of_two(n: int) -> int:
