@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -204,11 +205,14 @@ class Decoder:
         sizes = sorted({*self.tokens, *over[:1], *over[-1:]}, reverse=True)
         shapes = [Shape(most, tokens, drawn) for tokens in sizes for few, most in reversed(least) if few < tokens]
         shapes += [Shape(n, None if drawn else n, drawn) for n in reversed(self.buckets)]
-        if compiled := self.graphs is not None and not self.ranks:
-            with compiling():  # all at once, so that only what is not compiled takes its turn behind
+        if compiled := self.graphs is not None and self.fused is not None:
+            two, two.fused = copy(self), copy(self.fused)
+            two.fused.layers = self.fused.layers[-2:]  # a prompt's last layer is not like the others, which are alike
+            two.forward = two.fused.forward
+            with compiling():
                 for shape in shapes:
                     self._prepare(shape)
-                    self._compute(shape)
+                    two._compute(shape)  # noqa: SLF001 - one like this
                     self._seen[shape] += 1
         for shape in shapes:
             self._prepare(shape)

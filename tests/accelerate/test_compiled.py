@@ -20,9 +20,10 @@ pytest.importorskip("triton")
 
 from torch.nn import functional
 from triton.runtime.interpreter import InterpretedFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pagedlab import LLM, SamplingParams, kernels
-from pagedlab.accelerate import Fast, few_rows, norm, windows_for
+from pagedlab.accelerate import Fast, few_rows, gate, norm, windows_for
 from pagedlab.accelerate.graphs import Decoder, Shape, Window
 from pagedlab.blocks import BlockCopy, BlockTable
 from pagedlab.choice import next_tokens
@@ -50,6 +51,8 @@ def variant(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Vari
             return value
         if isinstance(value, torch.Tensor):
             return str(value.dtype), name in anywhere or value.data_ptr() % 16 == 0
+        if isinstance(value, TensorDescriptor):
+            return str(value.base.dtype), *value.block_shape
         if isinstance(value, bool) or not isinstance(value, int):
             return type(value).__name__
         special = None if name in plain else 1 if value == 1 else value % 16 == 0
@@ -71,7 +74,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Iterator[set[Variant]]:
                 run(kernel, *args, grid=grid, warmup=warmup, **options)
             return
         for name, value in zip(inspect.signature(kernel.fn).parameters, args, strict=False):
-            if name in WRITTEN and value is not None:
+            if name in WRITTEN and isinstance(value, torch.Tensor):
                 value.zero_()
 
     with monkeypatch.context() as patch:
@@ -88,6 +91,7 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "INTERPRETED", False)
     monkeypatch.setattr(plan, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(few_rows, "INTERPRETED", False)
+    monkeypatch.setattr(gate, "takes_tiles", lambda device: True)
     for module in (plan, attention, norm):
         monkeypatch.setattr(module, "overlaps", lambda device: True)
 
@@ -194,6 +198,7 @@ def test_what_steps_can_ask_for_is_warm(
     assert {shape for shape in as_graphs if shape.drawn != by_host} <= {shape for shape, n in played.items() if n > 1}
     print(f"{len(asked)} variants asked for, {len(warm)} warm")
     names = {name for name, *_ in asked}
+    assert ("gate_up_kernel" in names) == (tokens > gate.MANY and options.get("fused", True))
     assert {"ragged_kernel", "decode_kernel", "merge_kernel", "chunk_kernel", "pick_kernel"} <= names
     assert not told(asked - warm, warm)
     monkeypatch.setattr(Decoder, "capture", lambda decoder, drawn: None)
