@@ -36,7 +36,7 @@ from pagedlab.accelerate.advance import advance, begin
 from pagedlab.accelerate.fused import Fused
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch, lay_out
-from pagedlab.kernels.runtime import compiling
+from pagedlab.kernels.runtime import compile_together
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling import SamplingParams
@@ -197,7 +197,8 @@ class Decoder:
 
     def capture(self, drawn: bool = True) -> None:
         """Capture all graphs of steps that are `drawn` here, or by the host, the largest first, so that the others fit
-        into its memory. Before them some larger steps, which are none: whatever kernels there are, have been compiled.
+        into its memory. Before them some larger steps, which are none: whatever kernels there are, have been compiled,
+        side by side where ranks need not agree on it.
         """
         drawn = drawn or self.fused is None
         over = range((max([0, *self.tokens]) // ALIGNED + 1) * ALIGNED, self.most + 1, ALIGNED)
@@ -209,11 +210,14 @@ class Decoder:
             two, two.fused = copy(self), copy(self.fused)
             two.fused.layers = self.fused.layers[-2:]  # a prompt's last layer is not like the others, which are alike
             two.forward = two.fused.forward
-            with compiling():
+
+            def every_shape() -> None:
                 for shape in shapes:
                     self._prepare(shape)
                     two._compute(shape)  # noqa: SLF001 - one like this
                     self._seen[shape] += 1
+
+            compile_together(every_shape)
         for shape in shapes:
             self._prepare(shape)
             self._start([shape] * (1 if compiled or (shape.tokens or 0) > self.largest else 2))

@@ -6,8 +6,9 @@ Which of the two is settled when triton is first imported, so every kernel impor
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ if "triton" not in sys.modules and not torch.cuda.is_available():
 import triton
 import triton.language as tl
 
-__all__ = ["INTERPRETED", "compiling", "on_device_of", "power_of_two", "tl", "triton"]
+__all__ = ["INTERPRETED", "compile_together", "on_device_of", "power_of_two", "tl", "triton"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
@@ -41,23 +42,25 @@ def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[obje
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Kernels launched in here are compiled and loaded, as many at once as there are processors, and do not run."""
+def compile_together(launches: Callable[[], None]) -> None:
+    """Compile and load what kernels `launches` would launch, as many at once as there are processors; none runs."""
     launch = triton.JITFunction.run
 
     def only_compile(kernel: Any, *args: Any, warmup: bool, **how: Any) -> Any:
         return launch(kernel, *args, warmup=True, **how)
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        with triton.AsyncCompileMode(threads) as mode:
-            triton.JITFunction.run = only_compile
-            try:
-                yield
-            finally:
-                triton.JITFunction.run = launch
-        for _ in threads.map(lambda kernel: kernel.result().run, mode.future_kernels.values()):
-            pass  # asked for what launches it, a kernel is loaded, and Triton 3.6 compiles that too
+    def work() -> None:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            with triton.AsyncCompileMode(threads) as mode:
+                triton.JITFunction.run = only_compile
+                try:
+                    launches()
+                finally:
+                    triton.JITFunction.run = launch
+            # Asked for what launches it, a kernel is loaded, and Triton 3.6 compiles that too.
+            list(threads.map(lambda kernel: kernel.result().run, mode.future_kernels.values()))
+
+    copy_context().run(work)  # or the mode would stay on after an error or an interrupt
 
 
 def power_of_two(n: int) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from pagedlab.accelerate.graphs import Decoder, Shape, Window
 from pagedlab.blocks import BlockCopy, BlockTable
 from pagedlab.choice import next_tokens
 from pagedlab.kernels import attention, plan
-from pagedlab.kernels.runtime import INTERPRETED, tl
+from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 from pagedlab.model import Model
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.speculative import PromptLookup
@@ -205,6 +206,33 @@ def test_what_steps_can_ask_for_is_warm(
     with noted(monkeypatch, llm) as cold:
         llm.warm_up()
     assert told(asked - cold, cold), "a few texts alone are not enough: if they were, this would show nothing"
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_graph_is_captured_at_once_behind_the_kernels_of_all(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch, drafts: bool
+) -> None:
+    """With stand-ins for graphs: which steps are asked for while kernels are only compiled, and which behind that."""
+    llm = engine_of(small_model(tiny, 14, 2, 64), 100, 5, True, drafts)
+    assert llm.windows is not None
+    decoder, computed, run = llm.windows.decoder, list[tuple[bool, Shape]](), triton.JITFunction.run
+    graph, compute = SimpleNamespace(pool=lambda: None, replay=lambda: None), Decoder._compute
+
+    def note(decoder: Decoder, shape: Shape) -> Any:
+        computed.append((triton.JITFunction.run is not run, shape))
+        return compute(decoder, shape)
+
+    decoder.graphs = {}
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **how: nullcontext())
+    monkeypatch.setattr(Decoder, "_compute", note)
+    with noted(monkeypatch, llm):
+        decoder.capture(drawn=not drafts)
+    shapes = [shape for _, shape in computed[: len(computed) // 2]]
+    assert computed == [(True, shape) for shape in shapes] + [(False, shape) for shape in shapes]
+    assert set(shapes) == {shape for shape in shapes_of(decoder, 100, 5) if shape.drawn != drafts}
+    assert set(decoder.graphs) == {shape for shape in shapes if (shape.tokens or 0) <= decoder.largest}
 
 
 def told(missing: set[Variant], warm: set[Variant]) -> list[str]:

@@ -1,0 +1,51 @@
+"""Kernels that are compiled side by side: what is left behind if that fails or is interrupted. Nothing is."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from triton.runtime import _async_compile
+
+from pagedlab.kernels.runtime import compile_together, triton
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_after_a_failure_kernels_run_and_compile_as_before(error: type[BaseException], in_a_thread: bool) -> None:
+    run = triton.JITFunction.run
+
+    def fail() -> Any:
+        raise error("as asked for")
+
+    def launches() -> None:
+        assert triton.JITFunction.run is not run
+        if not in_a_thread:
+            fail()
+        _async_compile.active_mode.get().submit("a kernel", fail, lambda kernel: None)
+
+    with pytest.raises(error, match="as asked for"):
+        compile_together(launches)
+    assert triton.JITFunction.run is run
+    with ThreadPoolExecutor(1) as threads, triton.AsyncCompileMode(threads):
+        pass  # it would say that another is active
+
+
+def test_kernels_are_compiled_loaded_and_told_to_triton() -> None:
+    told, loaded = [], []
+
+    class Kernel:
+        @property
+        def run(self) -> None:
+            loaded.append(self)
+
+    kernels = [Kernel() for _ in range(5)]
+
+    def launches() -> None:
+        for i, kernel in enumerate([*kernels, *kernels]):
+            _async_compile.active_mode.get().submit(i % 5, lambda kernel=kernel: kernel, told.append)
+
+    compile_together(launches)
+    assert sorted(map(id, told)) == sorted(map(id, loaded)) == sorted(map(id, kernels))
