@@ -88,7 +88,7 @@ class Scheduler:
     """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step.
 
     max_prompt_tokens: tokens of prompts in a step in which somebody waits for a next token (None for no such limit);
-    where nobody does, the first step takes as many, so that the device starts early, and each behind it four times as many.
+    where nobody does, a first step takes as many, so that the device starts early, the next four times that, and so on.
     preemption: how a request gives way. "swap" needs a swapper, and falls back to "recompute" when the host holds
     `host_blocks` already (None for as many as the pool has). All queues are in order of arrival. A policy of your
     own is a subclass that overrides `may_admit`, `next_waiting` or `victim`.

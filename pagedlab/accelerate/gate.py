@@ -1,9 +1,9 @@
 """silu(gate) * up behind a layer's second norm, for any number of rows: a product and a kernel, or one kernel for both.
 
-Of many tokens, two numbers are written for each one that is wanted, and read again: a sixth of a prompt step's time.
+Of many tokens, two numbers are written for each one that is wanted, and read again: a seventh of a prompt step's time.
 So there the product has a kernel of its own, whose tile is half of gates and half of the ups of the same columns. The
-matrix stays as it is, gates over ups: seen as [2, I, H] it gives a tile [2, HALF, H] in one copy, that is as many rows
-of one operand to the tensor cores, and both numbers of a pair come out in one thread's registers.
+matrix stays as it is, gates over ups: seen as [2, I, H] it gives a tile [2, HALF, DEPTH] in one copy, which to the
+tensor cores is as many rows of one operand, and both numbers of a pair come out in one thread's registers.
 """
 
 from functools import lru_cache
@@ -41,7 +41,7 @@ def gate_kernel(
 
 @triton.jit
 def scale_kernel(x, epsilon, scales, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """What the norm divides one row by, a program."""
+    """What the norm multiplies one row by, a program."""
     token = tl.program_id(0).to(tl.int64)
     tl.store(scales + token, scale_of(row_of(x, token, WIDTH, SIZE), epsilon, WIDTH))
 
