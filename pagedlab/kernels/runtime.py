@@ -49,8 +49,10 @@ def compile_together(launches: Callable[[], None]) -> None:
     def only_compile(kernel: Any, *args: Any, warmup: bool, **how: Any) -> Any:
         return launch(kernel, *args, warmup=True, **how)
 
+    here = torch.cuda.current_device() if torch.cuda.is_available() else -1  # each thread has its own, and begins at 0
+
     def work() -> None:
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(os.cpu_count(), initializer=torch.cuda.set_device, initargs=(here,)) as threads:
             with triton.AsyncCompileMode(threads) as mode:
                 triton.JITFunction.run = only_compile
                 try:

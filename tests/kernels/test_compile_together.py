@@ -1,6 +1,9 @@
 """Kernels that are compiled side by side: what is left behind if that fails or is interrupted. Nothing is."""
 
+import threading
+
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
@@ -33,12 +36,16 @@ def test_after_a_failure_kernels_run_and_compile_as_before(error: type[BaseExcep
         pass  # it would say that another is active
 
 
-def test_kernels_are_compiled_loaded_and_told_to_triton() -> None:
-    told, loaded = [], []
+def test_kernels_are_compiled_and_loaded_where_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, loaded, gpu = [], [], threading.local()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: setattr(gpu, "number", number))
 
     class Kernel:
         @property
         def run(self) -> None:
+            assert gpu.number == 3
             loaded.append(self)
 
     kernels = [Kernel() for _ in range(5)]
