@@ -649,16 +649,16 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(
 
 
 def test_prompts_beside_texts_that_decode_are_bounded(tiny: Model) -> None:
-    """Alone prompts are read in steps that double, from five tokens on; beside who waits for a token, five a step."""
+    """Alone prompts are read in steps of 5, 20, 40 tokens at most; beside who waits for a token, five a step."""
     llm = engine(tiny, max_prompt_tokens=5, max_batch_tokens=40, prefix_caching=False)
     sizes: list[list[int]] = []
     llm.on_step(lambda: sizes.append(sorted(c.stop - c.start for c in llm.plan.chunks)))
     llm.add(prompts_of(tiny, [30])[0], SamplingParams(max_tokens=6, ignore_eos=True))
     llm.step()
-    llm.add(prompts_of(tiny, [12])[0], SamplingParams(max_tokens=2, ignore_eos=True))
+    llm.add(prompts_of(tiny, [42])[0], SamplingParams(max_tokens=2, ignore_eos=True))
     while llm.num_unfinished:
         llm.step()
-    assert sizes == [[5], [10], [5, 15], [1, 5], [1, 2], [1, 1], [1], [1]]
+    assert sizes == [[5], [20], [5, 35], [1, 5], [1, 2], [1, 1], [1], [1]]
     sizes.clear()
-    llm.generate(prompts_of(tiny, [35, 31]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (3, 1)])
-    assert sizes == [[5], [10], [20], [1, 31], [1]]  # nobody reads before all is there
+    llm.generate(prompts_of(tiny, [35, 41]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (3, 1)])
+    assert sizes == [[5], [20], [10, 30], [1, 11], [1]]  # nobody reads before all is there
