@@ -3,6 +3,7 @@
 fused         a layer's weights in fewer kernels                             GPU
 windows       decode steps planned ahead, so that the device never waits     GPU
 graphs        those steps on the device, each one CUDA graph                 GPU
+together      their kernels compiled side by side                            GPU
 few_rows      matrix products of a few rows, and what stands around them     GPU
 gate          gate and up of many rows, and what stands around them          GPU
 few_tokens    matrix products of a few tokens                                CPU

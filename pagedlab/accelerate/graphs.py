@@ -34,9 +34,9 @@ from torch import Tensor
 
 from pagedlab.accelerate.advance import advance, begin
 from pagedlab.accelerate.fused import Fused
+from pagedlab.accelerate.together import compile_together
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch, lay_out
-from pagedlab.kernels.runtime import compile_together
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling import SamplingParams

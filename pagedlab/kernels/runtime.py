@@ -6,10 +6,6 @@ Which of the two is settled when triton is first imported, so every kernel impor
 import contextlib
 import os
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import Any
 
 import torch
 
@@ -19,7 +15,7 @@ if "triton" not in sys.modules and not torch.cuda.is_available():
 import triton
 import triton.language as tl
 
-__all__ = ["INTERPRETED", "compile_together", "on_device_of", "power_of_two", "tl", "triton"]
+__all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
@@ -40,29 +36,6 @@ if INTERPRETED is True and [*map(int, triton.__version__.split(".")[:2])] < [3, 
 def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
     """The tensor's GPU as the current one: Triton launches there, wherever the pointers lie."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
-def compile_together(launches: Callable[[], None]) -> None:
-    """Compile and load what kernels `launches` would launch, as many at once as there are processors; none runs."""
-    launch = triton.JITFunction.run
-
-    def only_compile(kernel: Any, *args: Any, warmup: bool, **how: Any) -> Any:
-        return launch(kernel, *args, warmup=True, **how)
-
-    here = torch.cuda.current_device() if torch.cuda.is_available() else -1  # each thread has its own, and begins at 0
-
-    def work() -> None:
-        with ThreadPoolExecutor(os.cpu_count(), initializer=torch.cuda.set_device, initargs=(here,)) as threads:
-            with triton.AsyncCompileMode(threads) as mode:
-                triton.JITFunction.run = only_compile
-                try:
-                    launches()
-                finally:
-                    triton.JITFunction.run = launch
-            # Asked for what launches it, a kernel is loaded, and Triton 3.6 compiles that too.
-            list(threads.map(lambda kernel: kernel.result().run, mode.future_kernels.values()))
-
-    copy_context().run(work)  # or the mode would stay on after an error or an interrupt
 
 
 def power_of_two(n: int) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 
 from triton.runtime import _async_compile
 
-from pagedlab.kernels.runtime import compile_together, triton
+from pagedlab.accelerate.together import compile_together
+from pagedlab.kernels.runtime import triton
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
