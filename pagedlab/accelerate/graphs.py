@@ -165,10 +165,7 @@ class Decoder:
 
         A row has fewer than it should draw only if its text ended.
         """
-        if self.ranks:
-            self.ranks.wait(window.done)
-        elif window.done:
-            window.done.synchronize()
+        self._wait(window.done)
         most = max(window.drawn)
         tokens, logprobs = window.history[:most, : len(window.chunks)].permute(2, 1, 0).tolist()
         counts = [at + 1 - first for at, first in zip(window.reached[:, POSITION].tolist(), window.stops, strict=False)]
@@ -249,8 +246,14 @@ class Decoder:
         if now := self._read[self._turn]:
             now.record()
         self._turn ^= 1
-        if other := self._read[self._turn]:
-            other.synchronize()
+        self._wait(self._read[self._turn])
+
+    def _wait(self, done: torch.cuda.Event | None) -> None:
+        """Until the device has come so far. Among ranks not for ever: a sum may lack a rank that is silent."""
+        if self.ranks:
+            self.ranks.wait(done)
+        elif done:
+            done.synchronize()
 
     def _shape(self, rows: int, tokens: int | None = None) -> Shape:
         """The least shape that holds so many."""
@@ -334,6 +337,8 @@ class Decoder:
             self._seen[shape] += 1
             return self._compute(shape)
         else:
+            if self.ranks and not self.ranks.rank:
+                self.ranks.wait()  # as capturing does too, but without a limit
             graph = torch.cuda.CUDAGraph()
             pool = next(iter(self.graphs.values())).pool() if self.graphs else None
             # Not "global": NCCL's own thread may look after an earlier sum meanwhile.

@@ -189,6 +189,8 @@ class Ranks:
     @atomic()
     def fail(self, error: BaseException) -> NoReturn:
         """Stop all ranks: `RankLost` if one of them is gone or silent, else the error that rank 0 had itself."""
+        if isinstance(error, RankLost):
+            raise error
         said = None
         if isinstance(error, Exception):  # an interrupt stays an interrupt
             said = self.children.obituary(grace=0.5) if self.children else None

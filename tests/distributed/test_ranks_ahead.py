@@ -207,3 +207,25 @@ def test_a_window_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         ranks.wait(SimpleNamespace(query=lambda: False))  # type: ignore[arg-type]
     with pytest.raises(RankLost, match="make a new LLM"):
         ranks.play([1, 0], lambda: None)
+
+
+def test_nothing_waits_for_a_silent_rank_without_a_limit(two: SharedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who writes the next window while the device has not read the last but one, nor who captures a graph."""
+    llm = ahead(LLM(two, num_blocks=32, max_sequences=2, max_batch_tokens=16, verbose=False))
+    assert llm.windows is not None
+    decoder, ranks = llm.windows.decoder, two.ranks
+    monkeypatch.setattr(ranks, "_seconds", 0.05)
+    monkeypatch.setattr(ranks, "end", lambda patience: None)  # the other is not really silent
+    never = SimpleNamespace(query=lambda: False, record=lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "_read", [never, never])
+        with pytest.raises(RankLost, match=r"a rank does not answer.*sums are not complete"):
+            decoder.capture()
+    monkeypatch.setattr(ranks, "lost", None)
+    monkeypatch.setattr(ranks, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(record_event=lambda: never))
+    monkeypatch.setattr(decoder, "graphs", {})
+    decoder._seen[decoder._shape(1)] += 1
+    with pytest.raises(RankLost, match=r"^a rank does not answer.*sums are not complete"):
+        ranks.call(Verb.FORGET, work=lambda: decoder._step(decoder._shape(1)))
+    monkeypatch.setattr(ranks, "lost", None)
