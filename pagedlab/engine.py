@@ -183,8 +183,8 @@ class LLM(AbstractContextManager["LLM"]):
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None) -> Stream:
         """Yield the text of one prompt piece by piece. Leaving the loop early aborts the request."""
         params = one_each(sampling, 1)[0]
-        if params.num_texts > 1:
-            raise ValueError(f"stream yields one text and {params.num_texts} are wanted: use generate, or add and step")
+        if params.num_texts > 1 or params.beam_width:
+            raise ValueError("stream yields one text that grows, not several, nor beams: use generate, or add and step")
         with Held():
             return Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
 

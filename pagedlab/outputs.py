@@ -118,7 +118,7 @@ class Job:
         nth, table = len(self.request.sequences), first.table.fork()
         text = Sequence(f"{first.name}.{nth}", table, first.token_ids[:], first.seed + nth, first.num_prompt_tokens)
         self.request.sequences.append(text)
-        self.show(text)
+        self.show(text, stream=self.completion.outputs[0].detokenizer is not None)
         return text
 
     def extend(self, text: Sequence, draw: Draw, now: float) -> int:

@@ -154,11 +154,7 @@ class Decoder:
         self._start([shape, *[self._shape(len(chunks))] * (max(drawn) - 1)])
         for host, tensor in ((window.history, self._history), (window.reached, self._now)):
             host.copy_(tensor, non_blocking=True)
-        if not self._now.is_cuda:
-            return window
-        done = torch.cuda.Event()
-        done.record()
-        return window._replace(done=done)
+        return window._replace(done=torch.cuda.current_stream().record_event() if self._now.is_cuda else None)
 
     def collect(self, window: Window) -> list[tuple[list[int], list[float]]]:
         """Wait for a window, one of the two latest: each row's new tokens and their log-probabilities.

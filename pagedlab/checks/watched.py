@@ -80,7 +80,8 @@ def _try(name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: 
     except (Exception, StillRunning) as error:  # Triton's interpreter wraps what went wrong
         first = "; ".join(f"{out}{_index(x.shape, 0)} = {say(x.flatten()[0])}" for out, x in expected.items())
         raise Wrong("Your kernel raises an error.", first, explain(error.__cause__ or error)) from None
-    _stored(memory, memory.between() | expected)
+    between = {label: x for label, x in memory.tensors.items() if label not in given}  # put by the launch itself
+    _stored(memory, between | expected)
     got = {out: fenced[out] for out in expected}
     wrong = [(out, at) for out, x in expected.items() if (at := first_wrong(x, got[out], within=2e-5))]
     message = _named(given, expected, got, mistakes) if wrong else ""

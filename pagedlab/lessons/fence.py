@@ -54,24 +54,18 @@ class Memory:
     def __init__(self, strict: bool = True) -> None:
         self.loads: defaultdict[str, list[Access]] = defaultdict(list)
         self.stores: defaultdict[str, list[Access]] = defaultdict(list)
-        self._given = set[str]()
-        self._strict, self._tensors, self._far = strict, dict[str, torch.Tensor](), dict[str, int]()
+        self._strict, self.tensors, self._far = strict, dict[str, torch.Tensor](), dict[str, int]()
 
     def put(self, name: str, tensor: torch.Tensor, far: int = 0) -> torch.Tensor:
         """A copy on the CPU with a margin on both sides. far: it seems to lie that many elements further as well."""
         arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
         own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
-        self._tensors[name], self._far[name] = own.copy_(tensor), far * tensor.element_size()
+        self.tensors[name], self._far[name] = own.copy_(tensor), far * tensor.element_size()
         return own
 
     def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
         """The arguments of a kernel, tensors put here."""
-        self._given = set(given)
         return {n: self.put(n, x, far.get(n, 0)) if isinstance(x, torch.Tensor) else x for n, x in given.items()}
-
-    def between(self) -> dict[str, torch.Tensor]:
-        """What lies here beside the arguments: put by the launch itself."""
-        return {name: x for name, x in self._tensors.items() if name not in self._given}
 
     def run(self, launch: Callable[[], object]) -> None:
         """Call `launch`, which launches kernels in the interpreter. `ValueError` where Triton compiles."""
@@ -89,8 +83,8 @@ class Memory:
             if not len(addresses):
                 return pointers
             program = tuple(int(i) for i in builder.grid_idx)
-            name = min(self._tensors, key=lambda name: self._distance(name, int(addresses[0])))
-            tensor = self._tensors[name]
+            name = min(self.tensors, key=lambda name: self._distance(name, int(addresses[0])))
+            tensor = self.tensors[name]
             start, far = tensor.data_ptr(), self._far[name]
 
             def near(addresses: Any) -> Any:
@@ -122,7 +116,7 @@ class Memory:
             launch()
 
     def _distance(self, name: str, address: int) -> int:
-        tensor, far = self._tensors[name], self._far[name]
+        tensor, far = self.tensors[name], self._far[name]
         size = tensor.numel() * tensor.element_size()
         starts = {tensor.data_ptr(), tensor.data_ptr() + far}
         return min(max(start - address, address - start - size + 1, 0) for start in starts)

@@ -67,16 +67,6 @@ class Serving:
     default_max_tokens: int
     spell: Spelling
 
-    def tenant(self, key: str | None) -> str | None:
-        """Whose key this is. `ApiError` if keys are asked for and this is none of them."""
-        tenant = None if self.tenants is None else self.tenants.get(_digest(key or ""))
-        if self.tenants is not None and tenant is None:
-            said = "this API key is not known" if key else "this server asks for an API key"
-            hint = f"{said}: send one as 'Authorization: Bearer KEY'"
-            challenge = {"WWW-Authenticate": "Bearer"}
-            raise ApiError(401, hint, type="authentication_error", code="invalid_api_key", headers=challenge)
-        return tenant
-
     def check_model(self, name: str | None) -> None:
         """`ApiError` for any model but the one that is loaded, which is meant if none is named."""
         if name not in (None, self.card["id"]):
@@ -107,8 +97,15 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 
 async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
-    """Whose request this is, None where there are no keys."""
-    return serving.tenant(bearer.credentials if bearer else None)
+    """Whose request this is, None where there are no keys. `ApiError` if keys are asked for and it has none."""
+    key = bearer.credentials if bearer else ""
+    tenant = None if serving.tenants is None else serving.tenants.get(_digest(key))
+    if serving.tenants is not None and tenant is None:
+        said = "this API key is not known" if key else "this server asks for an API key"
+        hint = f"{said}: send one as 'Authorization: Bearer KEY'"
+        challenge = {"WWW-Authenticate": "Bearer"}
+        raise ApiError(401, hint, type="authentication_error", code="invalid_api_key", headers=challenge)
+    return tenant
 
 
 Tenant = Annotated[str | None, Depends(get_tenant)]

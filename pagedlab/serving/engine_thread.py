@@ -23,9 +23,7 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pagedlab.arguments import whole
-from pagedlab.detokenizer import Detokenizer
 from pagedlab.engine import LLM, Prompt
-from pagedlab.model import Model
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling import SamplingParams, TokenLogprob
 from pagedlab.serving.openai_api import ApiError
@@ -82,17 +80,6 @@ def piece_of(choice: int, output: Output, completion: Completion, text: str | No
     prompt = list(zip(completion.prompt_token_ids, completion.prompt_logprobs or (), strict=False))
     said, text = (output.logprobs or [])[told:], output.text if text is None else text
     return Piece(choice, text, output.finish_reason, said, prompt)
-
-
-def pieces_of(output: Output, model: Model) -> Detokenizer:
-    """What hands a text out in pieces that need not be taken back. The engine has it for a request's first text."""
-    if output.detokenizer is None:
-        output.detokenizer = Detokenizer(model.tokenizer)
-        for token_id in output.token_ids:
-            output.detokenizer.push(token_id)
-        if output.finish_reason:
-            output.detokenizer.finish(model.decode(output.token_ids))
-    return output.detokenizer
 
 
 Item = list[Piece] | Exception | None  # what a ticket gets; None: that was all
@@ -298,8 +285,9 @@ class EngineThread:
         first, pieces = ticket.ids[completion.request_id], []
         for index, output in enumerate(completion.outputs, first):
             if index not in ticket.ended:
+                assert output.detokenizer is not None  # the ticket streams, and so the engine makes one for each text
                 reason = output.finish_reason
-                text = pieces_of(output, self._llm.model).take(reason is not None)
+                text = output.detokenizer.take(reason is not None)
                 if reason:
                     ticket.ended.add(index)
                 if text or reason:

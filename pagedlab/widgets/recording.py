@@ -20,12 +20,10 @@ stage.js plays it, and `Replay` here does the same for a picture or a test.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 from pagedlab.arguments import whole
@@ -270,8 +268,3 @@ def moments(llm: Any, prompts: Sequence[Any], params: Sequence[Any]) -> list[dic
             pass
     replay = Replay(recorder.recording)
     return [replay.seek(step).texts for step in range(len(replay.steps))]
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """A recording from a file. `ValueError` if it is none."""
-    return Replay(json.loads(Path(path).read_text(encoding="utf-8"))).recording

@@ -14,7 +14,7 @@ import traitlets
 
 from pagedlab.widgets.page import Page, script, style
 from pagedlab.widgets.picture import Picture, StagePicture
-from pagedlab.widgets.recording import Recorder, Replay, load
+from pagedlab.widgets.recording import Recorder, Replay
 
 INTERVAL = 0.1  # seconds between two messages to the page
 BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
@@ -42,10 +42,9 @@ class Stage(Page):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due, self._pending = 0.0, False
         self.recorder: Recorder | None = None
-        if isinstance(source, str | Path):
-            super().__init__(recorded=load(source))
-        elif isinstance(source, dict):
-            super().__init__(recorded=Replay(source).recording)
+        if isinstance(source, str | Path | dict):
+            known = source if isinstance(source, dict) else json.loads(Path(source).read_text(encoding="utf-8"))
+            super().__init__(recorded=Replay(known).recording)
         else:
             with suppress(RuntimeError):
                 self._loop = asyncio.get_running_loop()

@@ -35,7 +35,7 @@ from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.serving.__main__ import is_loopback, main
 from pagedlab.serving.app import create_app, salt_for
 from pagedlab.serving.background import BackgroundServer
-from pagedlab.serving.engine_thread import SWITCH, EngineThread, Ticket, pieces_of, run_loop
+from pagedlab.serving.engine_thread import SWITCH, EngineThread, Ticket, run_loop
 from pagedlab.serving.gate import LARGE, PER_SECOND, Gate
 from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest
 from pagedlab.serving.prompts import NFC_SHRINKS, Encoder, longest_token
@@ -171,24 +171,6 @@ def test_what_might_have_begun_a_stop_string_comes_with_the_end(client: openai.O
         model=MODEL, prompt=STORY, max_tokens=12, temperature=0, stop=text[-3:] + "~~", stream=True
     )
     assert "".join(chunk.choices[0].text for chunk in stream) == text
-
-
-@given(st.data())
-@settings(max_examples=60)
-def test_pieces_of_a_forked_text_are_the_text(tiny: Model, data: st.DataObject) -> None:
-    """Also where a character spans several tokens, or the last one is left incomplete."""
-    bytes_of_characters = tiny.encode("\u00e9\u4e16\U0001f642")
-    token = st.one_of(st.integers(0, tiny.vocab_size - 1), st.sampled_from(bytes_of_characters))
-    ids = data.draw(st.lists(token, min_size=1, max_size=12))
-    output: Any = SimpleNamespace(detokenizer=None, token_ids=ids[: data.draw(st.integers(0, len(ids)))])
-    output.finish_reason = None if len(output.token_ids) < len(ids) else "length"
-    pieces = [pieces_of(output, tiny).take(output.finish_reason is not None)]  # some of it is there already
-    for token in ids[len(output.token_ids) :]:
-        output.detokenizer.push(token)  # from then on the engine pushes what is new
-        if data.draw(st.booleans()):
-            pieces.append(pieces_of(output, tiny).take(False))
-    output.detokenizer.finish(tiny.decode(ids))
-    assert "".join([*pieces, pieces_of(output, tiny).take(True)]) == tiny.decode(ids)
 
 
 def test_what_changes_the_draw_is_passed_on(client: openai.OpenAI, alone: LLM) -> None:
