@@ -235,6 +235,8 @@ class Decoder:
         if self.ranks:
             self.ranks.share(self._tables[: steps[0].rows])
         for shape in steps:
+            if self.ranks and not self.ranks.rank and self._seen[shape] and shape not in (self.graphs or {}):
+                self.ranks.wait()  # as capturing does too, but without a limit
             self._step(shape)
 
     def _take_turn(self) -> None:
@@ -333,8 +335,6 @@ class Decoder:
             self._seen[shape] += 1
             return self._compute(shape)
         else:
-            if self.ranks and not self.ranks.rank:
-                self.ranks.wait()  # as capturing does too, but without a limit
             graph = torch.cuda.CUDAGraph()
             pool = next(iter(self.graphs.values())).pool() if self.graphs else None
             # Not "global": NCCL's own thread may look after an earlier sum meanwhile.

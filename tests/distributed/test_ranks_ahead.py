@@ -225,7 +225,8 @@ def test_nothing_waits_for_a_silent_rank_without_a_limit(two: SharedModel, monke
     monkeypatch.setattr(ranks, "device", torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(record_event=lambda: never))
     monkeypatch.setattr(decoder, "graphs", {})
+    monkeypatch.setattr(ranks, "share", lambda tables: None)  # the other does not play
     decoder._seen[decoder._shape(1)] += 1
     with pytest.raises(RankLost, match=r"^a rank does not answer.*sums are not complete"):
-        ranks.call(Verb.FORGET, work=lambda: decoder._step(decoder._shape(1)))
+        ranks.call(Verb.FORGET, work=lambda: decoder.play([decoder._shape(1)]))
     monkeypatch.setattr(ranks, "lost", None)
