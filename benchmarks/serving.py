@@ -223,6 +223,7 @@ def profile_step(llm: LLM, texts: int = 256, context: int = 600) -> dict[str, An
     """Where a decode step's time goes: on the wall, on the GPU, and in which kernels. The context is of each text."""
     from torch.profiler import ProfilerActivity, profile
 
+    gc.collect()  # or a full collection may fall into the few steps that are timed
     llm.scheduler.max_prompt_tokens = llm.scheduler.max_batch_tokens  # or the first end before the last come in
     for i in range(texts):
         llm.add([(7919 * i + j) % llm.model.vocab_size for j in range(context)], sampled([96])[0])

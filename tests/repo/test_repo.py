@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
@@ -184,3 +184,9 @@ def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen() ->
     for file, test in zip(files, words[-1].split(" or "), strict=True):
         assert "LONG_RUN" in file.read_text()
         assert test in file.read_text(), f"{file.name} has no test that matches {test!r}"
+
+
+def test_the_table_beside_vllm_is_that_of_the_results() -> None:
+    from side_by_side import table
+
+    assert table() in (ROOT / "docs/measured.md").read_text(), "python benchmarks/side_by_side.py prints it"
