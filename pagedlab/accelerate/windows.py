@@ -23,7 +23,7 @@ from pagedlab.choice import Draw
 from pagedlab.sampling import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler
 
-READ_AHEAD = 8  # steps at most in a window that somebody waits for
+READ_AHEAD = 8  # steps at most in a window that somebody waits for, or others that have no place yet
 
 
 class Windows:
@@ -32,7 +32,8 @@ class Windows:
     def __init__(self, decoder: Decoder, scheduler: Scheduler, steps: int) -> None:
         self.decoder, self.scheduler, self.most = decoder, scheduler, steps
         self.at_once = 2  # windows: the one on the device, and the next
-        self.steps = min(READ_AHEAD, steps)  # of the next window, if somebody reads what it says
+        self.read_ahead = min(READ_AHEAD, steps)  # steps at most in a window that somebody waits for
+        self.steps = self.read_ahead  # of the next one
         self._launched: list[tuple[Schedule, Window]] = []
         self._since = 0.0  # when the latest window was collected
 
@@ -55,7 +56,7 @@ class Windows:
 
         If this fails, the slots of all windows are taken back: the device's state is no longer what they left.
         """
-        steps = self.steps
+        steps = min(self.steps, self.read_ahead)
         if all(chunk.request.read_at_end for chunk in plan.chunks):
             steps = min(READ_AHEAD, self.most) if self.scheduler.waiting else self.most
         if steps > 1 and all(chunk.is_last for chunk in plan.chunks):
@@ -103,7 +104,7 @@ class Windows:
     def _balance(self, worked: float, waited: float) -> None:
         """Longer windows if the host hardly waits for the device, shorter ones if it waits for most of the time."""
         if waited < worked / 4:
-            self.steps = min(self.steps + 1, READ_AHEAD, self.most)
+            self.steps = min(self.steps + 1, self.read_ahead)
         elif waited > worked:
             self.steps = max(self.steps - 1, 1)
 

@@ -34,6 +34,7 @@ Work = Callable[[], None]
 Inbox = queue.SimpleQueue[Work | None]  # None: stop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
 IDLE = 1.0  # seconds
+READ_AHEAD = 5  # steps in a window at most; with 8, first tokens came later from 60 requests a second on
 SWITCH = 0.0005  # seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
 USUAL, COLLECT = sys.getswitchinterval(), gc.get_threshold()  # again when the last engine has stopped
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
@@ -181,6 +182,8 @@ class EngineThread:
                 if self._llm in _owned:
                     raise RuntimeError("this LLM is served already: stop that server first, or make another LLM")
                 _owned.add(self._llm)
+                if self._llm.windows:
+                    self._llm.windows.read_ahead = READ_AHEAD
                 sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
                 gc.set_threshold(*COLLECT[:2], 10**9)  # no full collection while others wait, see `run_loop`
                 self._thread = threading.Thread(target=self._run, name="pagedlab-engine", daemon=True)

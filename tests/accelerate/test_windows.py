@@ -5,6 +5,7 @@ In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of 
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 from copy import deepcopy
@@ -29,6 +30,7 @@ from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
 from pagedlab.sampling import sample
 from pagedlab.scheduler import Chunk, Request, Sequence
+from pagedlab.serving.engine_thread import EngineThread, Ticket
 from pagedlab.speculative import Draft
 
 if TYPE_CHECKING:
@@ -268,6 +270,28 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny: Model, 
     llm.on_step(lambda: passes.append(llm.plan.passes))
     llm.generate(prompts_of(tiny, [5] * (2 + waiting)), SamplingParams(max_tokens=40, ignore_eos=True))
     assert passes[0] == (READ_AHEAD if waiting else STEPS_AHEAD)
+    assert_idle(llm)
+
+
+def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny: Model) -> None:
+    """Through an `EngineThread` the tokens of a text come five at a time, and the engine's own readers get eight."""
+    llm, passes = ahead_engine(tiny), list[int]()
+    llm.on_step(lambda: passes.append(llm.plan.passes))
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    (expected,) = engine(tiny).generate(prompts := prompts_of(tiny, [10]), params)
+    thread = EngineThread(llm)
+
+    async def heard() -> str:
+        ticket = Ticket(thread, params, stream=True)
+        await thread.submit(ticket, prompts, None, clamp=True)
+        return "".join([piece.text async for pieces in ticket for piece in pieces])
+
+    thread.start()
+    try:
+        assert asyncio.run(heard()) == expected.outputs[0].text
+    finally:
+        thread.stop()
+    assert passes == [5] * 8
     assert_idle(llm)
 
 
