@@ -255,7 +255,7 @@ class LLM(AbstractContextManager["LLM"]):
     def _run_ahead(self, params: dict[int, SamplingParams]) -> Schedule | None:
         """Launch windows while there is place for one; a plan that has to be computed now, or is empty, comes back."""
         windows = self.windows
-        while windows is None or windows.has_place:
+        while windows is None or windows.under_way < windows.at_once:
             under_way = windows is not None and windows.under_way > 0
             if windows and under_way and not windows.take(self.scheduler.running, params):
                 return None

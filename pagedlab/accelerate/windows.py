@@ -42,11 +42,6 @@ class Windows:
         """Windows that were launched and not collected."""
         return len(self._launched)
 
-    @property
-    def has_place(self) -> bool:
-        """Whether one more may be launched."""
-        return self.under_way < self.at_once
-
     def take(self, requests: Iterable[Request], params: Mapping[int, SamplingParams]) -> bool:
         """Whether all these requests, with `params` by request id, can be computed without the host."""
         return not any(r.texts_to_fork or params[r.request_id].wants_host for r in requests)
