@@ -137,6 +137,7 @@ class EngineThread:
         self._tickets: dict[int, Ticket] = {}  # by request id, of the requests that are not finished
         self._waiting: set[int] = set()
         self._thread: threading.Thread | None = None
+        self._usual = 0  # the windows' `read_ahead` before `start`, and behind `stop`
         self._lock = threading.Lock()  # nothing may be put into the inbox behind the end
         self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)  # under way
         self._mail_lock = threading.Lock()
@@ -182,8 +183,8 @@ class EngineThread:
                 if self._llm in _owned:
                     raise RuntimeError("this LLM is served already: stop that server first, or make another LLM")
                 _owned.add(self._llm)
-                if self._llm.windows:
-                    self._llm.windows.read_ahead = READ_AHEAD
+                if windows := self._llm.windows:
+                    self._usual, windows.read_ahead = windows.read_ahead, READ_AHEAD
                 sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
                 gc.set_threshold(*COLLECT[:2], 10**9)  # no full collection while others wait, see `run_loop`
                 self._thread = threading.Thread(target=self._run, name="pagedlab-engine", daemon=True)
@@ -197,6 +198,8 @@ class EngineThread:
                 self._inbox.put(None)
                 thread.join()
                 _owned.discard(self._llm)
+                if self._llm.windows:
+                    self._llm.windows.read_ahead = self._usual
                 if not _owned:
                     sys.setswitchinterval(USUAL)
                     gc.set_threshold(*COLLECT)

@@ -274,7 +274,7 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny: Model, 
 
 
 def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny: Model) -> None:
-    """Through an `EngineThread` the tokens of a text come five at a time, and the engine's own readers get eight."""
+    """Through an `EngineThread` the tokens of a text come five at a time; when it has stopped, eight again."""
     llm, passes = ahead_engine(tiny), list[int]()
     llm.on_step(lambda: passes.append(llm.plan.passes))
     params = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -292,6 +292,10 @@ def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny: Model) -> No
     finally:
         thread.stop()
     assert passes == [5] * 8
+    llm.add(prompts[0], params)
+    while llm.num_unfinished:
+        llm.step()
+    assert passes[8:] == [READ_AHEAD] * 5
     assert_idle(llm)
 
 
