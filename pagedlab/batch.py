@@ -32,6 +32,8 @@ def lay_out(chunks: Seq[Chunk]) -> tuple[list[int], list[int], list[int], list[i
     with the end of the last."""
     token_ids, positions, slots, starts = list[int](), list[int](), list[int](), [0]
     for _, sequence, start, stop in chunks:
+        if start >= stop:
+            raise ValueError(f"{sequence.name} has no token in this step: its row of logits would be another's")
         starts.append(starts[-1] + stop - start)
         token_ids += sequence.token_ids[start:stop]
         token_ids += [0] * (starts[-1] - len(token_ids))

@@ -11,31 +11,33 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab.arguments import one_of, valid_text, whole, with_verbs
+from pagedlab.adapters import check_classes, check_table, make_pool, make_prefix_cache, make_scheduler
+from pagedlab.arguments import valid_text, whole
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.choice import Draw, next_tokens
 from pagedlab.interrupts import Held, LetThrough, atomic
 from pagedlab.model import Model, is_one_prompt, load_model
-from pagedlab.outputs import Completion, Job, Stats, Stream
+from pagedlab.outputs import Completion, Job, Stats, Stream, StreamReference
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import SamplingParams, one_each
+from pagedlab.recovery import Recovery
+from pagedlab.sampling import SamplingParams, one_each, request_seed
 from pagedlab.scheduler import How, Request, Schedule, Scheduler, Sequence
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.windows import Windows
     from pagedlab.speculative import Drafter, Speculation
 
-POOL_VERBS = ("allocate", "share", "release", "refcount")
 MAX_PROMPT_TOKENS = 2_048  # beside others on a GPU: benchmarks/NOTES.md
 Prompt = str | list[int] | list[dict[str, str]]
 # A step's or window's plan, what `next_tokens` says of it, and whether its blocks are registered.
@@ -97,13 +99,7 @@ class LLM(AbstractContextManager["LLM"]):
         self.attend = get_backend(attention_backend)
         block_size, max_sequences = whole("block_size", block_size, 1), whole("max_sequences", max_sequences, 1)
         ranks, self.seed = whole("tensor_parallel", tensor_parallel, 1), whole("seed", seed)
-        with_verbs("block_pool", block_pool or BlockPool, POOL_VERBS)
-        with_verbs("block_table", block_table, ("append", "fork", "truncate", "free", "slots"))
-        with_verbs("scheduler", scheduler, ("add", "schedule", "undo", "remove"))
-        if isinstance(prefix_caching, type):
-            with_verbs("prefix_caching", prefix_caching, ("match", "insert"))
-        elif not callable(prefix_caching):
-            one_of("prefix_caching", prefix_caching, (True, False))
+        check_classes(block_pool, block_table, prefix_caching, scheduler)
         if ranks > 1:
             from pagedlab.distributed import open_model  # not before: one rank does without all of that folder
 
@@ -122,17 +118,16 @@ class LLM(AbstractContextManager["LLM"]):
             fit = self.speculation.share_of(fit, cache.bytes_per_block) if self.speculation else fit
             num_blocks = min(fit, max_sequences * blocks_for(self.model.max_length, block_size))
         self.cache = self.model.kv_cache(num_blocks, block_size)
-        self.pool: Pool = (block_pool or BlockPool)(num_blocks, block_size)
-        with_verbs("block_pool", self.pool, ("num_blocks", "block_size", "num_free", *POOL_VERBS))
-        new_cache = prefix_caching if callable(prefix_caching) else partial(PrefixCache, block_table=block_table)
-        self.prefix_cache = new_cache(self.pool) if prefix_caching and hasattr(self.pool, "attach") else None
+        self.pool: Pool = make_pool(block_pool, num_blocks, block_size)
+        check_table(block_table, self.pool)
+        self.prefix_cache = make_prefix_cache(prefix_caching, self.pool, block_table)
         on_gpu = self.model.device.type == "cuda"
         if max_batch_tokens is None:
             max_batch_tokens = 16_384 if on_gpu else 4_096
         limits, how = (max_batch_tokens, max_sequences), dict[str, Any](preemption=preemption, swapper=self.cache)
         if max_prompt_tokens is not None or on_gpu:  # a reader's scheduler need not know it
             how["max_prompt_tokens"] = MAX_PROMPT_TOKENS if max_prompt_tokens is None else max_prompt_tokens
-        self.scheduler = scheduler(self.pool, *limits, self.prefix_cache, **how)
+        self.scheduler = make_scheduler(scheduler, self.pool, *limits, self.prefix_cache, **how)
         self.stats = Stats(num_blocks, cache.bytes_per_block)
         self._new_table = block_table
         self._ids = itertools.count()
@@ -140,6 +135,13 @@ class LLM(AbstractContextManager["LLM"]):
         self._owned: set[int] = set()  # requests of a `generate` or `stream`, which hands them out itself
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
+        self._streams: set[StreamReference] = set()
+        self._abandoned: deque[StreamReference] = deque()  # streams that are gone; the garbage collector appends
+        self._to_abort: list[int] = []  # requests that were aborted while a step runs
+        self._stepping = False
+        ours = (type(self.pool), block_table, type(self.prefix_cache), type(self.scheduler))
+        self._trusts_classes = set(ours) <= {BlockPool, BlockTable, PrefixCache, type(None), Scheduler}
+        self._recovery = Recovery(self.pool, block_table)
         self.plan = Schedule()  # of the latest step
         self.forward, self._fast = self.model.forward, None
         if find_spec("pagedlab.accelerate"):  # without that folder everything runs as it is
@@ -186,7 +188,9 @@ class LLM(AbstractContextManager["LLM"]):
         if params.num_texts > 1 or params.beam_width:
             raise ValueError("stream yields one text that grows, not several, nor beams: use generate, or add and step")
         with Held():
-            return Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
+            stream = Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
+            self._streams.add(StreamReference(stream, self._abandoned))
+            return stream
 
     # ------------------------------------------------------------------ step by step
 
@@ -198,17 +202,24 @@ class LLM(AbstractContextManager["LLM"]):
         if self.speculation:
             self.speculation.refuse(params)
         with Held() as hold:
+            self._abort_abandoned()
             with LetThrough():  # a long text takes its time
                 ids = self.model.checked_ids(prompt)
             max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
             request_id = next(self._ids)
-            # Text i of a request draws with seed + i: other requests must start further off than that.
-            seed = params.seed if params.seed is not None else (self.seed << 40) + (request_id << 20)
+            seed = request_seed(self.seed, request_id) if params.seed is None else params.seed
             first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
             request = Request(request_id, [first], params.num_texts, max_tokens, salt)
             job = Job(request, params, Completion(request_id, ids[:], [], time.perf_counter()), self.model)
             job.show(first, stream)
-            self.scheduler.add(request)
+            if not self._jobs and not self._trusts_classes:
+                self._recovery.note_outside()
+            try:
+                self.scheduler.add(request)
+            except BaseException:
+                with suppress(Exception):  # the first error is the one to report
+                    self._retire(request)
+                raise
             self._jobs[request_id] = job
             if len(self._jobs) == 1:
                 self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
@@ -219,16 +230,24 @@ class LLM(AbstractContextManager["LLM"]):
     def step(self) -> list[Completion]:
         """Run one forward pass and return the completions it touched; `finished` tells which are done.
 
-        With them come those that finished since the last call, in the steps of a `generate` or `stream`. If the
-        model or the choice of tokens fails or is interrupted, the step has not happened: no token is added, and the
-        tables are as before. If it fails while texts take their tokens, the requests in it are aborted.
+        With them come those that finished since the last call, in the steps of a `generate` or `stream`.
+        If scheduling, the model or the sampler fails or is interrupted, the step has not happened: no token is added,
+        and the tables are as before. If the step fails later, the requests in it are aborted.
         """
         with Held() as hold:
+            self._abort_abandoned()
+            self._stepping = True
             try:
                 touched = self._take_step()
+            except BaseException:
+                if not self._trusts_classes:
+                    self._recover()
+                raise
             finally:
+                self._stepping = False
                 if self.speculation:
                     self.speculation.clear()
+                self._abort_abandoned()
             known, self._unseen = self._unseen + touched, []
             hold.undo = partial(self._keep, known)
             return known
@@ -261,7 +280,7 @@ class LLM(AbstractContextManager["LLM"]):
                 return None
             if self.speculation:  # and then nothing is ever under way: it goes on from known tokens
                 self.speculation.propose(self.scheduler, params)
-            plan = self.scheduler.schedule()
+            plan = self._schedule()
             if not plan.chunks:
                 return None if under_way else plan
             if windows is None or self.speculation or not windows.take((c.request for c in plan.chunks), params):
@@ -273,6 +292,27 @@ class LLM(AbstractContextManager["LLM"]):
                 windows.launch(plan, params)
         return None
 
+    def _schedule(self) -> Schedule:
+        """Return the scheduler's next plan. If it raises, whoever wrote it, its plan has not happened."""
+        self.scheduler.plan = Schedule()  # or an error before the first line would undo the step before
+        try:
+            return self.scheduler.schedule()
+        except BaseException:
+            self._rewind(self.scheduler.plan)
+            if self._new_table is not BlockTable:
+                self._abort_everything()  # a table may have copied a block on write, and nobody knows which
+            raise
+
+    def _rewind(self, plan: Schedule) -> None:
+        """Take a step back. If the scheduler cannot do that, no table can be trusted: every request is aborted."""
+        try:
+            self.scheduler.undo(plan)
+        except BaseException:
+            self._abort_everything()
+            if isinstance(self.prefix_cache, PrefixCache):
+                self.prefix_cache.clear()
+            raise
+
     @contextmanager
     def _attempt(self, plan: Schedule) -> Iterator[None]:
         """Copy the blocks that the plan wants copied. If what follows fails, it has not happened."""
@@ -281,7 +321,7 @@ class LLM(AbstractContextManager["LLM"]):
             plan.copies = []
             yield
         except BaseException:
-            self.scheduler.undo(plan)
+            self._rewind(plan)
             raise
 
     def _compute_now(self, plan: Schedule, params: dict[int, SamplingParams]) -> Computed:
@@ -297,31 +337,25 @@ class LLM(AbstractContextManager["LLM"]):
 
     def _take_step(self) -> list[Completion]:
         began = time.perf_counter()
-        plan, draws, searches, registered = self._compute()
-        self.plan = plan
+        computed = self._compute()
+        self.plan = plan = computed[0]
         if not plan.chunks:
             return []
-        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-        jobs = {chunk.request: self._jobs[chunk.request.request_id] for chunk in plan.chunks}
-        completions, now = [job.completion for job in jobs.values()], time.perf_counter()
+        request_ids = list(dict.fromkeys(chunk.request.request_id for chunk in plan.chunks))
         try:
-            if self.speculation:
-                for draw in draws:
-                    self.speculation.settle(draw.sequence, len(draw.tokens) - 1)
-            if not registered:
-                self._remember(plan)
-            # All forks first: a text that ends with its first token frees the blocks its siblings start from.
-            texts = [jobs[draw.request].fork(draw.sequence) if draw.nth else draw.sequence for draw in draws]
-            new = sum(jobs[draw.request].extend(text, draw, now) for draw, text in zip(draws, texts, strict=True))
-            new += sum(jobs[request].search(logprobs, now) for request, logprobs in searches)
+            completions, new_tokens = self._take_tokens(computed)
         except BaseException:
-            self.drop(completions)
+            self._abort_all(request_ids)
             raise
-        for completion in completions:
-            if completion.finished:
-                self.scheduler.remove(self._jobs.pop(completion.request_id).request)
-        drafts, seconds = self.speculation.checked if self.speculation else [], time.perf_counter() - began
-        self.stats.record(plan, new, self.scheduler.cached_tokens, self._used(), seconds, drafts)
+        try:
+            self._retire_finished(completions)
+            seconds = time.perf_counter() - began
+            drafts = self.speculation.checked if self.speculation else []
+            self.stats.record(plan, new_tokens, self.scheduler.cached_tokens, self._used(), seconds, drafts)
+        except BaseException:
+            self._keep(self._unseen + completions)
+            raise
+        self._stepping = False  # a callback may abort requests at once
         for callback in tuple(self._callbacks):
             try:
                 callback()
@@ -329,8 +363,35 @@ class LLM(AbstractContextManager["LLM"]):
                 warnings.warn(f"a callback after the step raised {error!r}", stacklevel=2)
         return completions
 
+    def _take_tokens(self, computed: Computed) -> tuple[list[Completion], int]:
+        """Add the step's tokens to their sequences. Return the completions touched, and how many tokens are new."""
+        plan, draws, searches, registered = computed
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
+        jobs = {chunk.request: self._jobs[chunk.request.request_id] for chunk in plan.chunks}
+        now = time.perf_counter()
+        if self.speculation:
+            for draw in draws:
+                self.speculation.settle(draw.sequence, len(draw.tokens) - 1)
+        if not registered:
+            self._remember(plan)
+        # All forks first: a text that ends with its first token frees the blocks its siblings start from.
+        texts = [jobs[draw.request].fork(draw.sequence) if draw.nth else draw.sequence for draw in draws]
+        new_tokens = 0
+        for draw, text in zip(draws, texts, strict=True):
+            new_tokens += jobs[draw.request].extend(text, draw, now)
+        for request, logprobs in searches:
+            new_tokens += jobs[request].search(logprobs, now)
+        return [job.completion for job in jobs.values()], new_tokens
+
+    def _retire_finished(self, completions: list[Completion]) -> None:
+        with ExitStack() as stack:  # all of them, even if a reader's scheduler raises at the first
+            for completion in completions:
+                if completion.finished:
+                    stack.callback(self._retire, self._jobs.pop(completion.request_id).request)
+
     def warm_up(self) -> None:
         """Compile all kernels and capture all CUDA graphs now, rather than each when it is first needed."""
+        self._abort_abandoned()
         if self._jobs:
             raise ValueError(f"warm_up takes an idle engine, and {len(self._jobs)} requests are queued: call it first")
         if self._fast:
@@ -350,13 +411,65 @@ class LLM(AbstractContextManager["LLM"]):
 
     @atomic()
     def abort(self, request_id: int) -> None:
-        """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored."""
-        if (job := self._jobs.pop(request_id, None)) is None:
+        """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored.
+
+        While a step runs, from a subscriber of the pool for one, the request is aborted at the end of the step.
+        """
+        if self._stepping:
+            self._to_abort.append(request_id)
+        else:
+            self._abort_now(request_id)
+
+    def _abort_now(self, request_id: int) -> None:
+        job = self._jobs.pop(request_id, None)
+        if job is None:
             return
-        for text in job.request.unfinished:
-            text.finish_reason = "abort"
-        self.scheduler.remove(job.request)
+        for sequence in job.request.unfinished:
+            sequence.finish_reason = "abort"
+        self._retire(job.request)
         self.stats.blocks_used = self._used()
+
+    def _abort_all(self, request_ids: Iterable[int]) -> None:
+        """Abort these requests, all of them, even if a reader's class raises at the first."""
+        with ExitStack() as stack:
+            for request_id in request_ids:
+                stack.callback(self._abort_now, request_id)
+
+    def _abort_everything(self) -> None:
+        with suppress(Exception):  # the first error is the one to report
+            self._abort_all(list(self._jobs))
+
+    def _abort_abandoned(self) -> None:
+        """Abort the requests whose streams are gone, and those that were aborted while a step ran."""
+        while self._abandoned:
+            reference = self._abandoned.popleft()
+            self._streams.discard(reference)
+            self._to_abort.append(reference.request_id)
+        while self._to_abort:
+            request_id = self._to_abort.pop()
+            self._owned.discard(request_id)
+            self._abort_now(request_id)
+
+    def _retire(self, request: Request) -> None:
+        """Take a request out of the scheduler and free its blocks, even if the scheduler raises."""
+        try:
+            self.scheduler.remove(request)
+        except BaseException:
+            for queue in (self.scheduler.running, self.scheduler.waiting, self.scheduler.swapped):
+                if request in queue:
+                    queue.remove(request)
+            for sequence in request.sequences:
+                self._recovery.empty(sequence)
+            self._recover()
+            raise
+
+    def _recover(self) -> None:
+        """After a reader's class has failed: release what nobody holds, and abort requests whose tables are wrong."""
+        requests = [job.request for job in self._jobs.values()]
+        broken = self._recovery.balance(sequence for request in requests for sequence in request.sequences)
+        for request in requests:
+            if not {*broken}.isdisjoint(request.sequences):
+                self._abort_now(request.request_id)
 
     # ------------------------------------------------------------------ for those who watch
 
@@ -392,7 +505,6 @@ class LLM(AbstractContextManager["LLM"]):
     @atomic()
     def drop(self, completions: list[Completion]) -> None:
         """Abort requests of `generate` or `stream`, and forget that anybody waits for them."""
-        self._owned.difference_update(completion.request_id for completion in completions)
-        with ExitStack() as stack:  # all of them, even if a pool that is broken raises at the first
-            for completion in completions:
-                stack.callback(self.abort, completion.request_id)
+        request_ids = [completion.request_id for completion in completions]
+        self._owned.difference_update(request_ids)
+        self._abort_all(request_ids)

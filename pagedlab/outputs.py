@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 import torch
 
@@ -164,7 +166,10 @@ class Job:
 
 
 class Stream(Iterator[str]):
-    """One text, piece by piece. Closed, dropped or interrupted before its end, it aborts its request."""
+    """One text, piece by piece. Closed or interrupted before its end, it aborts its request.
+
+    If it is dropped before its end, the engine aborts the request with its next `step` or `add`.
+    """
 
     def __init__(self, llm: Any, completion: Completion) -> None:
         self._llm, self._completion = llm, completion
@@ -188,7 +193,30 @@ class Stream(Iterator[str]):
         """Abort the request, if it has not ended."""
         self._llm.drop([self._completion])
 
-    __del__ = close
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a stream cannot be copied or pickled: it is the only reader of its request")
+
+    @property
+    def request_id(self) -> int:
+        return self._completion.request_id
+
+
+class StreamReference(ref[Stream]):
+    """Tells which request a stream had, once the stream is gone.
+
+    The garbage collector may run at any line, in a step too, so what it calls must not touch the engine. It appends
+    the reference to `abandoned`; the engine aborts the request in its next step.
+    """
+
+    __slots__ = ("request_id",)
+
+    def __new__(cls, stream: Stream, abandoned: deque[StreamReference]) -> StreamReference:
+        # `append` is C: no line of Python runs, so no interrupt can get lost in one.
+        return super().__new__(cls, stream, abandoned.append)
+
+    def __init__(self, stream: Stream, abandoned: deque[StreamReference]) -> None:
+        super().__init__(stream, abandoned.append)  # type: ignore[call-arg]
+        self.request_id = stream.request_id
 
 
 @dataclass

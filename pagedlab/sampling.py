@@ -18,6 +18,12 @@ from pagedlab.kernels import compiles_for
 # Of splitmix64, as int64.
 STEP, *FACTORS = (unsigned - (1 << 64) for unsigned in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
+# What `SamplingParams` may ask of a request that the device samples for, see accelerate/windows.py. The kernel reads
+# temperature and seed, and ends a text as ignore_eos says; the host does the rest before or after the steps.
+ON_DEVICE = frozenset(
+    {"max_tokens", "temperature", "n", "seed", "ignore_eos", "stop", "length_penalty", "early_stopping"}
+)
+
 # Rows that draw from fewer tokens, int64 [S], and their top_k and top_p, float64 [S, 1].
 Limits = tuple[Tensor, Tensor, Tensor]
 
@@ -97,9 +103,17 @@ class SamplingParams:
 
     @cached_property
     def wants_host(self) -> bool:
-        """Whether a draw takes more than a temperature and the model's own ends of text, see accelerate/windows.py."""
-        draws = self.beam_width, self.top_k, self.top_p < 1, self.adjusts, self.stop_token_ids
-        return any(draws) or (self.logprobs, self.prompt_logprobs) != (None, None)
+        """Whether the host must sample for this request: it asks for something that the device cannot do.
+
+        The device is allowed what `ON_DEVICE` lists. A new field is not among it until somebody adds it there.
+        """
+        plain = SamplingParams()
+        others = (each.name for each in fields(self) if each.name not in ON_DEVICE)
+        return any(getattr(self, name) != getattr(plain, name) for name in others)
+
+    def __hash__(self) -> int:
+        values = (getattr(self, each.name) for each in fields(self) if each.name != "logit_bias")
+        return hash((*values, frozenset(self.logit_bias.items())))
 
     @property
     def num_texts(self) -> int:
@@ -115,6 +129,27 @@ class SamplingParams:
         if self.beam_width and (self.n != 1 or self.temperature != 0 or self.stop or self.adjusts or told):
             no = "n=1, temperature=0, no stop strings, logprobs or penalties"
             raise ValueError(f"beam search looks for the likeliest texts: it takes {no}")
+
+
+def request_seed(engine_seed: int, request_id: int) -> int:
+    """The seed of a request that names none: a hash of both numbers, so that no two engines or requests draw alike.
+
+    splitmix64 (Steele, Lea, Flood, 2014), as in `uniform`; 63 bits.
+    """
+    high, low = divmod(engine_seed, 1 << 64)
+    mixed = 0
+    for number in (high, low, request_id):
+        mixed = _mix(mixed ^ number)
+    return mixed >> 1
+
+
+def _mix(x: int) -> int:
+    """One output of splitmix64, in Python's integers."""
+    word = (1 << 64) - 1
+    x = (x + STEP) & word
+    x = ((x ^ (x >> 30)) * FACTORS[0]) & word
+    x = ((x ^ (x >> 27)) * FACTORS[1]) & word
+    return x ^ (x >> 31)
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

@@ -263,7 +263,13 @@ class Scheduler:
             self._prompts -= n * is_prompt
             if announce and stop // size > start // size:  # a reader's cache need not have it
                 known = text.token_ids[: min(stop, text.num_known)]  # what is drafted may be wiped
-                self.plan.making |= dict.fromkeys(announce(text.table, known, salt=request.salt), request)
+                try:
+                    announced = announce(text.table, known, salt=request.salt)
+                except BaseException:  # of a reader's cache, which may have registered some of them
+                    for block_id in text.table.block_ids[start // size :]:
+                        self.pool.forget(block_id)  # type: ignore[attr-defined]
+                    raise
+                self.plan.making |= dict.fromkeys(announced, request)
 
     def _give_up(self, plan: Schedule, gone: set[int]) -> None:
         """These blocks of `plan.making` will not be computed: forget them, and what was built on them in this plan.

@@ -15,10 +15,8 @@ import random
 import signal
 import sys
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -26,19 +24,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import LONG_RUN, OPERATIONS
+from toy import Place, at_each_line, at_no_line, texts, toy
 
-import pagedlab
 from pagedlab import LLM, BlockPool, BlockTable, Completion, SamplingParams, interrupts
-from pagedlab.batch import Batch
 from pagedlab.interrupts import Held, LetThrough, atomic
 from pagedlab.model import Model
 from pagedlab.prefix import PrefixCache
 
-HOME = Path(pagedlab.__file__).parent
-BOOKS = {str(HOME / f"{name}.py") for name in (
-    "blocks", "prefix", "eviction", "request", "scheduler", "engine", "outputs", "choice", "beam", "batch",
-    "interrupts", "kv_cache", "speculative/__init__", "speculative/drafts",
-)}  # fmt: skip
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 EACH = (OPERATIONS or 400) // 9  # interrupts a scenario
 
@@ -52,59 +44,6 @@ def heard() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def checksum(batch: Batch, cache: Any, attend: Any) -> torch.Tensor:
-    """Stands in for a model's forward pass."""
-    kept = cache.keys[0].flatten(0, 1)[:, 0, 0]
-    kept[batch.slots] = batch.token_ids.to(kept.dtype)
-    rows = batch.last_rows.tolist()
-    logits = torch.zeros(len(rows), 64)
-    starts, size = batch.query_starts.tolist(), cache.block_size
-    for i, row in enumerate(rows):
-        b = next(b for b in range(len(starts) - 1) if starts[b] <= row < starts[b + 1])
-        at = torch.arange(int(batch.positions[row]) + 1)
-        slots = batch.block_tables[b, at // size].long() * size + at % size
-        name = zlib.crc32(kept[slots].numpy().tobytes())
-        logits[i] = torch.tensor([(name >> (k % 24)) % 97 for k in range(64)]).float() / 9
-        logits[i, name % 64] += 9
-    return logits
-
-
-def toy(tiny: Model, **options: Any) -> LLM:
-    llm = LLM(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
-    llm.cache.keys.fill_(torch.nan)
-    llm.forward = checksum
-    return llm
-
-
-@contextmanager
-def at_each_line(event: Callable[[tuple[str, int]], None]) -> Iterator[None]:
-    """Call `event((file, line))` before every line of the bookkeeping that runs."""
-
-    def line(frame: Any, what: str, _: Any) -> Any:
-        if what == "line":
-            event((frame.f_code.co_filename, frame.f_lineno))
-        return line
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, what, _: line if frame.f_code.co_filename in BOOKS else None)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-@contextmanager
-def at_no_line() -> Iterator[None]:
-    before = sys.gettrace()
-    sys.settrace(None)
-    yield
-    sys.settrace(before)
-
-
-def texts(completions: list[Completion]) -> list[list[list[int]]]:
-    return [[output.token_ids for output in completion.outputs] for completion in completions]
 
 
 def generate(prompts: list[list[int]], params: Any) -> Callable[[LLM], Any]:
@@ -154,9 +93,6 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[LLM], Any]]] = {
     "stream": ({}, stream),
     "step by step": ({"num_blocks": 12}, step_by_step),
 }
-
-
-Place = tuple[str, int]  # file and line
 
 
 def moments(llm: LLM, scenario: Callable[[LLM], Any], expected: Any) -> list[tuple[Place, int]]:

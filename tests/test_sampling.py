@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import fields
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab import SamplingParams
-from pagedlab.sampling import sample, uniform
+from pagedlab import SamplingParams, sampling
+from pagedlab.sampling import request_seed, sample, uniform
 
 MASK = (1 << 64) - 1
 
@@ -248,3 +250,46 @@ def test_numbers_of_other_libraries_become_pythons() -> None:
 def test_seeds_may_be_large(seed_of: Any) -> None:
     for bits in (31, 63, 64, 100):
         assert SamplingParams(seed=seed_of(bits)).seed is not None
+
+
+def test_parameters_are_hashable() -> None:
+    one = SamplingParams(max_tokens=3, logit_bias={1: 2.0, 3: -1.0}, stop=["a"], stop_token_ids=[4])
+    same = SamplingParams(max_tokens=3, logit_bias={3: -1.0, 1: 2.0}, stop=("a",), stop_token_ids=(4,))
+    other = SamplingParams(max_tokens=3, logit_bias={1: 2.5, 3: -1.0}, stop=["a"], stop_token_ids=[4])
+    assert one == same
+    assert hash(one) == hash(same)
+    assert len({one, same, other, SamplingParams(), SamplingParams()}) == 3
+
+
+def test_no_two_engines_and_requests_draw_with_the_same_seed() -> None:
+    engine_seeds = [*range(40), *(1 << k for k in range(6, 70)), *(k + (1 << 23) for k in range(40))]
+    seeds = [request_seed(seed, request_id) for seed in {*engine_seeds} for request_id in range(200)]
+    assert len({*seeds}) == len(seeds)
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+    assert not {*seeds} & {i << 20 for i in range(200)}, "a request without a seed draws like one with a round seed"
+    far = sorted(seeds)
+    assert min(b - a for a, b in pairwise(far)) > 1_000, "sample i of a request draws with seed + i"
+
+
+def test_request_seeds_are_those_of_splitmix64(seed: int) -> None:
+    """Against the tensors of `uniform`, which mix in the same way."""
+    rng = random.Random(seed)
+    for _ in range(50):
+        number, position = rng.randrange(1 << 62), rng.randrange(1 << 20)
+        expected = float(uniform(torch.tensor([number]), torch.tensor([position])))
+        word = (1 << 64) - 1
+        assert (sampling._mix((sampling._mix(number) + position) & word) >> 11) * 2.0**-53 == expected
+
+
+def test_a_new_field_is_off_the_fast_path_until_it_is_named() -> None:
+    """Whether the device may sample is a list of what it can do, not of what it cannot."""
+    assert {each.name for each in fields(SamplingParams)} >= sampling.ON_DEVICE
+    changed = {
+        "top_k": 3, "top_p": 0.5, "beam_width": 2, "logprobs": 0, "prompt_logprobs": 0, "min_p": 0.1,
+        "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "logit_bias": {1: 1.0},
+        "stop_token_ids": (3,),
+    }  # fmt: skip
+    assert {each.name for each in fields(SamplingParams)} - sampling.ON_DEVICE == {*changed}
+    for name, value in changed.items():
+        assert SamplingParams(**{name: value}).wants_host, name
+    assert not SamplingParams(5, 0.7, n=3, seed=4, ignore_eos=True, stop="x", logit_bias={}).wants_host

@@ -1,0 +1,95 @@
+"""Check the classes that a reader hands to `LLM`, once, and fill in what they may leave out.
+
+A reader may pass a block pool, a block table, a prefix cache or a scheduler of their own. Each function here names the
+whole contract of one of them. What is missing is a `ValueError` of one line, raised before the engine is built.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pagedlab.arguments import one_of, with_verbs
+from pagedlab.blocks import BlockPool, BlockTable, Pool
+from pagedlab.prefix import PrefixCache
+from pagedlab.scheduler import Schedule, Scheduler
+
+POOL_METHODS = ("allocate", "share", "release", "refcount")
+POOL_ATTRIBUTES = ("num_blocks", "block_size", "num_free")
+TABLE_METHODS = ("append", "fork", "truncate", "free", "slots")
+TABLE_ATTRIBUTES = ("pool", "block_ids", "num_tokens")
+CACHE_METHODS = ("match", "insert")
+SCHEDULER_METHODS = ("add", "schedule", "undo", "remove")
+SCHEDULER_ATTRIBUTES = ("pool", "max_batch_tokens", "max_sequences", "running", "waiting", "swapped")
+
+CacheFactory = Callable[[Any], Any]
+
+
+def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, scheduler: Any) -> None:
+    """Check what can be seen before anything is made: the methods of each class.
+
+    block_pool: a class, or None for `BlockPool`.
+    block_table, scheduler: classes.
+    prefix_caching: True, False, a class, or a function that makes a cache over a pool.
+    `ValueError` names the argument and the methods that it lacks.
+    """
+    with_verbs("block_pool", block_pool or BlockPool, POOL_METHODS)
+    with_verbs("block_table", block_table, TABLE_METHODS)
+    with_verbs("scheduler", scheduler, SCHEDULER_METHODS)
+    if isinstance(prefix_caching, type):
+        with_verbs("prefix_caching", prefix_caching, CACHE_METHODS)
+    elif not callable(prefix_caching):
+        one_of("prefix_caching", prefix_caching, (True, False))
+    if callable(prefix_caching) and block_table is not BlockTable:
+        _check_takes_table(prefix_caching)
+
+
+def make_pool(block_pool: type[Any] | None, num_blocks: int, block_size: int) -> Pool:
+    """Return a pool of the reader's class, or a `BlockPool`."""
+    pool = (block_pool or BlockPool)(num_blocks, block_size)
+    return with_verbs("block_pool", pool, (*POOL_ATTRIBUTES, *POOL_METHODS))
+
+
+def check_table(block_table: type[Any], pool: Pool) -> None:
+    """Make one empty table and look at its attributes."""
+    with_verbs("block_table", block_table(pool), (*TABLE_ATTRIBUTES, *TABLE_METHODS))
+
+
+def make_prefix_cache(
+    prefix_caching: bool | CacheFactory, pool: Any, block_table: type[BlockTable]
+) -> PrefixCache | None:
+    """Return the cache, or None if it is off or the pool cannot keep blocks that nobody uses.
+
+    The tables that the cache hands out are of class `block_table`, whoever wrote the cache.
+    """
+    if not prefix_caching or not hasattr(pool, "attach"):
+        return None
+    make: Callable[..., Any] = prefix_caching if callable(prefix_caching) else PrefixCache
+    options = {} if block_table is BlockTable else {"block_table": block_table}
+    return with_verbs("prefix_caching", make(pool, **options), CACHE_METHODS)
+
+
+def make_scheduler(scheduler: type[Scheduler], *positional: Any, **options: Any) -> Scheduler:
+    """Return a scheduler of the reader's class, with the attributes that the engine reads and writes."""
+    made = with_verbs("scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS))
+    if not hasattr(made, "plan"):
+        made.plan = Schedule()
+    if not hasattr(made, "cached_tokens"):
+        made.cached_tokens = 0
+    return made
+
+
+def _check_takes_table(prefix_caching: CacheFactory) -> None:
+    """Raise `ValueError` if a cache of this kind cannot be told the class of its tables."""
+    try:
+        parameters = inspect.signature(prefix_caching).parameters
+    except (TypeError, ValueError):  # a class of an extension module may hide its signature
+        return
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if "block_table" not in parameters and not takes_any:
+        name = getattr(prefix_caching, "__name__", type(prefix_caching).__name__)
+        raise ValueError(
+            f"prefix_caching={name} takes no block_table=, so its tables would not be of the class that block_table "
+            "names: let it take that argument, as PrefixCache does"
+        )

@@ -1,0 +1,161 @@
+"""A toy engine that sees only what its blocks hold, a tracer over its bookkeeping, and a fake device that runs ahead.
+
+Each slot stores its token. The next token is a checksum of all tokens before it, read through the block table. So an
+engine that reads another request's block, or one that was never computed, writes other tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import pagedlab
+from pagedlab import LLM, Completion
+from pagedlab.accelerate.windows import Windows
+from pagedlab.batch import Batch, build_batch
+from pagedlab.sampling import sample
+from pagedlab.scheduler import Chunk
+
+if TYPE_CHECKING:
+    from pagedlab.model import Model
+
+HOME = Path(pagedlab.__file__).parent
+BOOKS = {str(HOME / f"{name}.py") for name in (
+    "blocks", "prefix", "eviction/__init__", "request", "scheduler", "engine", "outputs", "choice", "beam/__init__",
+    "batch", "interrupts", "kv_cache", "speculative/__init__", "speculative/drafts", "accelerate/windows",
+)}  # fmt: skip
+Place = tuple[str, int]  # file and line
+
+
+def checksum(batch: Batch, cache: Any, attend: Any) -> torch.Tensor:
+    """Stand in for a model's forward pass."""
+    kept = cache.keys[0].flatten(0, 1)[:, 0, 0]
+    kept[batch.slots] = batch.token_ids.to(kept.dtype)
+    rows = batch.last_rows.tolist()
+    logits = torch.zeros(len(rows), 64)
+    starts, size = batch.query_starts.tolist(), cache.block_size
+    for i, row in enumerate(rows):
+        b = next(b for b in range(len(starts) - 1) if starts[b] <= row < starts[b + 1])
+        at = torch.arange(int(batch.positions[row]) + 1)
+        slots = batch.block_tables[b, at // size].long() * size + at % size
+        name = zlib.crc32(kept[slots].numpy().tobytes())
+        logits[i] = torch.tensor([(name >> (k % 24)) % 97 for k in range(64)]).float() / 9
+        logits[i, name % 64] += 9
+    return logits
+
+
+def toy(tiny: Model, **options: Any) -> LLM:
+    """An engine with blocks of four tokens, full of NaN, and the checksum in place of the model."""
+    llm = LLM(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
+    llm.cache.keys.fill_(torch.nan)
+    llm.forward = checksum
+    return llm
+
+
+def toy_ahead(tiny: Model, **options: Any) -> LLM:
+    """A toy engine that runs windows of steps ahead of the host, on a fake device."""
+    llm = toy(tiny, **options)
+    llm.windows = Windows(FakeDevice(llm), llm.scheduler, steps=4)  # type: ignore[arg-type]
+    return llm
+
+
+class FakeDevice:
+    """In place of the decoder of CUDA graphs: it runs a window when it is launched, and knows tokens before the host.
+
+    It sees what a device sees: the blocks and positions of each chunk, and the tokens that it drew itself.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+
+    def compute(self, chunks: list[Chunk]) -> None:
+        """Steps that the host samples for are run by the engine itself."""
+        return
+
+    def launch(self, chunks: list[Chunk], params: Any, before: Any = None) -> Any:
+        rows = [self._row(chunk, params, before) for chunk in chunks]
+        pending = rows
+        while pending:  # one step each turn: the first takes a row's prompt, the others one token
+            self._step(pending)
+            pending = [row for row in pending if row.at < row.chunk.stop and not row.ended]
+        drawn = [chunk.stop - row.first_stop + 1 if row.draws else 0 for chunk, row in zip(chunks, rows, strict=True)]
+        return SimpleNamespace(chunks=chunks, rows=rows, drawn=drawn, done=None)
+
+    def collect(self, window: Any) -> list[tuple[list[int], list[float]]]:
+        return [(row.new_tokens, row.logprobs) for row in window.rows]
+
+    def _row(self, chunk: Chunk, params: Any, before: Any) -> Any:
+        tokens, ended = chunk.sequence.token_ids[:], False
+        for row in before.rows if before else []:
+            if row.chunk.sequence is chunk.sequence:
+                tokens, ended = row.tokens[:], row.ended
+        known = len(tokens)
+        first_stop = max(chunk.start + 1, min(chunk.stop, known))
+        return SimpleNamespace(
+            chunk=chunk, params=params[chunk.request.request_id], tokens=tokens, at=chunk.start, first_stop=first_stop,
+            draws=chunk.stop >= known, new_tokens=[], logprobs=[], ended=ended,
+        )  # fmt: skip
+
+    def _step(self, rows: list[Any]) -> None:
+        rows = [row for row in rows if not row.ended]
+        if not rows:
+            return
+        chunks = []
+        for row in rows:
+            stop = row.first_stop if row.at == row.chunk.start else row.at + 1
+            chunks.append(row.chunk._replace(start=row.at, stop=stop))
+        batch = build_batch(chunks, torch.device("cpu"))
+        ids = [token for row, chunk in zip(rows, chunks, strict=True) for token in row.tokens[chunk.start : chunk.stop]]
+        batch.token_ids[:] = torch.tensor(ids)
+        ends = batch.query_starts[1:].long() - 1
+        last = Batch(**{**vars(batch), "last_rows": ends})
+        logits = checksum(last, self._llm.cache, None)
+        for row, chunk, one in zip(rows, chunks, logits, strict=True):
+            row.at = chunk.stop
+            if chunk.stop == len(row.tokens) and row.draws:
+                self._draw(row, one)
+
+    def _draw(self, row: Any, logits: torch.Tensor) -> None:
+        seed = torch.tensor([row.chunk.sequence.seed % 2**63])
+        token, logprob = sample(logits[None], [row.params], seed, torch.tensor([len(row.tokens)]))
+        row.tokens.append(int(token))
+        row.new_tokens.append(int(token))
+        row.logprobs.append(float(logprob))
+        row.ended = not row.params.ignore_eos and int(token) in self._llm.model.eos_token_ids
+
+
+@contextmanager
+def at_each_line(event: Callable[[Place], None]) -> Iterator[None]:
+    """Call `event((file, line))` before every line of the bookkeeping that runs."""
+
+    def line(frame: Any, what: str, _: Any) -> Any:
+        if what == "line":
+            event((frame.f_code.co_filename, frame.f_lineno))
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, what, _: line if frame.f_code.co_filename in BOOKS else None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def at_no_line() -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(before)
+
+
+def texts(completions: list[Completion]) -> list[list[list[int]]]:
+    """Token ids of every output of every completion."""
+    return [[output.token_ids for output in completion.outputs] for completion in completions]
