@@ -24,16 +24,26 @@ class Detokenizer:
         except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
             self._stream = DecodeStream(skip_special_tokens=True)
             piece = self._stream.step(self._tokenizer, token_id) or ""
-        begin = max(0, len(self.text) - self._most)
-        self.text += piece
-        if hits := [at for at in (self.text.find(s, begin) for s in self._stop) if at >= 0]:
-            self.text = self.text[: min(hits)]
-            self.stopped = True
+        self._add(piece)
 
     def finish(self, full_text: str) -> None:
-        """No token follows: take over what the whole text has more, such as a character left incomplete."""
+        """Take over what the whole text has beyond `text`: no token follows.
+
+        That is a character left incomplete, and what came in one token with its beginning. A stop
+        string in it cuts the text too, and `stopped` tells so.
+        """
         if not self.stopped and full_text.startswith(self.text):
-            self.text = full_text
+            self._add(full_text[len(self.text) :])
+
+    def _add(self, piece: str) -> None:
+        """Append a piece to the text, and cut the text before the first stop string."""
+        begin = max(0, len(self.text) - self._most)  # a stop string may begin in the text before
+        self.text += piece
+        hits = [self.text.find(stop, begin) for stop in self._stop]
+        found = [at for at in hits if at >= 0]
+        if found:
+            self.text = self.text[: min(found)]
+            self.stopped = True
 
     def take(self, finished: bool) -> str:
         """The text not handed out yet. Until the end, a tail that may begin a stop string is held back."""

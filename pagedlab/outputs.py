@@ -13,7 +13,7 @@ import torch
 from pagedlab.arguments import whole
 from pagedlab.choice import Draw
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.interrupts import Held
+from pagedlab.interrupts import deferred_interrupts
 from pagedlab.model import Model
 from pagedlab.request import Request, Sequence
 from pagedlab.sampling import SamplingParams, TokenLogprob
@@ -150,6 +150,8 @@ class Job:
         if text.finish_reason:
             if detokenizer:
                 detokenizer.finish(self.model.decode(text.output_ids))
+                if detokenizer.stopped:
+                    text.finish_reason = "stop"
             text.table.free()
         return taken
 
@@ -177,8 +179,8 @@ class Stream(Iterator[str]):
     def __next__(self) -> str:
         detokenizer = self._completion.outputs[0].detokenizer
         assert detokenizer is not None
-        with Held() as hold:
-            hold.undo = self.close
+        with deferred_interrupts() as deferred:
+            deferred.on_interrupt = self.close
             try:
                 while not (piece := detokenizer.take(self._completion.finished)) and not self._completion.finished:
                     self._llm.step_for_others()

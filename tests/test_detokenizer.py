@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from pagedlab import LLM, SamplingParams
 from pagedlab.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
@@ -158,6 +160,62 @@ def test_stop_strings_token_by_token(tokenizer: Any, text: str, stop: tuple[str,
     for ids in (encode(tokenizer, text), [i for character in text for i in encode(tokenizer, character)]):
         detokenizer, pieces = run(tokenizer, ids, stop)
         assert (detokenizer.text, "".join(pieces)) == (left, left)
+
+
+@pytest.fixture(scope="module")
+def straddling() -> Any:
+    """A byte-level tokenizer with a token that ends one character, स or é, and begins another."""
+    of_byte = bytes_to_unicode()
+    names = [of_byte[byte] for byte in range(256)]
+    names.append(of_byte[0xA9] + of_byte[0xC3])  # the end of é, and the beginning of another one
+    names.append("".join(of_byte[byte] for byte in "स्".encode()) + of_byte[0xE0])
+    backend = Tokenizer(BPE({name: i for i, name in enumerate(names)}, []))
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+@pytest.mark.parametrize(
+    ("ids", "stop", "left"),
+    [
+        ([ord("a"), 0xC3, 256], ("é",), "a"),
+        ([ord("a"), 0xC3, 256], ("aé",), ""),
+        ([ord("a"), 257], ("स्",), "a"),
+        ([ord("a"), 257], ("\ufffd",), "aस्"),
+        ([ord("a"), 0xC3], ("b", "\ufffd"), "a"),
+        ([ord("a"), 0xC3, 256], ("a\ufffd",), "aé\ufffd"),
+    ],
+)
+def test_a_stop_string_held_back_until_the_end_is_found(
+    straddling: Any, ids: list[int], stop: tuple[str, ...], left: str
+) -> None:
+    """The last token begins a character, so all of it is held back until no token follows."""
+    detokenizer, pieces = run(straddling, ids, stop)
+    assert (detokenizer.text, "".join(pieces)) == (left, left)
+    assert detokenizer.stopped == any(s in decode(straddling, ids) for s in stop)
+
+
+@relaxed
+@given(data=st.data())
+def test_no_stop_string_is_left_in_a_text_whatever_its_bytes(straddling: Any, data: st.DataObject) -> None:
+    tokens = [ord("a"), ord("b"), 0xC3, 0xA9, 0xE0, 0xA4, 256, 257]
+    ids = data.draw(st.lists(st.sampled_from(tokens), min_size=1, max_size=8))
+    stop = tuple(data.draw(st.lists(st.text(alphabet="abéस\ufffd", min_size=1, max_size=3), max_size=3)))
+    detokenizer, pieces = run(straddling, ids, stop)
+    assert "".join(pieces) == detokenizer.text
+    assert not any(s in detokenizer.text for s in stop)
+    assert detokenizer.stopped or detokenizer.text == decode(straddling, ids)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 3])
+def test_the_engine_ends_a_text_with_stop_if_the_stop_string_was_held_back(tiny: Model, max_tokens: int) -> None:
+    (first_byte,) = tiny.tokenizer.convert_tokens_to_ids([bytes_to_unicode()[0xE0]])
+    params = SamplingParams(max_tokens, logit_bias={first_byte: 100.0}, stop=["\ufffd"], ignore_eos=True)
+    llm = LLM(tiny, num_blocks=8, verbose=False)
+    (done,) = llm.generate(["The cat"], params)
+    (output,) = done.outputs
+    assert output.token_ids == [first_byte] * max_tokens
+    assert (output.text, output.finish_reason) == ("", "stop")
+    assert "".join(llm.stream("The cat", params)) == ""
 
 
 def test_nothing_comes_behind_a_stop_string(tokenizer: Any) -> None:

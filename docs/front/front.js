@@ -83,7 +83,7 @@ function show(snapshot) {
     p.append(" ", write);
     return p;
   }));
-  if (focused) at("told").querySelector(`[data-teller="${focused}"]`)?.focus();
+  if (focused) at("told").querySelector(`[data-teller="${CSS.escape(focused)}"]`)?.focus();
   at("progress").textContent = foreign.join(" ");
 }
 

@@ -11,6 +11,7 @@ few_tokens    matrix products of a few tokens                                CPU
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Callable
 from functools import partial
@@ -61,6 +62,7 @@ class Fast(NamedTuple):
             while llm.num_unfinished:
                 llm.step()
         gc.collect()
+        atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, calls what is frozen leaked
         gc.freeze()  # what is there now stays: the collector need not look through it again between steps
 
 

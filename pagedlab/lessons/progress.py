@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -27,21 +25,3 @@ def moving(*llms: LLM, what: str = "steps", total: int | None = None) -> Iterato
         for llm in llms:
             stack.callback(llm.on_step(lambda: steps.update() and None))
         yield steps
-
-
-def keep_moving(shell: Any) -> None:
-    """Advance a bar in this cell of a notebook until transformers has been imported, if that takes over a second."""
-
-    def tick() -> None:
-        while not (ended.wait(0.3) or hasattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel")):
-            shown.update()
-        shown.close()
-
-    def end(_: object) -> None:
-        shell.events.unregister("post_run_cell", end)
-        ended.set()
-        ticker.join()
-
-    shown, ended, ticker = tqdm(desc="importing", leave=False, delay=1), Event(), Thread(target=tick, daemon=True)
-    shell.events.register("post_run_cell", end)
-    ticker.start()

@@ -210,7 +210,7 @@ room; if another sequence reads that block too, the block is copied first`)}
   // ---- a new state
   function place() { // arrows lie where the blocks are; what is new comes into view, and nothing but these boxes moves
     find(".pl-arrows").innerHTML = escape(state.copies.map((copy) =>
-      arrow(...copy.map((id) => find(`.pl-block[data-block="${id}"]`)))));
+      arrow(...copy.map((id) => find(`.pl-block${withData("block", id)}`)))));
     for (const [box, css] of [[find(".pl-log"), ".pl-now"], [find(".pl-tables"), ".pl-selected"]]) {
       const node = box.querySelector(css), top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
       const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;

@@ -20,12 +20,12 @@ function render({ model, el }) {
   // ---- controls
   function place() {
     for (const { name, kind, options } of controls) {
-      const input = root.querySelector(`[data-name="${name}"]`);
+      const input = root.querySelector(withData("name", name));
       if (kind === "slider") {
         input.max = options.length - 1;
         input.nextElementSibling.value = options[at[name]];
         input.setAttribute("aria-valuetext", options[at[name]]);
-        root.querySelector(`[data-play="${name}"]`).hidden = options.length < 10;
+        root.querySelector(withData("play", name)).hidden = options.length < 10;
       }
       if (kind === "switch") input.checked = at[name];
       else if (input.value !== String(at[name])) input.value = at[name];
@@ -48,7 +48,7 @@ function render({ model, el }) {
   function play(name) { // from the first to the end, or on from where it was stopped; never before the last is there
     clearInterval(playing);
     const last = controls.find((control) => control.name === name)?.options.length - 1;
-    const button = root.querySelector(`[data-play="${name}"]`), goes = button?.textContent === "❚❚";
+    const button = root.querySelector(withData("play", name)), goes = button?.textContent === "❚❚";
     const was = stopped;
     root.querySelectorAll("[data-play]").forEach((other) => { other.textContent = "▶"; });
     stopped = goes ? name : null;

@@ -10,20 +10,30 @@ function inBytes(n) {
   return `${Number.isInteger(value) ? value : value.toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
+// What a template made. Markup is trusted because of its class: JSON can make an object with any fields, but none of
+// this class.
+class Markup {
+  constructor(source) { this.source = source; }
+}
+
 // A template: lists are joined, templates go in as they are, and all else is text.
-const html = (parts, ...values) => ({ html: String.raw({ raw: parts }, ...values.map(escape)) });
+const html = (parts, ...values) => new Markup(String.raw({ raw: parts }, ...values.map(escape)));
 function escape(value) {
   if (Array.isArray(value)) return value.map(escape).join("");
-  return value?.html ?? String(value).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+  if (value instanceof Markup) return value.source;
+  return String(value).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 }
+
+// A selector of the nodes whose data-NAME is this value, whatever characters it has.
+const withData = (name, value) => `[data-${name}="${CSS.escape(value)}"]`;
 
 // Makes the inside of `node` what a template says. What is alike is left alone, so focus, pointer and scroll stay.
 // The inside of a `data-own` has templates of its own.
 function show(node, template) {
-  if (node.shown === template.html) return;
-  node.shown = template.html;
+  if (node.shown === template.source) return;
+  node.shown = template.source;
   const wanted = node.cloneNode();
-  wanted.innerHTML = template.html;
+  wanted.innerHTML = template.source;
   adopt(node, wanted);
 }
 

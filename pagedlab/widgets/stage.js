@@ -93,8 +93,8 @@ function renderStage({ model, el: host }) {
   function drop() {
     const from = root.getBoundingClientRect(), running = [...state.texts.values()].filter((text) => text.state === "running");
     for (const { name, blocks, tokens, words } of running.slice(0, 4)) {
-      const held = all(`[data-text="${name}"] .ps-held`), a = held[held.length - 1]?.getClientRects();
-      const b = find(`.pl-block[data-block="${blocks.at(-1)}"]`)?.getBoundingClientRect(), word = words[tokens - 1];
+      const held = all(`${withData("text", name)} .ps-held`), a = held[held.length - 1]?.getClientRects();
+      const b = find(`.pl-block${withData("block", blocks.at(-1))}`)?.getBoundingClientRect(), word = words[tokens - 1];
       if (!a?.length || !b || !word?.trim()) continue;
       const start = a[a.length - 1], ghost = find(".ps-air").appendChild(document.createElement("span"));
       ghost.className = "ps-drop";
@@ -141,7 +141,7 @@ function renderStage({ model, el: host }) {
   function light() {
     for (const node of all(".pl-lit")) node.classList.remove("pl-lit");
     root.classList.toggle("pl-pointing", pointed !== null);
-    if (pointed !== null) for (const node of all(`[data-block="${pointed}"]`)) node.classList.add("pl-lit");
+    if (pointed !== null) for (const node of all(withData("block", pointed))) node.classList.add("pl-lit");
     find(".pl-detail").textContent = describe(pointed);
   }
 
@@ -180,7 +180,7 @@ function renderStage({ model, el: host }) {
     paintBlocks(shown);
     paintTables(shown.filter(({ blocks }) => blocks.length));
     find(".pl-arrows").innerHTML = escape((state.now.copies ?? []).map(([from, to]) =>
-      arrow(...[from, to].map((id) => find(`.pl-block[data-block="${id}"]`)))));
+      arrow(...[from, to].map((id) => find(`.pl-block${withData("block", id)}`)))));
     light();
     keepTabStops();
     root.dataset.at = at;

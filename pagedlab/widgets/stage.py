@@ -15,6 +15,7 @@ import traitlets
 from pagedlab.widgets.page import Page, script, style
 from pagedlab.widgets.picture import Picture, StagePicture
 from pagedlab.widgets.recording import Recorder, Replay
+from pagedlab.widgets.recording_format import load_recording
 
 INTERVAL = 0.1  # seconds between two messages to the page
 BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
@@ -23,7 +24,8 @@ BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say be
 class Stage(Page):
     """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
 
-    source  an engine, as for `recording.Recorder`; a recording; or the path of one
+    source  an engine, as for `recording.Recorder`; a recording; or the path of one. Every field of a recording is
+            checked first: a wrong one is a ValueError
 
         with Stage(llm):    # shown at once, and records until here
             llm.generate(prompts)
@@ -43,8 +45,7 @@ class Stage(Page):
         self._due, self._pending = 0.0, False
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):
-            known = source if isinstance(source, dict) else json.loads(Path(source).read_text(encoding="utf-8"))
-            super().__init__(recorded=Replay(known).recording)
+            super().__init__(recorded=load_recording(source))
         else:
             with suppress(RuntimeError):
                 self._loop = asyncio.get_running_loop()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -48,15 +46,6 @@ PURE = ["blocks", "prefix", "eviction", "request", "scheduler", "shipped", "less
 @pytest.mark.parametrize("module", [*PURE, "checks", "widgets"])
 def test_modules_of_the_first_notebooks_do_not_import_torch(module: str) -> None:
     assert python(f"import sys, pagedlab.{module}; print('torch' in sys.modules)").strip() == "False"
-
-
-@pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
-def test_torch_threads_spin_little_unless_the_user_says_how(own: dict[str, str]) -> None:
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    env = {name: value for name, value in os.environ.items() if name not in names} | own
-    code = f"import os, pagedlab; print({{n: os.environ[n] for n in {names} if n in os.environ}})"
-    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert ast.literal_eval(run.stdout) == (own or {"GOMP_SPINCOUNT": "1000"})
 
 
 def test_public_names_can_be_imported() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import os
+import runpy
+import shutil
 import subprocess
 import sys
 import venv
@@ -17,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def setup_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """tools/setup_env.py with an environment of its own to make, no GPU, and no real pip."""
-    spec = importlib.util.spec_from_file_location("setup_env", ROOT / "tools" / "setup_env.py")
+    """tools/environment.py with an environment of its own to make, no GPU, and no real pip."""
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "tools" / "environment.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -52,12 +56,66 @@ def message(setup_env: ModuleType) -> str:
     return exit.value.code
 
 
-def test_python_is_too_old(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+ENTRY = ROOT / "tools" / "setup_env.py"
+TOO_OLD = "pagedlab needs Python 3.10 or newer, and this is {}: make PYTHON=python3.12, or"
+TOO_OLD += " python3.12 tools/setup_env.py"
+OLD_PYTHONS = ("2.7", "3.6", "3.9")
+# The syntax that Python 2.7 shares with every later one, as far as the entry needs it.
+OLD_SYNTAX = {"Module", "Expr", "Constant", "Import", "ImportFrom", "alias", "If", "Compare", "Lt", "Eq", "Attribute"}
+OLD_SYNTAX |= {"Name", "Load", "Store", "Tuple", "Call", "Assign", "BinOp", "Add", "Subscript"}
+
+
+def test_python_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 18))
     monkeypatch.setattr(sys, "version", "3.9.18 (main)")
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_path(str(ENTRY), run_name="__main__")
+    assert exit.value.code == TOO_OLD.format("3.9.18")
+
+
+def test_the_entry_can_be_read_by_any_python() -> None:
+    """Its tree has nodes of old syntax only, and its bytes need no declaration of their encoding."""
+    source = ENTRY.read_bytes().decode("ascii")
+    tree = ast.parse(source, feature_version=(3, 4))
+    assert {type(node).__name__ for node in ast.walk(tree)} <= OLD_SYNTAX
+    kinds = [type(node).__name__ for node in tree.body]
+    assert kinds == ["Expr", "Import", "If", "ImportFrom", "If"], "the version is checked before the rest is imported"
+
+
+@pytest.mark.parametrize("version", OLD_PYTHONS)
+def test_an_old_python_says_which_is_needed(version: str) -> None:
+    """Where such a Python is installed."""
+    name = f"python{version}"
+    asked = [name, "-c", "import sys; print(sys.version.split()[0])"]
+    if not shutil.which(name) or (told := subprocess.run(asked, capture_output=True, text=True)).returncode:
+        pytest.skip(f"{name} is not installed")
+    run = subprocess.run([name, ENTRY], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", TOO_OLD.format(told.stdout.strip()) + "\n")
+
+
+def test_the_path_cannot_hold_an_environment(
+    setup_env: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / f"a{os.pathsep}b").mkdir()
+    monkeypatch.setattr(setup_env, "VENV", folder / ".venv")
+    monkeypatch.setattr(setup_env, "STAMP", folder / ".venv" / "stamp")
+    asked = pip_answers(monkeypatch, 0)
     said = message(setup_env)
-    assert "needs Python 3.10 or newer, and this is 3.9.18" in said
-    assert "make PYTHON=python3.12" in said
+    assert str(folder) in said
+    assert f"has a {os.pathsep!r} in its path" in said
+    assert "move or rename the folder" in said
+    assert not asked
+    assert not (folder / ".venv").exists()
+
+
+def test_a_stamp_that_is_no_text_counts_as_out_of_date(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pip_answers(monkeypatch, 0)
+    setup_env.VENV.mkdir()
+    setup_env.STAMP.write_bytes(b"\xff\xfe\x00 \x80")
+    setup_env.main()
+    assert len(asked) == 2
+    setup_env.main()
+    assert len(asked) == 2
 
 
 def test_the_disk_is_full(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

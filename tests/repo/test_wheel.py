@@ -92,12 +92,17 @@ def pip(*arguments: str | Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def use(python: Path, code: str) -> None:
+def run(python: Path, *arguments: str) -> str:
+    """Run Python without a model in its reach but the shipped one; what it prints. Nothing may come on stderr."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PAGEDLAB_")}
-    run = subprocess.run(
-        [python, "-I", "-c", code], cwd=python.parent, env=env, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    env["HF_HOME"] = str(python.parent / "no-models")
+    run = subprocess.run([python, *arguments], cwd=python.parent, env=env, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    return run.stdout
+
+
+def use(python: Path, code: str) -> None:
+    run(python, "-I", "-c", code)
 
 
 def test_carries_every_file_of_the_package_and_its_licence(wheel: Path) -> None:
@@ -123,3 +128,10 @@ def test_widgets_presets_and_checks_work_from_the_wheel(python: Path) -> None:
 
 def test_the_tiny_model_traces_and_results_come_with_the_wheel(python: Path) -> None:
     use(python, USE_DATA)
+
+
+def test_the_command_line_writes_nothing_to_stderr(python: Path) -> None:
+    """With the versions of this environment: those that CI's job "newest" has are the newest allowed ones."""
+    printed = run(python, "-I", "-m", "pagedlab", "hi")
+    assert "> hi" in printed
+    assert "model: tiny-qwen2" in printed

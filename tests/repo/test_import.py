@@ -1,0 +1,98 @@
+"""`import pagedlab` changes nothing in the process; what torch needs is set when an engine is first asked for."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+WITHOUT_SIDE_EFFECTS = """
+import atexit
+import gc
+import os
+import sys
+import threading
+
+def state():
+    threads = [thread.name for thread in threading.enumerate()]
+    return dict(os.environ), atexit._ncallbacks(), threads, gc.get_freeze_count(), gc.isenabled(), sys.meta_path[:]
+
+before = state()
+import pagedlab
+assert state() == before, (before, state())
+heavy = {"torch", "transformers", "numpy", "tqdm", "IPython"} & sys.modules.keys()
+assert not heavy, heavy
+"""
+IN_A_NOTEBOOK = """
+import sys
+import threading
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.kernel = object()  # as in a notebook
+
+def hooks():
+    return {name: len(callbacks) for name, callbacks in shell.events.callbacks.items()}
+
+before = hooks(), threading.active_count()
+import pagedlab
+assert (hooks(), threading.active_count()) == before
+pagedlab.LLM
+assert (hooks(), threading.active_count()) == before
+assert "torch" in sys.modules
+"""
+
+
+def python(*arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
+    """Run Python without the environment's own thread settings, but with those given."""
+    env = {name: value for name, value in os.environ.items() if name not in OWN_SETTINGS} | own
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def set_after(code: str, **own: str) -> dict[str, str]:
+    """The thread settings in the environment after this code has run."""
+    told = f"print({{n: os.environ[n] for n in {OWN_SETTINGS} if n in os.environ}})"
+    run = python("-c", f"import os\n{code}\n{told}", **own)
+    assert run.returncode == 0, run.stderr
+    return ast.literal_eval(run.stdout)
+
+
+def test_importing_pagedlab_has_no_side_effects() -> None:
+    run = python("-W", "error", "-c", WITHOUT_SIDE_EFFECTS)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_a_notebook_gets_neither_hooks_nor_threads() -> None:
+    run = python("-c", IN_A_NOTEBOOK)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", ["LLM", "SamplingParams", "KVCache", "Completion"])
+def test_torch_threads_spin_little_once_an_engine_is_asked_for(name: str) -> None:
+    assert set_after("import pagedlab") == {}
+    assert set_after(f"from pagedlab import {name}") == {"GOMP_SPINCOUNT": "1000"}
+
+
+@pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
+def test_a_users_own_thread_settings_are_left_alone(own: dict[str, str]) -> None:
+    assert set_after("from pagedlab import LLM", **own) == own
+
+
+def test_nothing_is_set_once_torch_has_been_imported() -> None:
+    """libgomp would not read it any more."""
+    assert set_after("import torch; from pagedlab import LLM") == {}
+
+
+@pytest.mark.parametrize("module", ["pagedlab", "pagedlab.serving"])
+def test_the_command_lines_set_it_before_they_import_torch(module: str) -> None:
+    code = f"import runpy, sys\nsys.argv[1:] = ['--help']\ntry: runpy.run_module({module!r}, run_name='__main__')\n"
+    code += "except SystemExit: pass\n"
+    told = f"{code}import os; print('set to', os.environ.get('GOMP_SPINCOUNT'))"
+    run = python("-c", told)
+    assert run.stdout.endswith("set to 1000\n"), run.stdout + run.stderr

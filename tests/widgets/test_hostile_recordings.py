@@ -1,0 +1,231 @@
+"""A recording from anybody is played, or refused in one line that names the field; no script of it runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browser
+import pytest
+
+from pagedlab.widgets import Stage
+from pagedlab.widgets.page import script
+
+ROOT = Path(__file__).resolve().parents[2]
+ATTACK = {"html": "<img src=x onerror='window.attacked = true'>"}
+NAME_WITH_MARKUP = "r\"0'] <b>&</b>\\"
+FIRST_TEXT = {
+    "look": 0,
+    "prompt": 2,
+    "state": "running",
+    "tokens": 5,
+    "blocks": [0, [0, 1]],
+    "words": [0, ["The", " cat", " sat", " on", " a"]],
+}
+RECORDING: dict[str, Any] = {  # with every field that there is
+    "format": 1,
+    "model": "tiny",
+    "block_size": 4,
+    "num_blocks": 8,
+    "drawn": 8,
+    "steps": [
+        {"step": 0, "used": 0, "cached": 1, "kept": {"7": 1}},
+        {"step": 1, "used": 2, "counts": {"0": 1, "1": 1}, "texts": {"r0": FIRST_TEXT}, "hits": [0]},
+        {
+            "step": 2,
+            "used": 3,
+            "cached": 0,
+            "counts": {"0": 2, "2": 1},
+            "copies": [[1, 2]],
+            "evicted": [7],
+            "kept": {"7": 0},
+            "texts": {
+                "r0": {"tokens": 6, "words": [5, [" mat"]]},
+                "r0.1": {**FIRST_TEXT, "look": 1, "blocks": [0, [0, 2]]},
+            },
+        },
+        {"step": 3, "texts": {"r0": {"state": "stop", "tokens": 0, "blocks": [0, []]}}},
+    ],
+}
+WORD = ("steps", 1, "texts", "r0", "words", 1, 2)
+WORD_OF_ITS_OWN = ("steps", 1, "texts", "r0", "words", 1, 4)  # the first of its block
+WORD_OF_PROMPT = ("steps", 1, "texts", "r0", "words", 1, 0)
+
+
+def paths(value: Any, to: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of every field of a recording, and of every item in one."""
+    if to:
+        yield to
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inside:
+        yield from paths(item, (*to, key))
+
+
+def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The recording with another value in that place."""
+    recording = copy.deepcopy(RECORDING)
+    place: Any = recording
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return recording
+
+
+def renamed(name: str) -> dict[str, Any]:
+    """The recording with another name for its first text."""
+    return json.loads(json.dumps(RECORDING).replace('"r0"', json.dumps(name)))
+
+
+def play(stage: Stage) -> None:
+    """Do with it all that Python does with a recording."""
+    for step in range(len(stage.recorded["steps"])):
+        replay = stage.replay(step)
+        replay.grid(), replay.answers(), replay.whole()
+    stage._repr_mimebundle_()
+    json.dumps(stage.recorded)
+
+
+def test_recordings_as_they_are_written_are_played() -> None:
+    play(Stage(RECORDING))
+    play(Stage(renamed(NAME_WITH_MARKUP)))
+    play(Stage(ROOT / "data" / "recordings" / "three_answers.json"))
+
+
+R0 = ("steps", 1, "texts", "r0")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (WORD, ATTACK, r"recording.steps[1].texts['r0'].words[1][2] must be a text, got {'html': "),
+        (("model",), ATTACK, "recording.model must be a text, got {'html': "),
+        (("block_size",), 0, "recording.block_size must be a whole number of at least 1, got 0"),
+        (("num_blocks",), "8", "recording.num_blocks must be a whole number of at least 1, got '8'"),
+        (("drawn",), 9, "recording.drawn must be a whole number from 1 to 8, got 9"),
+        (("steps",), {}, "recording.steps must be a list, got {}"),
+        (("steps",), [], "recording.steps must have at least one step, got []"),
+        (("steps", 0), None, "recording.steps[0] must be an object, got None"),
+        (("steps", 0), {}, "recording.steps[0] must have the field step"),
+        (("steps", 1, "step"), True, "recording.steps[1].step must be a whole number of at least 0, got True"),
+        (("steps", 1, "used"), 9, "recording.steps[1].used must be a whole number from 0 to 8, got 9"),
+        (("steps", 1, "spam"), 9, "recording.steps[1] may have the fields step, used, cached, counts, "),
+        (("steps", 1, "counts", "8"), 1, "recording.steps[1].counts must name blocks from 0 to 7, got '8'"),
+        (("steps", 1, "counts", "01"), 1, "recording.steps[1].counts must name blocks from 0 to 7, got '01'"),
+        (("steps", 1, "counts", "0"), -1, "counts[0] must be a whole number of at least 0, got -1"),
+        (("steps", 0, "kept", "7"), 2, "recording.steps[0].kept[7] must be a whole number from 0 to 1, got 2"),
+        (("steps", 2, "copies", 0), [1], "recording.steps[2].copies[0] must be [source, destination], got [1]"),
+        (("steps", 2, "copies", 0, 1), ATTACK, "copies[0][1] must be a whole number from 0 to 7, got {'html': "),
+        (("steps", 1, "hits", 0), "0", "recording.steps[1].hits[0] must be a whole number from 0 to 7, got '0'"),
+        (("steps", 1, "texts"), [], "recording.steps[1].texts must be an object, got []"),
+        ((*R0, "look"), "red", "recording.steps[1].texts['r0'].look must be a whole number of at least 0, got 'red'"),
+        ((*R0, "state"), "gone", ".texts['r0'].state must be one of 'waiting', 'running', 'swapped', 'stop', "),
+        ((*R0, "name"), "b", ".texts['r0'] may have the fields look, prompt, state, tokens, blocks, words, got 'name'"),
+        ((*R0, "blocks"), [0], ".blocks must be [items to keep, new items], got [0]"),
+        ((*R0, "blocks", 0), 1, ".blocks[0] must be a whole number from 0 to 0, got 1"),
+        ((*R0, "blocks", 1, 1), 8, ".blocks[1][1] must be a whole number from 0 to 7, got 8"),
+        (("steps", 2, "texts", "r2"), {}, "recording.steps[2].texts['r2'] must have the field look"),
+    ],
+)
+def test_a_wrong_field_is_named_before_anything_is_drawn(
+    path: tuple[Any, ...], value: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(Stage, "open", lambda stage: drawn.append(stage))  # tells the page of a new widget
+    recording = changed(path, value)
+    (file := tmp_path / "recording.json").write_text(json.dumps(recording))
+    for source in (recording, file, str(file)):
+        with pytest.raises(ValueError) as refused:  # noqa: PT011 - compared below
+            Stage(source)
+        assert message in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert not drawn
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, b"{'format': 1}"])
+def test_a_file_that_is_no_json_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (file := tmp_path / "recording.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"recording.json is no recording, because it is no JSON: .+") as refused:
+        Stage(file)
+    assert "\n" not in str(refused.value)
+
+
+WRONG_VALUES = [None, True, -1, 0, 3, 10**30, 0.5, float("nan"), "", "0", "<b>", [], [0], [0, []], [0, 0], {}, ATTACK]
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=repr)
+def test_a_recording_with_any_value_anywhere_is_played_or_refused_in_one_line(value: Any) -> None:
+    refused = []
+    for path in paths(RECORDING):
+        try:
+            stage = Stage(changed(path, copy.deepcopy(value)))
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            play(stage)
+    assert refused
+    assert not any("\n" in message for message in refused)
+
+
+# The scripts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(lab: browser.Lab) -> Iterator[Any]:
+    """An empty page."""
+    context = lab._browser.new_context()
+    page = context.new_page()
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    yield page
+    context.close()
+
+
+def run_script(page: Any, name: str) -> None:
+    """Run a widget's script in the page; `escape` and `widget` are then the window's."""
+    source, _, exported = script(name).rpartition("export default ")
+    page.add_script_tag(content=f"{source}\nwindow.escapeText = escape; window.widget = {exported}", type="module")
+    page.wait_for_function("window.widget")
+
+
+RENDER = """async (recorded) => {
+    const values = { recorded, step: -1, live: false };
+    const model = { get: (name) => values[name], set() {}, save_changes() {}, on() {}, off() {} };
+    widget.render({ model, el: document.body });
+    await new Promise((done) => setTimeout(done, 1500)); // it plays, and words fall into their blocks
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["stage", "block_grid", "explore", "guess", "quiz"])
+def test_no_field_of_an_object_makes_it_markup(page: Any, name: str) -> None:
+    run_script(page, name)
+    for field in ("html", "source", "raw", "markup", "innerHTML"):
+        text = page.evaluate("(value) => escapeText(value)", {field: "<img>"})
+        assert "<" not in text, field
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "path", [WORD, WORD_OF_ITS_OWN, WORD_OF_PROMPT, ("model",), (*R0, "state"), (*R0, "look"), (*R0, "tokens")]
+)
+def test_markup_in_place_of_a_value_runs_nothing_even_in_the_script(page: Any, path: tuple[Any, ...]) -> None:
+    """As if it had come past the checks in Python."""
+    run_script(page, "stage")
+    page.evaluate(f"(recorded) => ({RENDER})(recorded).catch(() => {{}})", changed(path, ATTACK))
+    assert page.locator("img").count() == 0
+    assert page.evaluate("window.attacked") is None
+
+
+@pytest.mark.browser
+def test_a_name_with_markup_and_quotes_is_played_as_any_other(page: Any) -> None:
+    run_script(page, "stage")
+    recording = renamed(NAME_WITH_MARKUP)
+    recording["steps"] += [{"step": 4}] * 3
+    page.evaluate(RENDER, recording)
+    assert page.problems == []
+    assert page.locator(".ps-root").get_attribute("data-at") == str(len(recording["steps"]) - 1)
+    assert page.locator(".ps-head b").first.text_content() == NAME_WITH_MARKUP
+    assert page.locator("b b").count() == 0
