@@ -5,9 +5,8 @@ python benchmarks/allocator.py [--json data/results/allocator_cpu.json]
 Nanoseconds of CPU time an operation, median of the repeats, on a pool that is half full, its free blocks in random
 order, beside two plain alternatives measured in the same run. "list pool" keeps the free ids in a list: the first
 leaves it in O(free blocks), and so does one that is brought back from the middle (revive: a cached block is used
-again). "token table" has one entry a token where ours has one a block. All of these are measured as the engine's
-steps run them, inside `Held`; "by itself" is ours where each call holds interrupts back for itself. The figures depend
-on the machine; what they show is which rows stay flat as the pool grows, and the ratios.
+again). "token table" has one entry a token where ours has one a block. The figures depend on the machine; what they
+show is which rows stay flat as the pool grows, and the ratios.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from machine import record
 
 from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks, Pool
-from pagedlab.interrupts import Held
 
 SIZES = (10**3, 10**4, 10**5, 10**6)
 BLOCK_SIZE = 16
@@ -145,7 +142,7 @@ def show(results: dict[str, dict[str, dict[str, float]]]) -> None:
     for verb in ("allocate", "share", "revive", "release", "append 1 token", FORK):
         ours = [results["ours"][str(size)][verb] for size in SIZES]
         print(f"{verb:18}" + "".join(f"{value:14,.0f}" for value in ours))
-        for name in ("by itself", "list pool", "token table")[: 3 if " " in verb else 2]:  # the last has ours
+        for name in ("list pool", "token table")[: 2 if " " in verb else 1]:  # the last has our pool
             values = [results[name][str(size)].get(verb) for size in SIZES]
             cells = "".join(f"{value:14,.0f}" if value else f"{'':>14}" for value in values)
             ratios = ", ".join(f"{v / o:,.1f}" if v else "-" for v, o in zip(values, ours, strict=True))
@@ -159,20 +156,16 @@ def main() -> None:
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    results: dict[str, dict[str, dict[str, float]]] = {
-        name: {} for name in ("ours", "by itself", "list pool", "token table")
-    }
+    results: dict[str, dict[str, dict[str, float]]] = {name: {} for name in ("ours", "list pool", "token table")}
     gc.disable()
     for size in SIZES:
         few = max(20, min(2000, 10**7 // size))  # where a verb is O(n), fewer of them
         for name, pool, count in (
             ("ours", BlockPool(size, BLOCK_SIZE), 2000),
-            ("by itself", BlockPool(size, BLOCK_SIZE), 2000),
             ("list pool", ListPool(size, BLOCK_SIZE), few),
             ("token table", BlockPool(size, 1), 2000),
         ):
-            with nullcontext() if name == "by itself" else Held():
-                results[name][str(size)] = measure(pool, arguments.repeats, count, random.Random(seed))
+            results[name][str(size)] = measure(pool, arguments.repeats, count, random.Random(seed))
         gc.collect()
     show(results)
     if arguments.json:

@@ -20,7 +20,7 @@ POOL_ATTRIBUTES = ("num_blocks", "block_size", "num_free")
 TABLE_METHODS = ("append", "fork", "truncate", "free", "slots")
 TABLE_ATTRIBUTES = ("pool", "block_ids", "num_tokens")
 CACHE_METHODS = ("match", "insert")
-SCHEDULER_METHODS = ("add", "schedule", "undo", "remove")
+SCHEDULER_METHODS = ("add", "schedule", "rewind", "remove")
 SCHEDULER_ATTRIBUTES = ("pool", "max_batch_tokens", "max_sequences", "running", "waiting", "swapped")
 
 CacheFactory = Callable[[Any], Any]

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from pagedlab.arguments import whole
-from pagedlab.interrupts import atomic
 
 
 class OutOfBlocks(RuntimeError):
@@ -104,7 +103,6 @@ class BlockPool:
         """Free blocks whose contents are kept."""
         return len(self._cached)
 
-    @atomic(lambda pool, block_id: pool.release(block_id))
     def allocate(self) -> int:
         """Return the id of a free block, now with reference count 1. Raise `OutOfBlocks` when none is free."""
         if self._free:
@@ -119,7 +117,6 @@ class BlockPool:
         self.emit("allocate", block_id)
         return block_id
 
-    @atomic(lambda pool, block_id: pool.release(block_id))
     def share(self, block_id: int) -> int:
         """Add a reference to a used or cached block and return its id. `ValueError` if it is neither."""
         block_id = self._known(block_id)
@@ -132,7 +129,6 @@ class BlockPool:
         self.emit("revive" if revived else "share", block_id)
         return block_id
 
-    @atomic()
     def release(self, block_id: int) -> None:
         """Take a reference away; at zero the block is free again. `ValueError` if it is free already."""
         block_id = self._known(block_id)
@@ -146,7 +142,6 @@ class BlockPool:
                 self._free.append(block_id)
         self.emit("release", block_id)
 
-    @atomic()
     def keep(self, block_id: int) -> None:
         """Mark a used block: when its last reference goes, its contents stay until the block is needed."""
         block_id = self._known(block_id)
@@ -167,7 +162,6 @@ class BlockPool:
         if cached is not None:
             self._cached = cached
 
-    @atomic()
     def forget(self, block_id: int) -> None:
         """Keep the block no longer; a cached one is plainly free at once. Nothing happens to one that is not kept."""
         block_id = self._known(block_id)
@@ -254,7 +248,6 @@ class BlockTable:
     def __repr__(self) -> str:
         return f"BlockTable({self.num_tokens} tokens in blocks {self.block_ids})"
 
-    @atomic()
     def append(self, n: int = 1) -> list[BlockCopy]:
         """Make room for `n` more tokens and return the copies to do before their KV is written.
 
@@ -291,10 +284,13 @@ class BlockTable:
         self.block_ids[-1] = destination
         if hasattr(self.pool, "emit"):  # a reader's pool need not have events
             self.pool.emit("copy", destination, source)
-        self.pool.release(source)
+        try:
+            self.pool.release(source)
+        except BaseException:  # of a reader's pool: nobody will be told of the copy, so it is not made
+            self.block_ids[-1] = source
+            raise
         return BlockCopy(source, destination)
 
-    @atomic(lambda _, child: child.free())
     def fork(self) -> BlockTable:
         """Return a second table over the same blocks, each now with one reference more. Nothing is copied."""
         child = type(self)(self.pool)
@@ -303,7 +299,6 @@ class BlockTable:
         child.num_tokens = self.num_tokens
         return child
 
-    @atomic()
     def truncate(self, num_tokens: int) -> None:
         """Forget the tokens from `num_tokens` on and release the blocks that held only those."""
         num_tokens = whole("num_tokens", num_tokens)

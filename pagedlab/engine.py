@@ -26,7 +26,7 @@ from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.choice import Draw, next_tokens
-from pagedlab.interrupts import Held, LetThrough, atomic
+from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Job, Stats, Stream, StreamReference
 from pagedlab.prefix import PrefixCache
@@ -168,7 +168,7 @@ class LLM(AbstractContextManager["LLM"]):
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
         added: list[Completion] = []
-        with Held():  # interrupts come through in the model's forward pass
+        with deferred_interrupts():  # interrupts come through in the model's forward pass
             try:
                 for i, (prompt, p) in enumerate(zip(batch, params, strict=True)):
                     try:
@@ -187,7 +187,7 @@ class LLM(AbstractContextManager["LLM"]):
         params = one_each(sampling, 1)[0]
         if params.num_texts > 1 or params.beam_width:
             raise ValueError("stream yields one text that grows, not several, nor beams: use generate, or add and step")
-        with Held():
+        with deferred_interrupts():
             stream = Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
             self._streams.add(StreamReference(stream, self._abandoned))
             return stream
@@ -201,9 +201,9 @@ class LLM(AbstractContextManager["LLM"]):
         params, salt = one_each(sampling, 1)[0], valid_text("salt", salt)
         if self.speculation:
             self.speculation.refuse(params)
-        with Held() as hold:
+        with deferred_interrupts() as deferred:
             self._abort_abandoned()
-            with LetThrough():  # a long text takes its time
+            with allowed_interrupts():  # a long text takes its time
                 ids = self.model.checked_ids(prompt)
             max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
             request_id = next(self._ids)
@@ -224,7 +224,7 @@ class LLM(AbstractContextManager["LLM"]):
             if len(self._jobs) == 1:
                 self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
                 self.scheduler.cached_tokens = 0
-            hold.undo = partial(self.abort, request_id)
+            deferred.on_interrupt = partial(self.abort, request_id)
             return request_id
 
     def step(self) -> list[Completion]:
@@ -234,7 +234,7 @@ class LLM(AbstractContextManager["LLM"]):
         If scheduling, the model or the sampler fails or is interrupted, the step has not happened: no token is added,
         and the tables are as before. If the step fails later, the requests in it are aborted.
         """
-        with Held() as hold:
+        with deferred_interrupts() as deferred:
             self._abort_abandoned()
             self._stepping = True
             try:
@@ -249,7 +249,7 @@ class LLM(AbstractContextManager["LLM"]):
                     self.speculation.clear()
                 self._abort_abandoned()
             known, self._unseen = self._unseen + touched, []
-            hold.undo = partial(self._keep, known)
+            deferred.on_interrupt = partial(self._keep, known)
             return known
 
     def _keep(self, completions: list[Completion]) -> None:
@@ -261,14 +261,16 @@ class LLM(AbstractContextManager["LLM"]):
         self._keep(self.step())
 
     def _compute(self) -> Computed:
-        with LetThrough():
+        with allowed_interrupts():
             pass  # an interrupt that waits is raised here, where nothing of this step has happened
         params = {request_id: job.params for request_id, job in self._jobs.items()}
         while True:
             if (plan := self._run_ahead(params)) is not None:
                 return self._compute_now(plan, params) if plan.chunks else (plan, [], [], True)
             assert self.windows is not None
-            if collected := self.windows.collect():
+            with self._rewound_on_failure(Schedule()):
+                collected = self.windows.collect()
+            if collected:
                 return *collected, [], False
 
     def _run_ahead(self, params: dict[int, SamplingParams]) -> Schedule | None:
@@ -286,49 +288,54 @@ class LLM(AbstractContextManager["LLM"]):
             if windows is None or self.speculation or not windows.take((c.request for c in plan.chunks), params):
                 if not under_way:
                     return plan
-                self.scheduler.undo(plan)  # it needs to know what is being drawn
+                self.scheduler.rewind(plan)  # it needs to know the tokens in flight
                 return None
-            with self._attempt(plan):
+            with self._rewound_on_failure(plan):
                 windows.launch(plan, params)
         return None
 
     def _schedule(self) -> Schedule:
-        """Return the scheduler's next plan. If it raises, whoever wrote it, its plan has not happened."""
-        self.scheduler.plan = Schedule()  # or an error before the first line would undo the step before
+        """Return the scheduler's next plan, with its copies done. If that fails, the plan has not happened."""
+        self.scheduler.plan = Schedule()  # or an error before the first line would rewind the step before
         try:
-            return self.scheduler.schedule()
+            plan = self.scheduler.schedule()
+            self.cache.copy_blocks(plan.copies)
+            plan.copies = []
         except BaseException:
             self._rewind(self.scheduler.plan)
             if self._new_table is not BlockTable:
                 self._abort_everything()  # a table may have copied a block on write, and nobody knows which
             raise
+        return plan
+
+    @contextmanager
+    def _rewound_on_failure(self, plan: Schedule) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._rewind(plan)
+            raise
 
     def _rewind(self, plan: Schedule) -> None:
-        """Take a step back. If the scheduler cannot do that, no table can be trusted: every request is aborted."""
+        """Take back a step, and those that run ahead of the host.
+
+        If a reader's scheduler cannot do that, no table can be trusted: every request is aborted.
+        """
+        plans = [plan, *(self.windows.abandon() if self.windows else [])]
         try:
-            self.scheduler.undo(plan)
+            for latest in plans:
+                self.scheduler.rewind(latest)
         except BaseException:
             self._abort_everything()
             if isinstance(self.prefix_cache, PrefixCache):
                 self.prefix_cache.clear()
             raise
 
-    @contextmanager
-    def _attempt(self, plan: Schedule) -> Iterator[None]:
-        """Copy the blocks that the plan wants copied. If what follows fails, it has not happened."""
-        try:
-            self.cache.copy_blocks(plan.copies)
-            plan.copies = []
-            yield
-        except BaseException:
-            self._rewind(plan)
-            raise
-
     def _compute_now(self, plan: Schedule, params: dict[int, SamplingParams]) -> Computed:
-        with self._attempt(plan):
+        with self._rewound_on_failure(plan):
             logits = self.windows.decoder.compute(plan.chunks) if self.windows else None
             if logits is None:
-                with LetThrough():
+                with allowed_interrupts():
                     logits = self.forward(build_batch(plan.chunks, self.model.device), self.cache, self.attend)
             check = self.speculation.check if self.speculation and self.speculation.drafts else None
             if not check:
@@ -409,16 +416,16 @@ class LLM(AbstractContextManager["LLM"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @atomic()
     def abort(self, request_id: int) -> None:
         """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored.
 
         While a step runs, from a subscriber of the pool for one, the request is aborted at the end of the step.
         """
-        if self._stepping:
-            self._to_abort.append(request_id)
-        else:
-            self._abort_now(request_id)
+        with deferred_interrupts():
+            if self._stepping:
+                self._to_abort.append(request_id)
+            else:
+                self._abort_now(request_id)
 
     def _abort_now(self, request_id: int) -> None:
         job = self._jobs.pop(request_id, None)
@@ -502,9 +509,9 @@ class LLM(AbstractContextManager["LLM"]):
         self._owned.add(request_id)
         return self._jobs[request_id].completion
 
-    @atomic()
     def drop(self, completions: list[Completion]) -> None:
         """Abort requests of `generate` or `stream`, and forget that anybody waits for them."""
         request_ids = [completion.request_id for completion in completions]
-        self._owned.difference_update(request_ids)
-        self._abort_all(request_ids)
+        with deferred_interrupts():
+            self._owned.difference_update(request_ids)
+            self._abort_all(request_ids)

@@ -1,8 +1,12 @@
-"""An operation on the books happens or does not: an interrupt waits until they are whole.
+"""Ctrl-C waits until the engine's bookkeeping is whole.
 
-Ctrl-C and the notebook's stop button are a signal, SIGINT, and Python raises KeyboardInterrupt wherever the main thread
-happens to be: between taking a block and noting whose it is, say. Inside `Held` the signal is noted, and raised at the
-end. What takes long and changes no books, the model's forward pass, runs inside `LetThrough`.
+Ctrl-C and the notebook's stop button are a signal, SIGINT. Python raises KeyboardInterrupt wherever the main thread
+happens to be: between taking a block and noting whose it is, for one. Inside `deferred_interrupts` the signal is noted,
+and raised when the block ends. The forward pass takes long and changes no bookkeeping: it runs inside
+`allowed_interrupts`, where the signal is raised at once.
+
+Pool, table and cache know nothing of this. The engine's own calls are the boundaries: `generate`, `stream`, `add`,
+`step` and `abort`.
 """
 
 from __future__ import annotations
@@ -11,115 +15,95 @@ import signal
 from _signal import getsignal as get_handler  # signal's own two, without their conversions to enums and back,
 from _signal import signal as set_handler  # which take ten times as long
 from collections.abc import Callable
-from functools import partial, wraps
 from threading import get_ident, main_thread
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
-R = TypeVar("R")
 MAIN = main_thread().ident
-# Of the main thread, which alone gets signals; came: one, while holding; handler: who is in charge of it otherwise.
-_main = SimpleNamespace(holding=False, came=False, handler=None)
+# Of the main thread, which alone gets signals. handler: the one that was installed before ours.
+_main = SimpleNamespace(deferring=False, pending=False, handler=None)
 
 
 def _note(number: int, frame: Any) -> None:
-    if _main.holding:
-        _main.came = True
+    """Handle SIGINT: note it while interrupts are deferred, else pass it on."""
+    if _main.deferring:
+        _main.pending = True
     else:
-        _main.holding = True  # what is raised now passes through code that puts books in order
+        _main.deferring = True  # what is raised now passes through code that puts the bookkeeping in order
         _main.handler(number, frame)
-        _main.holding = False  # it raised nothing
+        _main.deferring = False  # it raised nothing
 
 
-def _deliver() -> None:
-    if _main.came:
-        _main.came = False
+def _raise_pending() -> None:
+    if _main.pending:
+        _main.pending = False
         _note(signal.SIGINT, None)
 
 
-class Held:
-    """Hold interrupts back until the end, and raise one then if any came.
+class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.suppress
+    """Note an interrupt, and raise it when the block ends.
 
-    Then nobody learns what was done: `undo`, if the body sets it, takes it back. Nothing happens inside another
-    `Held`, in other threads, and where SIGINT has no handler of Python's.
+    on_interrupt: the block may set it. It is called before the interrupt is raised, if the block itself succeeded:
+        the caller never learns what the block returned.
+
+    Nothing happens inside another such block, in other threads, and where SIGINT has no handler of Python's.
     """
 
-    __slots__ = ("_holds", "_outermost", "undo")
+    __slots__ = ("_active", "_outermost", "on_interrupt")
 
-    def __enter__(self) -> Held:
-        self.undo: Callable[[], object] | None = None
+    def __enter__(self) -> deferred_interrupts:
+        self.on_interrupt: Callable[[], object] | None = None
         handler = get_handler(signal.SIGINT)
         self._outermost = handler is not _note
-        self._holds = (self._outermost or not _main.holding) and get_ident() == MAIN and callable(handler)
-        if self._holds:
+        self._active = (self._outermost or not _main.deferring) and get_ident() == MAIN and callable(handler)
+        if self._active:
             try:
                 if self._outermost:
-                    _main.came, _main.handler = False, handler
-                _main.holding = True
+                    _main.pending, _main.handler = False, handler
+                _main.deferring = True
                 set_handler(signal.SIGINT, _note)
             except BaseException:  # one came just before
-                _main.holding = False
+                _main.deferring = False
                 raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if self._holds:
-            if isinstance(error, KeyboardInterrupt):
-                # A model's forty frames say nothing, and IPython takes a second to draw them.
-                error.__traceback__ = None
-            try:
-                _main.holding = False  # from here on one is raised at once, and holds back those after it
-                _deliver()
-                self._let_go()
-            except BaseException:  # one came, before or just now
-                if self.undo and kind is None:
-                    set_handler(signal.SIGINT, _note)
-                    _main.holding = True
-                    self.undo()
-                self._let_go()
-                raise
+        if not self._active:
+            return
+        if isinstance(error, KeyboardInterrupt):
+            # A model's forty frames say nothing, and IPython takes a second to draw them.
+            error.__traceback__ = None
+        try:
+            _main.deferring = False  # from here on a signal is raised at once, and defers those after it
+            _raise_pending()
+            self._restore()
+        except BaseException:  # a signal came, before or just now
+            if self.on_interrupt and kind is None:
+                set_handler(signal.SIGINT, _note)
+                _main.deferring = True
+                self.on_interrupt()
+            self._restore()
+            raise
 
-    def _let_go(self) -> None:
+    def _restore(self) -> None:
         if self._outermost:
             try:
                 set_handler(signal.SIGINT, _main.handler)
             finally:
-                _main.holding = False
+                _main.deferring = False
 
 
-class LetThrough:
-    """Inside `Held`: interrupts are raised at once, one that has come already too, until the end of this."""
+class allowed_interrupts:  # noqa: N801
+    """Inside `deferred_interrupts`: raise interrupts at once, one that is pending too, until this block ends."""
 
-    __slots__ = ("_lets",)
+    __slots__ = ("_active",)
 
     def __enter__(self) -> None:
-        self._lets = _main.holding and get_ident() == MAIN
-        if self._lets:
-            _main.holding = False
-            _deliver()
+        self._active = _main.deferring and get_ident() == MAIN
+        if self._active:
+            _main.deferring = False
+            _raise_pending()
 
     def __exit__(self, *_: object) -> None:
-        if self._lets:
-            _main.holding = True
-
-
-def atomic(undo: Callable[[Any, Any], object] | None = None) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Decorate a method that runs inside `Held`.
-
-    If it is interrupted, nobody learns what it returned: undo(self, result) then takes back what that stands for.
-    """
-
-    def decorate(method: Callable[..., R]) -> Callable[..., R]:
-        @wraps(method)
-        def whole(self: Any, *args: Any, **options: Any) -> R:
-            if _main.holding or get_ident() != MAIN:  # as it is nearly always; without keywords in half the time
-                return method(self, *args, **options) if options else method(self, *args)
-            with Held() as hold:
-                result = method(self, *args, **options)
-                if undo:
-                    hold.undo = partial(undo, self, result)
-                return result
-
-        return whole
-
-    return decorate
+        if self._active:
+            _main.deferring = True

@@ -30,7 +30,6 @@ import xxhash
 
 from pagedlab.arguments import one_of, valid_text, whole, with_verbs
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.interrupts import atomic
 
 if TYPE_CHECKING:
     from pagedlab.eviction import Rank, Ranked
@@ -159,7 +158,6 @@ class PrefixCache:
     def __repr__(self) -> str:
         return f"PrefixCache({len(self)} blocks registered, {self.pool.num_cached} of them cached)"
 
-    @atomic(lambda _, table: table.free())
     def match(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
         """Return a table over the longest cached prefix of full blocks, perhaps empty; free it like any other.
 
@@ -189,7 +187,6 @@ class PrefixCache:
         """How many of the blocks that `match` would share somebody holds now. Counts as no lookup."""
         return sum(self.pool.refcount(entry.block_id) > 0 for entry in self._longest(token_ids, leave, salt))
 
-    @atomic()
     def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
         """Register the full blocks of `token_ids`, the tokens of `table` whose KV is computed, first to last.
 
@@ -210,13 +207,11 @@ class PrefixCache:
         self.stats.merged_blocks += exchanged
         return exchanged
 
-    @atomic()
-    def announce(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> list[int]:
+    def register(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> list[int]:
         """Register blocks as `insert` does, but before their KV is computed; return their ids.
 
-        Whoever finds one reads it after it is computed: later in the same step, say. If it is not computed after all,
-        the pool must `forget` it, and who found it goes back to before it. Stops at a block that is known already: to
-        exchange it is `insert`'s work.
+        A request that finds one reads it after it is computed: later in the same step. If it is not computed after all,
+        the pool must `forget` it. Stops at a block that is known already: to exchange it is `insert`'s work.
         """
         return [entry.block_id for _, entry in self._enter(table, token_ids, salt, until_known=True)]
 
@@ -244,11 +239,10 @@ class PrefixCache:
             known = self._find(name, tokens, parent, salt)
             if known and until_known:
                 break
-            parent = known or self._register(ids[i], name, tokens, parent, salt)
+            parent = known or self._new_entry(ids[i], name, tokens, parent, salt)
             entered.append((i, parent))
         return entered
 
-    @atomic()
     def clear(self) -> None:
         """Forget every registration, for instance when the model's weights change. Blocks in use stay in use."""
         for block_id in tuple(self._by_block):
@@ -276,7 +270,7 @@ class PrefixCache:
         """Whether the entry found by its name is the block that is meant: by induction, whether all its past is."""
         return entry.tokens == tokens and entry.parent is parent and entry.salt == salt
 
-    def _register(self, block_id: int, name: bytes, tokens: bytes, parent: Entry | None, salt: str | None) -> Entry:
+    def _new_entry(self, block_id: int, name: bytes, tokens: bytes, parent: Entry | None, salt: str | None) -> Entry:
         self.pool.keep(block_id)
         self._by_block[block_id] = entry = Entry(block_id, name, tokens, parent, salt, next(self._numbers))
         self._by_name.setdefault(name, []).append(entry)

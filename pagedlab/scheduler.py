@@ -1,11 +1,17 @@
-"""Who runs in the next step, and in which blocks. Pure Python: it sees numbers of tokens, never a tensor.
+"""Which sequences run in the next step, and in which blocks. Pure Python: it sees numbers of tokens, never a tensor.
 
-A request waits, runs, or is swapped out. Whoever runs takes blocks one by one as the text grows; when none is
-left, the request that came last gives way, whole, and its blocks go to those that came before it. Either its
-KV is thrown away and computed again later (recompute), or it is parked in host memory (swap).
+A request waits, runs, or is swapped out. A running request takes blocks one by one as its sequences grow. When no block
+is free, the request that arrived last is preempted, whole, and its blocks go to those that arrived before it. Its KV is
+either thrown away and computed again later (recompute), or moved to host memory (swap).
 
-Nobody waits for ever: the oldest request is never asked to give way, `add` refuses what would not fit alone,
-and who gave way comes back before anybody new. So the oldest goes on in every step until it is done.
+    waiting --admit--> running --finished-->
+       ^                |   ^
+       |   recompute    |   |  resume
+       +----------------+   +------------ swapped
+                        +------swap----------^
+
+No request waits for ever: the oldest is never preempted, `add` refuses what would not fit alone, and a preempted
+request returns before any new one is admitted. So the oldest goes on in every step until it is done.
 """
 
 from __future__ import annotations
@@ -15,18 +21,16 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pagedlab.arguments import one_of, whole
-from pagedlab.blocks import BlockCopy, OutOfBlocks, Pool, blocks_for
-from pagedlab.interrupts import atomic
+from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab.request import Parked, Request, Sequence, common_prefix
 
 How = Literal["recompute", "swap"]
-_arrival = attrgetter("request_id")
-MOST_SCORED = 1024  # prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
+MAX_SCORED = 1024  # prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
+RAMP = 4  # how much larger each step of prompts may be than the one before
 
 
 class Swapper(Protocol):
@@ -36,7 +40,7 @@ class Swapper(Protocol):
         """Copy blocks to host memory and return what `swap_in` needs to bring them back."""
 
     def swap_in(self, parked: Any, block_ids: Seq[int]) -> None:
-        """Write what was parked, in order, into `block_ids`."""
+        """Write the swapped contents, in order, into `block_ids`."""
 
 
 class Chunk(NamedTuple):
@@ -55,17 +59,17 @@ class Chunk(NamedTuple):
 
     @property
     def num_next(self) -> int:
-        """Rows that next tokens come from: at the last known token, if it is here, and each drafted one behind it."""
+        """Rows that next tokens come from: at the last known token, if it is here, and at each drafted one after it."""
         return max(0, self.stop - self.sequence.length + self.sequence.num_draft + 1)
 
     @property
     def is_last(self) -> bool:
-        """Whether the text is computed to its end with this chunk, so that its next token can be chosen."""
+        """Whether the sequence is computed to its end with this chunk, so that its next token can be sampled."""
         return self.num_next > 0
 
 
 class Preemption(NamedTuple):
-    """`request` gave way, and what it had computed will be computed again or is parked in host memory."""
+    """`request` was preempted. What it had computed is computed again later, or waits in host memory."""
 
     request: Request
     how: How
@@ -73,25 +77,81 @@ class Preemption(NamedTuple):
 
 @dataclass
 class Schedule:
-    """One step's work: the chunks of the batch, and the block copies to do before it. And who came and went."""
+    """One step's work: the chunks of the batch, the block copies to do before it, and which requests came and went."""
 
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)  # swapped back in
-    making: dict[int, Request] = field(default_factory=dict)  # who fills which block that can be found already
-    passes: int = 1  # of the model: several if its texts run ahead, see accelerate/windows.py
+    registered: set[int] = field(default_factory=set)  # blocks that the prefix cache finds, and this step computes
+    cached_tokens: int = 0  # found in the prefix cache by the requests admitted
+    passes: int = 1  # of the model: several if its sequences run ahead, see accelerate/windows.py
+
+
+@dataclass
+class Budget:
+    """How much a step may still compute.
+
+    tokens: of all kinds.
+    prompt_tokens: of prompts, so that nobody waits long for the next token of another sequence.
+    scored_tokens: of prompts whose rows of logits are kept.
+    """
+
+    tokens: int
+    prompt_tokens: int
+    scored_tokens: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.tokens == 0 or self.prompt_tokens == 0
+
+    def limit(self, is_prompt: bool, is_scored: bool) -> int:
+        """Tokens that one request may still compute."""
+        limit = self.tokens
+        if is_prompt:
+            limit = min(limit, self.prompt_tokens)
+        if is_scored:
+            limit = min(limit, self.scored_tokens)
+        return limit
+
+    def spend(self, num_tokens: int, is_prompt: bool, is_scored: bool) -> None:
+        self.tokens -= num_tokens
+        if is_prompt:
+            self.prompt_tokens -= num_tokens
+        if is_scored:
+            self.scored_tokens -= num_tokens
+
+
+class Demand(NamedTuple):
+    """What one request computes in a step, if blocks are free for it.
+
+    tokens: each sequence, and how many tokens of it.
+    is_prompt: whether these are more than the next token of each sequence.
+    is_scored: whether the prompt's own log-probabilities are wanted.
+    """
+
+    tokens: list[tuple[Sequence, int]]
+    is_prompt: bool
+    is_scored: bool
 
 
 class Scheduler:
-    """Queues of requests over one pool, at most `max_sequences` texts and `max_batch_tokens` tokens a step.
+    """Queues of requests over one pool.
 
-    max_prompt_tokens: tokens of prompts in a step in which somebody waits for a next token (None for no such limit);
-    where nobody does, a first step takes as many, so that the device starts early, the next four times that, and so on.
-    preemption: how a request gives way. "swap" needs a swapper, and falls back to "recompute" when the host holds
-    `host_blocks` already (None for as many as the pool has). All queues are in order of arrival. A policy of your
-    own is a subclass that overrides `may_admit`, `next_waiting` or `victim`.
+    pool: where blocks come from.
+    max_batch_tokens: tokens a step.
+    max_sequences: sequences that run at once.
+    prefix_cache: finds blocks of earlier prompts; None for none.
+    max_prompt_tokens: tokens of prompts in a step in which some reader waits for a next token; None for no such limit.
+        Where no reader waits, a first step takes as many, so that the device starts early, and each later one up to
+        four times as many as the one before.
+    preemption: "recompute" or "swap". Swapping falls back to recomputing when the host is full.
+    swapper: moves the contents of blocks; "swap" needs one.
+    host_blocks: blocks that the host may hold; None for as many as the pool has.
+
+    All queues are in the order of `order`. A policy of your own is a subclass that overrides `order`, `may_admit`,
+    `next_waiting` or `victim`.
     """
 
     def __init__(
@@ -108,122 +168,109 @@ class Scheduler:
     ) -> None:
         self.max_batch_tokens = whole("max_batch_tokens", max_batch_tokens, 1)
         self.max_sequences = whole("max_sequences", max_sequences, 1)
-        most = self.max_batch_tokens if max_prompt_tokens is None else max_prompt_tokens
-        self.max_prompt_tokens = whole("max_prompt_tokens", most, 1)
+        if max_prompt_tokens is None:
+            max_prompt_tokens = self.max_batch_tokens
+        self.max_prompt_tokens = whole("max_prompt_tokens", max_prompt_tokens, 1)
         self.preemption: How = one_of("preemption", preemption, ("recompute", "swap"))
         if preemption == "swap" and swapper is None:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
-        self.pool, self.prefix_cache, self.swapper = pool, prefix_cache, swapper
+        self.pool = pool
+        self.prefix_cache = prefix_cache
+        self.swapper = swapper
         self.host_blocks = pool.num_blocks if host_blocks is None else host_blocks
         self.cached_tokens = 0  # found so far, of prompts admitted
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest, or the one in the making
-        self._budget = self._prompts = self._scored = 0  # what the plan may still take: tokens; of prompts; with logits
-        self._times = 1  # max_prompt_tokens so often is what prompts may take where nobody waits: see `schedule`
-        self._owed: list[BlockCopy] = []  # copies that a failed step left: the tables have their new blocks already
+        self._budget = Budget(0, 0, 0)
+        self._ramp = 1  # prompts may take max_prompt_tokens this many times while no reader waits
 
     # ------------------------------------------------------------------ what a policy decides
 
-    def may_admit(self, request: Request) -> bool:
-        """Whether there is room for all its tokens, those that others still have to compute, and one block a text.
+    def order(self, request: Request) -> Any:
+        """Requests with a smaller value come first in every queue: first come, first served."""
+        return request.request_id
 
-        Without the last, a request would be let in only to be thrown out when the next block is due.
+    def may_admit(self, request: Request) -> bool:
+        """Whether blocks are free for all its tokens, those that others still have to compute, and one a sequence.
+
+        Without the last, a request would be admitted only to be preempted when the next block is due.
         """
-        size, texts = self.pool.block_size, self._texts()
-        to_come = sum(blocks_for(text.length, size) - len(text.table.block_ids) for text in texts)
-        room = self.pool.num_free - to_come - len(texts) - request.num_texts
+        size = self.pool.block_size
+        running = self._running_sequences()
+        still_due = sum(blocks_for(seq.length, size) - len(seq.table.block_ids) for seq in running)
+        free = self.pool.num_free - still_due - len(running) - request.num_texts
         need = request.blocks_now(size)
-        return need <= room or need - self._shared_blocks(request) <= room
+        return need <= free or need - self._shared_blocks(request) <= free
 
     def next_waiting(self) -> Request:
-        """Who is considered next: first come, first served. Who would fit does not pass by who would not."""
+        """The request that is considered next. A smaller one does not pass one for which blocks are short."""
         return self.waiting[0]
 
     def victim(self) -> Request:
-        """Who of `running` gives way: who came last, so that the oldest always goes on."""
+        """The running request that is preempted: the one that arrived last, so that the oldest always goes on."""
         return self.running[-1]
 
     # ------------------------------------------------------------------ a step
 
     def add(self, request: Request) -> None:
         """Queue a request. `ValueError` if it could not run even alone."""
-        have, size, texts = self.pool.num_blocks, self.pool.block_size, f"{request.num_texts} texts"
+        size = self.pool.block_size
         need = request.blocks_at_most(size)
-        if need > have:
-            prompt = f"{request.sequences[0].num_prompt_tokens} prompt tokens"
-            needs = f"{need} blocks of {size} tokens ({prompt}, up to {request.max_tokens} new ones, {texts})"
-            raise ValueError(f"the request needs {needs} and the pool has {have}: lower max_tokens or raise num_blocks")
+        if need > self.pool.num_blocks:
+            prompt_tokens = request.sequences[0].num_prompt_tokens
+            raise ValueError(
+                f"the request needs {need} blocks of {size} tokens ({prompt_tokens} prompt tokens, "
+                f"up to {request.max_tokens} new ones, {request.num_texts} texts) "
+                f"and the pool has {self.pool.num_blocks}: lower max_tokens or raise num_blocks"
+            )
         limit = min(self.max_sequences, self.max_batch_tokens)
         if request.num_texts > limit:
-            takes = f"run side by side and the engine takes {limit}"
-            raise ValueError(f"{texts} of one prompt {takes}: raise max_sequences and max_batch_tokens")
-        self.waiting.append(request)
+            raise ValueError(
+                f"{request.num_texts} texts of one prompt run side by side and the engine takes {limit}: "
+                "raise max_sequences and max_batch_tokens"
+            )
+        insort(self.waiting, request, key=self.order)
 
-    @atomic(lambda scheduler, plan: scheduler.undo(plan))
     def schedule(self) -> Schedule:
-        """Choose the next step's tokens and give them slots. Empty only when nothing is left to do, or to be told.
+        """Choose the next step's tokens and give them slots. The plan is empty only when nothing is left to do.
 
-        Who runs goes on; if nobody had to give way, others come in: nobody new before all who gave way are back.
+        If this fails, the caller rewinds `plan`.
         """
-        self.plan = plan = Schedule(copies=self._owed)
-        self._owed, self._budget, self._scored = [], self.max_batch_tokens, MOST_SCORED
-        read = [request for request in self.running if not request.read_at_end]
-        waits = any(t.num_uncomputed == 1 + t.num_draft for request in read for t in request.to_compute)
-        self._prompts = self.max_prompt_tokens * (1 if waits else self._times)
-        self._times = min(4 * self._times, self.max_batch_tokens)  # small steps come first
-        try:
-            for request in tuple(self.running):
-                if not plan.preempted or request in self.running:  # it may have given way to one before it
-                    self._extend(request)
-            while not plan.preempted and (self.swapped or self.waiting) and self._budget and self._prompts:
-                # Who gave way by recompute may be older than who was swapped.
-                request = min(self._in_line(), key=_arrival)
-                if not self._has_room(request):
-                    break
-                (self._resume if request.parked else self._admit)(request)
-                self._extend(request)
-            queued = self.waiting or self.running or self.swapped
-            if queued and not plan.chunks and not any(text.num_ahead for text in self._texts()):
-                raise OutOfBlocks(
-                    f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks free: release "
-                    "the blocks that are held outside the engine, or mend a policy that lets nobody in"
-                )
-        except BaseException:
-            self.undo(plan)
-            raise
-        return plan
+        self.plan = Schedule()
+        self._budget = self._new_budget()
+        self._continue_running()
+        if not self.plan.preempted:  # nobody else is preempted from here on
+            self._register(self.plan.chunks)
+            self._resume_swapped()
+            self._admit_waiting()
+        self._report_deadlock()
+        return self.plan
 
-    def look_ahead(self, chunks: Seq[Chunk], most: int) -> list[Chunk] | None:
-        """Slots for up to `most` more tokens behind each of `chunks`, whose own may still be in the making.
+    def rewind(self, plan: Schedule) -> None:
+        """Take back a step that failed: no table may claim KV that was never computed.
 
-        None, with nothing changed, if blocks are short or somebody could come in: the next step is `schedule`'s then.
+        Tables are truncated to where the step began. Requests that it admitted wait again, and so do those whose blocks
+        were to be copied and are not. Blocks that it registered are forgotten. Doing it twice is harmless.
         """
-        if any(self._has_room(request) for request in self._in_line()):
-            return None
-        further = []
-        for request, text, _, stop in chunks:
-            end = text.num_prompt_tokens + request.max_tokens - 1  # the token sampled last is never fed back
-            if text.finish_reason is None and stop < end:
-                further.append(Chunk(request, text, stop, min(stop + most, end)))
-        if not self._fits([(text, stop - start) for _, text, start, stop in further]):
-            return None
-        for _, text, start, stop in further:
-            text.table.append(stop - start)  # no copies: its last block is its own since it was last written
-        return further
-
-    def undo(self, plan: Schedule) -> None:
-        """Take back the slots of a step that failed: no table may claim KV that was never computed.
-
-        Who came or went stays so. Copies that are still in the plan stay due; whoever has done them takes them out,
-        since the blocks that they were made from may have been written since.
-        """
+        self._forget(plan.registered)
+        plan.registered = set()
+        not_copied = {copy.destination for copy in plan.copies}
+        plan.copies = []
+        back = list(plan.admitted)
         for chunk in plan.chunks:
             table = chunk.sequence.table
-            table.truncate(min(chunk.start, table.num_tokens))  # who gave way since has none left
-        self._give_up(plan, set(plan.making))
-        self._owed = self._still_due(dict.fromkeys([*self._owed, *plan.copies]))
+            if not not_copied.isdisjoint(table.block_ids):
+                back.append(chunk.request)
+            table.truncate(min(chunk.start, table.num_tokens))  # a preempted one has fewer
+        for request in back:
+            if request in self.running:
+                self.running.remove(request)
+                self._release(request)
+                insort(self.waiting, request, key=self.order)
+        self.cached_tokens -= plan.cached_tokens
+        plan.cached_tokens = 0
 
     def remove(self, request: Request) -> None:
         """Take a request out, finished or not, and free its blocks."""
@@ -233,172 +280,296 @@ class Scheduler:
         request.parked = None
         for sequence in request.sequences:
             sequence.table.free()
-        self._owed = self._still_due(self._owed)
         if not (self.running or self.waiting or self.swapped):
-            self._times = 1  # the next step is a first one
+            self._ramp = 1  # the next step is a first one
 
-    # ------------------------------------------------------------------ moves
+    def look_ahead(self, chunks: Seq[Chunk], most: int) -> list[Chunk] | None:
+        """Give slots to up to `most` more tokens of each chunk's sequence, whose own tokens may still be computed.
+
+        None, with nothing changed, if blocks are short or a request could come in: the next step is `schedule`'s then.
+        """
+        candidates = [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
+        if any(self._has_room(request) for request in candidates):
+            return None
+        further = []
+        for request, sequence, _, stop in chunks:
+            end = sequence.num_prompt_tokens + request.max_tokens - 1  # the token sampled last is never fed back
+            if sequence.finish_reason is None and stop < end:
+                further.append(Chunk(request, sequence, stop, min(stop + most, end)))
+        if not self._fits([(sequence, stop - start) for _, sequence, start, stop in further]):
+            return None
+        for _, sequence, start, stop in further:
+            sequence.table.append(stop - start)  # no copies: its last block is its own since it was last written
+        return further
+
+    # ------------------------------------------------------------------ the three phases
+
+    def _new_budget(self) -> Budget:
+        prompt_tokens = self.max_prompt_tokens
+        if not self._some_reader_waits():
+            prompt_tokens *= self._ramp
+        self._ramp = min(RAMP * self._ramp, self.max_batch_tokens)
+        return Budget(self.max_batch_tokens, prompt_tokens, MAX_SCORED)
+
+    def _some_reader_waits(self) -> bool:
+        """Whether somebody reads a running sequence token by token, and its next token is due."""
+        for request in self.running:
+            if not request.read_at_end and any(s.num_uncomputed == 1 + s.num_draft for s in request.to_compute):
+                return True
+        return False
+
+    def _continue_running(self) -> None:
+        """Give slots to the next tokens of running requests, oldest first."""
+        for request in tuple(self.running):
+            if not self.plan.preempted or request in self.running:
+                self._extend(request)
+
+    def _resume_swapped(self) -> None:
+        """Swap requests back in, oldest first, while there is room."""
+        while self.swapped and not self._budget.is_spent and not self.plan.preempted:
+            request = self.swapped[0]
+            if self.waiting and self.order(self.waiting[0]) < self.order(request):
+                return  # that one was preempted by recompute, and goes first
+            if not self._has_room(request):
+                return
+            self._resume(request)
+            self._start(request)
+
+    def _admit_waiting(self) -> None:
+        """Admit requests while there is room: none that is younger than one that is swapped out."""
+        while self.waiting and not self._budget.is_spent and not self.plan.preempted:
+            request = self.next_waiting()
+            if self.swapped and self.order(self.swapped[0]) < self.order(request):
+                return
+            if not self._has_room(request):
+                return
+            self._admit(request)
+            self._start(request)
+
+    def _report_deadlock(self) -> None:
+        """Raise `OutOfBlocks` if requests are left and none can go on."""
+        queued = self.waiting or self.running or self.swapped
+        if not queued or self.plan.chunks or any(seq.num_ahead for seq in self._running_sequences()):
+            return
+        raise OutOfBlocks(
+            f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks free: release "
+            "the blocks that are held outside the engine, or mend a policy that lets nobody in"
+        )
+
+    # ------------------------------------------------------------------ slots
 
     def _extend(self, request: Request) -> None:
-        """Give slots to the next tokens of a running request; others give way to it, or it does itself."""
-        if len(request.sequences) > 1:
-            self._rejoin(request)
-        first = request.sequences[0] if len(request.sequences) == 1 else request.unfinished[0]
-        scored, is_prompt = first.score_from is not None, first.num_uncomputed > 1 + first.num_draft
-        if len(request.sequences) > 1 and not is_prompt:  # one that is computed again may be there before the others
-            is_prompt = any(text.num_uncomputed > 1 + text.num_draft for text in request.unfinished)
-        most = min(self._budget, self._scored if scored else self._budget, self._prompts if is_prompt else self._budget)
-        while not self._fits(wanted := request.next_tokens(most)):
+        """Give slots to the next tokens of a running request.
+
+        If blocks are short, younger requests are preempted for it, and at last the request itself.
+        """
+        demand = self._demand(request)
+        while not self._fits(demand.tokens):
             victim = self.victim()
             self._preempt(victim)
             if victim is request:
                 return
-        size, announce = self.pool.block_size, getattr(self.prefix_cache, "announce", None)
-        for text, n in wanted:
-            start, stop = text.table.num_tokens, text.table.num_tokens + n
-            self.plan.copies += text.table.append(n)
-            self.plan.chunks.append(Chunk(request, text, start, stop))
-            self._budget -= n
-            self._scored -= n * scored
-            self._prompts -= n * is_prompt
-            if announce and stop // size > start // size:  # a reader's cache need not have it
-                known = text.token_ids[: min(stop, text.num_known)]  # what is drafted may be wiped
-                try:
-                    announced = announce(text.table, known, salt=request.salt)
-                except BaseException:  # of a reader's cache, which may have registered some of them
-                    for block_id in text.table.block_ids[start // size :]:
-                        self.pool.forget(block_id)  # type: ignore[attr-defined]
-                    raise
-                self.plan.making |= dict.fromkeys(announced, request)
+            demand = self._demand(request)
+        self._give_slots(request, demand)
 
-    def _give_up(self, plan: Schedule, gone: set[int]) -> None:
-        """These blocks of `plan.making` will not be computed: forget them, and what was built on them in this plan.
+    def _start(self, request: Request) -> None:
+        """Give slots to a request that was just admitted or resumed. If blocks are short, it goes back by itself."""
+        demand = self._demand(request)
+        if self._fits(demand.tokens):
+            self._register(self._give_slots(request, demand))
+        else:
+            self._preempt(request)
 
-        Only who was admitted in this plan can have found one. It goes back to before it.
+    def _demand(self, request: Request) -> Demand:
+        """How many tokens each sequence of the request computes in this step, within the budget."""
+        sequences = request.sequences
+        if len(sequences) > 1:
+            self._rejoin(request)
+            sequences = request.unfinished
+        is_scored = sequences[0].score_from is not None
+        # A sequence that is computed again may be there before its siblings, so all of them are asked.
+        is_prompt = any(seq.num_uncomputed > 1 + seq.num_draft for seq in sequences)
+        return Demand(request.next_tokens(self._budget.limit(is_prompt, is_scored)), is_prompt, is_scored)
+
+    def _give_slots(self, request: Request, demand: Demand) -> list[Chunk]:
+        """Append the tokens to their tables, and note the chunks and the copies in the plan."""
+        chunks = []
+        for sequence, num_tokens in demand.tokens:
+            start = sequence.table.num_tokens
+            self.plan.copies += sequence.table.append(num_tokens)
+            chunk = Chunk(request, sequence, start, start + num_tokens)
+            self.plan.chunks.append(chunk)
+            chunks.append(chunk)
+            self._budget.spend(num_tokens, demand.is_prompt, demand.is_scored)
+        return chunks
+
+    def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
+        """Whether blocks are free for this many more tokens of each sequence, copies on write included."""
+        size, free = self.pool.block_size, self.pool.num_free
+        # A sequence starts two blocks at most beside those it fills: an exact count is needed only where few are free.
+        if sum(n // size + 2 for _, n in wanted) <= free:
+            return True
+        need = 0
+        writers = Counter[int]()
+        for sequence, n in wanted:
+            table = sequence.table
+            need += blocks_for(table.num_tokens + n, size) - len(table.block_ids)
+            if table.num_tokens % size:
+                writers[table.block_ids[-1]] += 1
+        for block_id, count in writers.items():
+            # The last writer of a shared block finds itself alone and needs no copy.
+            need += count - 1 if self.pool.refcount(block_id) == count else count
+        return need <= free
+
+    def _register(self, chunks: Iterable[Chunk]) -> None:
+        """Let the prefix cache find the blocks that these chunks fill, though this step has yet to compute them.
+
+        Nobody is preempted any more, so all of them will be computed. In each layer KV is written before it is read.
         """
-        while gone:
-            assert self.prefix_cache is not None
-            for block_id in gone:
-                del plan.making[block_id]
-                self.prefix_cache.pool.forget(block_id)
-            back = [r for r in plan.admitted if not gone.isdisjoint(r.unfinished[0].table.block_ids)]
-            self._take_back(plan, back)
-            for request in back:
-                table = request.unfinished[0].table
-                before = next(i for i, block_id in enumerate(table.block_ids) if block_id in gone)
-                self.cached_tokens -= table.num_tokens - before * self.pool.block_size
-                table.truncate(before * self.pool.block_size)
-            gone = {block_id for block_id, maker in plan.making.items() if maker in back}
+        register = getattr(self.prefix_cache, "register", None)  # a reader's cache need not have it
+        if register is None:
+            return
+        size = self.pool.block_size
+        for request, sequence, start, stop in chunks:
+            if stop // size == start // size:
+                continue
+            known = sequence.token_ids[: min(stop, sequence.num_known)]  # a drafted token may be rejected
+            try:
+                self.plan.registered.update(register(sequence.table, known, salt=request.salt))
+            except BaseException:  # of a reader's cache, which may have registered some of them
+                self._forget(sequence.table.block_ids[start // size :])
+                raise
 
-    def _take_back(self, plan: Schedule, requests: Seq[Request]) -> None:
-        """Take these requests' chunks out of the plan again, and the slots that they were given."""
-        for chunk in plan.chunks:
-            if chunk.request in requests:
-                chunk.sequence.table.truncate(chunk.start)
-                self._budget += chunk.stop - chunk.start
-        plan.chunks = [chunk for chunk in plan.chunks if chunk.request not in requests]
+    def _forget(self, block_ids: Iterable[int]) -> None:
+        """These blocks were registered, and will not be computed."""
+        for block_id in block_ids:
+            self.pool.forget(block_id)  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------ moves between the queues
 
     def _preempt(self, request: Request) -> None:
-        """Free the blocks of a running request, all of them, and put it back in line."""
-        plan, texts = self.plan, request.unfinished
-        self._take_back(plan, [request])  # it has some only if a policy makes an older request give way
-        blocks = list(dict.fromkeys(block_id for text in texts for block_id in text.table.block_ids))
-        # Copies are done after this: a block that waits for one has nothing yet that could be swapped out.
-        complete = not any(copy.destination in blocks for copy in plan.copies) and not plan.making.keys() & blocks
-        on_host = sum(other.parked.num_blocks for other in self.swapped if other.parked)
-        how: How = "recompute"
-        if self.preemption == "swap" and blocks and complete and on_host + len(blocks) <= self.host_blocks:
-            assert self.swapper is not None
-            tables = [(t, [blocks.index(b) for b in t.table.block_ids], t.table.num_tokens) for t in texts]
-            request.parked = Parked(self.swapper.swap_out(blocks), len(blocks), tables)
-            how = "swap"
-        for text in texts:
-            text.drop_draft()
-            text.table.free()
-        self._give_up(plan, {block_id for block_id, maker in plan.making.items() if maker is request})
-        plan.copies = self._still_due(plan.copies)
-        plan.preempted.append(Preemption(request, how))
+        """Free the blocks of a running request, all of them, and put it back into a queue."""
+        self._withdraw(request)
+        how: How = "swap" if self._can_swap(request) else "recompute"
+        if how == "swap":
+            request.parked = self._swap_out(request)
+        self._release(request)
+        self.plan.preempted.append(Preemption(request, how))
         self.running.remove(request)
-        insort(self.swapped if how == "swap" else self.waiting, request, key=_arrival)
+        queue = self.swapped if how == "swap" else self.waiting
+        insort(queue, request, key=self.order)
+
+    def _withdraw(self, request: Request) -> None:
+        """Take the request's chunks out of the plan. It has some only if a policy preempts an older request."""
+        for chunk in self.plan.chunks:
+            if chunk.request is request:
+                chunk.sequence.table.truncate(chunk.start)
+                self._budget.tokens += chunk.stop - chunk.start
+        self.plan.chunks = [chunk for chunk in self.plan.chunks if chunk.request is not request]
+
+    def _release(self, request: Request) -> None:
+        for sequence in request.unfinished:
+            sequence.drop_draft()
+            sequence.table.free()
+
+    def _can_swap(self, request: Request) -> bool:
+        """Whether all of its KV is there to be moved, and the host has room for it."""
+        block_ids = _blocks_of(request.unfinished)
+        if self.preemption != "swap" or not block_ids:
+            return False
+        # Copies are done after this: a block that waits for one has nothing yet that could be moved.
+        if any(copy.destination in block_ids for copy in self.plan.copies):
+            return False
+        on_host = sum(other.parked.num_blocks for other in self.swapped if other.parked)
+        return on_host + len(block_ids) <= self.host_blocks
+
+    def _swap_out(self, request: Request) -> Parked:
+        """Copy the request's blocks to the host, and note which sequence has which of them."""
+        assert self.swapper is not None
+        block_ids = _blocks_of(request.unfinished)
+        place_of = {block_id: place for place, block_id in enumerate(block_ids)}
+        tables = []
+        for sequence in request.unfinished:
+            places = [place_of[block_id] for block_id in sequence.table.block_ids]
+            tables.append((sequence, places, sequence.table.num_tokens))
+        return Parked(self.swapper.swap_out(block_ids), len(block_ids), tables)
 
     def _resume(self, request: Request) -> None:
-        """Bring a swapped request back into blocks, other ones perhaps, shared among its texts as they were."""
-        parked, fresh = request.parked, dict[int, int]()  # block ids by place
+        """Bring a swapped request back into blocks, other ones perhaps, shared among its sequences as they were."""
+        parked = request.parked
         assert parked is not None
         assert self.swapper is not None
+        fresh = dict[int, int]()  # block ids by place
         try:
-            for text, places, num_tokens in parked.tables:
+            for sequence, places, num_tokens in parked.tables:
                 for place in places:
                     fresh[place] = self.pool.share(fresh[place]) if place in fresh else self.pool.allocate()
-                    text.table.block_ids.append(fresh[place])  # at once: an error further on gives it back
-                text.table.num_tokens = num_tokens
+                    sequence.table.block_ids.append(fresh[place])  # at once: an error further on gives it back
+                sequence.table.num_tokens = num_tokens
             self.swapper.swap_in(parked.contents, [fresh[place] for place in range(parked.num_blocks)])
         except BaseException:
-            for text, *_ in parked.tables:
-                text.table.free()
+            for sequence, *_ in parked.tables:
+                sequence.table.free()
             raise
-        for text, *_ in parked.tables:
-            text.table.truncate(min(text.table.num_tokens, text.length - 1))  # less, if a window failed meanwhile
+        for sequence, *_ in parked.tables:
+            table = sequence.table
+            table.truncate(min(table.num_tokens, sequence.length - 1))  # less, if a window failed meanwhile
         request.parked = None
         self.swapped.remove(request)
-        insort(self.running, request, key=_arrival)
+        insort(self.running, request, key=self.order)
         self.plan.resumed.append(request)
 
     def _admit(self, request: Request) -> None:
+        """Let a waiting request run, on the blocks that the prefix cache has of it."""
         self.waiting.remove(request)
-        insort(self.running, request, key=_arrival)
+        insort(self.running, request, key=self.order)
         self.plan.admitted.append(request)
         first = request.unfinished[0]
-        if self.prefix_cache is not None and first.score_from is None:  # what is found would give no logits
+        if self.prefix_cache is not None and first.score_from is None:  # a cached token would give no logits
             # One token at least is left to compute, or there would be no logits to go on from.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
             self.cached_tokens += first.table.num_tokens
+            self.plan.cached_tokens += first.table.num_tokens
 
     def _rejoin(self, request: Request) -> None:
-        """Fork the texts of a request that is computed again from its first, once that has what they share."""
+        """Fork the sequences of a request that is computed again from its first, once that has what they share."""
         first, *others = request.unfinished
-        if not self.plan.making.keys().isdisjoint(first.table.block_ids):
+        if not self.plan.registered.isdisjoint(first.table.block_ids):
             return  # a fork may have to copy its last block, and copies are done before anything is computed
-        for text in others:
-            if not text.table.num_tokens and first.table.num_tokens >= (shared := common_prefix(first, text)):
-                text.table = first.table.fork()
-                text.table.truncate(shared)
+        for sequence in others:
+            if sequence.table.num_tokens:
+                continue
+            shared = common_prefix(first, sequence)
+            if first.table.num_tokens >= shared:
+                sequence.table = first.table.fork()
+                sequence.table.truncate(shared)
 
-    def _texts(self) -> list[Sequence]:
-        return [text for request in self.running for text in request.unfinished]
+    # ------------------------------------------------------------------ counts
 
-    def _in_line(self) -> list[Request]:
-        """Who could come in next, of those swapped out and of those waiting."""
-        return [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
-
-    def _shared_blocks(self, request: Request) -> int:
-        """Blocks that the prefix cache has for the request and that others hold anyway."""
-        first, in_use = request.unfinished[0], getattr(self.prefix_cache, "in_use", None)  # a reader's need not have it
-        return in_use(first.token_ids, leave=1, salt=request.salt) if in_use and first.score_from is None else 0
+    def _running_sequences(self) -> list[Sequence]:
+        return [sequence for request in self.running for sequence in request.unfinished]
 
     def _has_room(self, request: Request) -> bool:
+        """Whether the request may run beside the others: enough sequences are left, and enough blocks."""
         if sum(r.num_texts for r in self.running) + request.num_texts > self.max_sequences:
             return False
         if not self.running:
             return True
         if request.parked:
-            return request.parked.num_blocks + len(self._texts()) + request.num_texts <= self.pool.num_free
+            need = request.parked.num_blocks + len(self._running_sequences()) + request.num_texts
+            return need <= self.pool.num_free
         return self.may_admit(request)
 
-    def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
-        """Whether blocks are free for that many more tokens of each text, copies on write included."""
-        size, free = self.pool.block_size, self.pool.num_free
-        # A text starts two blocks at most beside those it fills: only where free ones are few is an exact count needed.
-        if sum(n // size + 2 for _, n in wanted) <= free:
-            return True
-        need, writers = 0, Counter[int]()
-        for text, n in wanted:
-            need += blocks_for(text.table.num_tokens + n, size) - len(text.table.block_ids)
-            if text.table.num_tokens % size:
-                writers[text.table.block_ids[-1]] += 1
-        # Of those that share a block, the last to write finds itself alone and needs no copy.
-        return need + sum(n - (self.pool.refcount(block_id) == n) for block_id, n in writers.items()) <= free
+    def _shared_blocks(self, request: Request) -> int:
+        """Blocks that the prefix cache has for the request and that others hold anyway."""
+        first = request.unfinished[0]
+        in_use = getattr(self.prefix_cache, "in_use", None)  # a reader's cache need not have it
+        if in_use is None or first.score_from is not None:
+            return 0
+        return in_use(first.token_ids, leave=1, salt=request.salt)
 
-    def _still_due(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
-        """Without the copies into blocks that were freed since: they may be somebody else's by now."""
-        return [copy for copy in copies if self.pool.refcount(copy.destination)]
+
+def _blocks_of(sequences: Iterable[Sequence]) -> list[int]:
+    """The blocks of these sequences, each once, in the order of the tables."""
+    tables: Iterable[BlockTable] = (sequence.table for sequence in sequences)
+    return list(dict.fromkeys(block_id for table in tables for block_id in table.block_ids))

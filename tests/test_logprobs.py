@@ -149,7 +149,7 @@ def test_only_what_is_asked_for_is_told_and_scored_prompts_are_bounded(
     exact: Model, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbours in a batch: one asks for nothing, one for its tokens, one for its prompt. Rows of logits are few."""
-    monkeypatch.setattr("pagedlab.scheduler.MOST_SCORED", 9)
+    monkeypatch.setattr("pagedlab.scheduler.MAX_SCORED", 9)
     llm, most = LLM(exact, num_blocks=128, verbose=False), 0
     plain, forward = [p for p in prompts(seed, 7) if len(p) > 1], llm.forward
 

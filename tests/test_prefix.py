@@ -1015,7 +1015,7 @@ def test_announcing_stops_at_what_somebody_else_has_registered() -> None:
     serve(cache, range(8))
     own = BlockTable(pool)
     own.append(12)
-    assert cache.announce(own, list(range(12))) == []
+    assert cache.register(own, list(range(12))) == []
     assert cache.match(list(range(13))).num_tokens == 8
 
 

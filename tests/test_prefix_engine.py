@@ -385,7 +385,7 @@ def sees_only_this_call(q: Any, k: Any, v: Any, tables: Any, lens: Any, starts: 
 
 def never_forgets(patch: pytest.MonkeyPatch) -> None:
     """Blocks of a step that failed can still be found, though nobody has computed them."""
-    patch.setattr(Scheduler, "_give_up", lambda self, plan, gone: None)
+    patch.setattr(Scheduler, "_forget", lambda self, block_ids: None)
 
 
 MISTAKES: dict[str, Callable[[Model, pytest.MonkeyPatch], Engine]] = {

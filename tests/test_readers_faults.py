@@ -77,8 +77,8 @@ class Fault:
 
 POOL = ["allocate", "share", "release", "refcount", "keep", "forget", "will_write"]
 TABLE = ["append", "fork", "truncate", "free", "slots", "__init__"]
-CACHE = ["match", "insert", "announce", "in_use"]
-SCHEDULER = ["add", "schedule", "undo", "remove", "may_admit", "next_waiting", "victim"]
+CACHE = ["match", "insert", "register", "in_use"]
+SCHEDULER = ["add", "schedule", "rewind", "remove", "may_admit", "next_waiting", "victim"]
 PARTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     **{f"pool.{m}": lambda fault, m=m: {"block_pool": fault.subclass(BlockPool, [m])} for m in POOL},  # type: ignore[misc]
     **{f"table.{m}": lambda fault, m=m: {"block_table": fault.subclass(BlockTable, [m])} for m in TABLE},  # type: ignore[misc]
@@ -89,7 +89,7 @@ PARTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     "subscriber": lambda fault: {},
     "on_step": lambda fault: {},
 }
-AFTER_A_FAILURE = ("scheduler.undo", "pool.forget")
+AFTER_A_FAILURE = ("scheduler.rewind", "pool.forget")
 EACH = (OPERATIONS or 700) // len(PARTS)
 
 
@@ -271,7 +271,7 @@ def test_what_a_class_lacks_is_named(tiny: Model) -> None:
         def __init__(self, *arguments: Any, **options: Any) -> None: ...
         def add(self, request: Any) -> None: ...
         def schedule(self) -> Any: ...
-        def undo(self, plan: Any) -> None: ...
+        def rewind(self, plan: Any) -> None: ...
         def remove(self, request: Any) -> None: ...
 
     class Empty:
@@ -279,7 +279,7 @@ def test_what_a_class_lacks_is_named(tiny: Model) -> None:
 
     for options, said in (
         ({"scheduler": FourMethods}, "scheduler must have the verbs .*lacks pool, max_batch_tokens"),
-        ({"scheduler": Empty}, "lacks add, schedule, undo, remove"),
+        ({"scheduler": Empty}, "lacks add, schedule, rewind, remove"),
         ({"block_table": Table, "prefix_caching": OwnCache}, "prefix_caching=OwnCache takes no block_table="),
         ({"block_pool": Empty}, "lacks allocate, share, release, refcount"),
         ({"block_table": Empty}, "lacks append, fork, truncate, free, slots"),
@@ -311,8 +311,8 @@ def test_a_scheduler_with_the_named_attributes_runs_everything(tiny: Model) -> N
         def schedule(self) -> Any:
             return self._inner.schedule()
 
-        def undo(self, plan: Any) -> None:
-            self._inner.undo(plan)
+        def rewind(self, plan: Any) -> None:
+            self._inner.rewind(plan)
 
         def remove(self, request: Any) -> None:
             self._inner.remove(request)

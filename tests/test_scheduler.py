@@ -11,7 +11,7 @@ import itertools
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from conftest import LONG_RUN, OPERATIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab import BlockCopy, BlockPool, BlockTable, InvariantError, OutOfBlocks
+from pagedlab import BlockPool, BlockTable, InvariantError, OutOfBlocks
 from pagedlab.prefix import PrefixCache
 from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
 
@@ -153,10 +153,14 @@ class ToyEngine:
         try:
             plan = self.scheduler.schedule()
         except Fault:
+            self.pool.fuse = None
+            self.scheduler.rewind(self.scheduler.plan)
+            self.poison()
             return []
         except OutOfBlocks:
             if not self.others.block_ids:
                 raise
+            self.scheduler.rewind(self.scheduler.plan)
             return []
         finally:
             self.pool.fuse = None
@@ -173,7 +177,8 @@ class ToyEngine:
                 for position, slot in zip(range(start, stop), sequence.table.slots(start, stop), strict=True):
                     self.slots[slot] = None if fails else tuple(sequence.token_ids[: position + 1])
         if fails:
-            self.scheduler.undo(plan)
+            self.scheduler.rewind(plan)
+            self.poison()
             return []
         for chunk in plan.chunks:
             slots = chunk.sequence.table.slots(0, chunk.stop)
@@ -417,23 +422,33 @@ class SwapsOutWhatIsNotThere(Scheduler):
     def _preempt(self, request: Request) -> None:
         copies, self.plan.copies = self.plan.copies, []
         super()._preempt(request)
-        self.plan.copies = self._still_due(copies)
+        self.plan.copies = copies
 
 
-class DropsCopiesOfAFailedStep(Scheduler):
-    def undo(self, plan: Schedule) -> None:
-        super().undo(plan)
-        self._owed = []
-
-
-class KeepsCopiesIntoFreedBlocks(Scheduler):
-    def _still_due(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
-        return list(copies)
+class TrustsTablesWhoseCopiesWereNotDone(Scheduler):
+    def rewind(self, plan: Schedule) -> None:
+        plan.copies = []
+        super().rewind(plan)
 
 
 class ClaimsKvOfAFailedStep(Scheduler):
-    def undo(self, plan: Schedule) -> None:
-        self._owed = plan.copies
+    def rewind(self, plan: Schedule) -> None:
+        plan.chunks = []
+        super().rewind(plan)
+
+
+class KeepsWhatAFailedStepRegistered(Scheduler):
+    def rewind(self, plan: Schedule) -> None:
+        plan.registered = set()
+        super().rewind(plan)
+
+
+class LetsRequestsOfAFailedStepRun(Scheduler):
+    """They may have found blocks that the step never computed."""
+
+    def rewind(self, plan: Schedule) -> None:
+        plan.admitted = []
+        super().rewind(plan)
 
 
 class ForgetsTheCopyInItsCount(Scheduler):
@@ -459,26 +474,13 @@ class ForksBeyondWhatIsShared(Scheduler):
                 text.table.truncate(min(len(text.token_ids) - 1, first.table.num_tokens))
 
 
-class DoesCopiesAgain(Scheduler):
-    """All copies of a failed step are due again, those too that were done before it failed."""
-
-    def undo(self, plan: Schedule) -> None:
-        plan.copies = self.copies
-        super().undo(plan)
-
-    def schedule(self) -> Schedule:
-        plan = super().schedule()
-        self.copies = list(plan.copies)
-        return plan
-
-
 class ForksWhatIsInTheMaking(Scheduler):
     """Texts that come back are forked from their first at once, though what that one found may not be computed yet."""
 
     def _rejoin(self, request: Request) -> None:
-        making, self.plan.making = self.plan.making, {}
+        registered, self.plan.registered = self.plan.registered, set()
         super()._rejoin(request)
-        self.plan.making = making
+        self.plan.registered = registered
 
 
 class MatchesAcrossSalts(Scheduler):
@@ -515,8 +517,10 @@ BUGS = [
     BringsBlocksBackUnshared,
     AdmitsWhileOthersAreSwappedOut,
     FillsTheHostBeyondItsLimit,
-    DropsCopiesOfAFailedStep,
+    TrustsTablesWhoseCopiesWereNotDone,
     ClaimsKvOfAFailedStep,
+    KeepsWhatAFailedStepRegistered,
+    LetsRequestsOfAFailedStepRun,
     TakesABlockOnlyBehindAFullOne,
     ForksBeyondWhatIsShared,
     MatchesAcrossSalts,
@@ -532,34 +536,23 @@ def test_the_fuzz_catches(bug: type[Scheduler], seed: int) -> None:
         fuzz(seed, 10_000, bug)
 
 
+def with_the_oldest_as_victim(scheduler: type[Scheduler]) -> type[Scheduler]:
+    """Only such a policy preempts a request that has its slots for this step already."""
+    return type(scheduler.__name__, (scheduler,), {"victim": lambda self: self.running[0]})
+
+
 def swapped_out_while_a_copy_is_due(scheduler: type[Scheduler]) -> None:
-    """The second request has two texts; the block that one of them copies to has not been filled when it gives way."""
-    engine = ToyEngine(12, 4, 100, 10, "swap", scheduler=scheduler)
-    older, younger = engine.add([1] * 4, 1, 6), engine.add([2] * 6, 2, 9)
+    """The first request has two texts. The block that one of them copies to is not filled when it is preempted."""
+    engine = ToyEngine(12, 4, 100, 10, "swap", scheduler=with_the_oldest_as_victim(scheduler))
+    older, younger = engine.add([1] * 6, 2, 9), engine.add([2] * 4, 1, 6)
     engine.step()
-    engine.add([3] * 4, 1, 6)
-    engine.step(fuse=2)  # fails at the third's block, before the copy is done
-    engine.others.append(4 * engine.pool.num_free)
+    engine.others.append(4 * (engine.pool.num_free - 1))
     engine.step()
-    assert younger in [request for request, _ in engine.scheduler.plan.preempted]
+    assert older in [request for request, _ in engine.scheduler.plan.preempted]
     engine.others.free()
-    engine.finish()
+    while engine.live:
+        engine.step()
     engine.verify(older)
-    engine.verify(younger)
-
-
-def resumed_into_a_block_that_a_copy_was_due_for(scheduler: type[Scheduler]) -> None:
-    engine = ToyEngine(12, 4, 100, 10, "swap", scheduler=scheduler)
-    older, younger = engine.add([1] * 6, 2, 9), engine.add([2] * 10, 1, 9)
-    engine.step()
-    engine.others.append(4 * engine.pool.num_free)
-    engine.step(fails="copies")
-    assert engine.scheduler.swapped == [younger]
-    engine.others.truncate(4 * 7)  # they leave two blocks beside the three of the older request
-    engine.remove(older)
-    engine.step()
-    engine.others.free()
-    engine.finish()
     engine.verify(younger)
 
 
@@ -635,9 +628,8 @@ def what_was_in_the_making_is_given_up(scheduler: type[Scheduler]) -> None:
     ("scene", "bug"),
     [
         (swapped_out_while_a_copy_is_due, SwapsOutWhatIsNotThere),
-        (resumed_into_a_block_that_a_copy_was_due_for, KeepsCopiesIntoFreedBlocks),
         (a_copy_for_which_there_is_no_block, ForgetsTheCopyInItsCount),
-        (a_copy_whose_source_was_written, DoesCopiesAgain),
+        (a_copy_whose_source_was_written, ClaimsKvOfAFailedStep),
         (a_copy_of_what_is_in_the_making, ForksWhatIsInTheMaking),
         (what_was_in_the_making_is_given_up, ForksWhatIsInTheMaking),
     ],
@@ -697,7 +689,7 @@ def test_whoever_gives_way_nobody_else_loses_a_step() -> None:
     # The first gives way to itself, the second takes its block, and loses it to the third.
     assert [request for request, _ in plan.preempted] == requests[:2]
     assert [chunk.request for chunk in plan.chunks] == requests[2:]
-    engine.scheduler.undo(plan)
+    engine.scheduler.rewind(plan)
 
 
 def test_prompts_without_a_partial_block_need_no_copies() -> None:
@@ -794,7 +786,7 @@ def test_prompts_alone_begin_with_few_tokens_and_each_step_may_have_four_times_a
 def test_rows_of_logits_are_few_for_prompts_that_are_scored_and_for_those_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pagedlab.scheduler.MOST_SCORED", 6)
+    monkeypatch.setattr("pagedlab.scheduler.MAX_SCORED", 6)
     engine = ToyEngine(30, 4, 40, 9)
     for i in range(3):
         engine.add([i + 1] * 10, 1, 1)
@@ -843,8 +835,9 @@ def test_what_was_found_of_a_step_that_fails_is_counted_no_more() -> None:
     for prompt in ([*range(1, 14)],) * 2:
         engine.add(prompt, 1, 1).salt = None
     engine.step(fails="model")
-    assert engine.scheduler.cached_tokens == 4 + 4, "a block that was there each; two more were in the making"
+    assert engine.scheduler.cached_tokens == 0, "both wait again"
     engine.finish()
+    assert engine.scheduler.cached_tokens == 4 + 12
 
 
 def test_more_texts_than_run_side_by_side() -> None:
@@ -873,8 +866,8 @@ def test_a_pool_that_others_empty() -> None:
 
 
 @pytest.mark.parametrize("failure", ["schedule", "copies", "model"])
-def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
-    """Three texts share a partial block. The first has its copy's block when the step fails: its contents must come."""
+def test_a_step_fails_that_has_copies(failure: str) -> None:
+    """Three texts share a partial block. The first has its copy's block when the step fails."""
     engine = ToyEngine(20, 4, 100, 10)
     request = engine.add([3] * 6, 3, 6)
     engine.step()
@@ -885,28 +878,41 @@ def test_a_copy_stays_due_when_its_step_fails(failure: str) -> None:
         assert text.output_ids == expected_text([3] * 6, nth, 6)
 
 
-def test_a_copy_stays_due_when_another_plan_is_undone() -> None:
-    """A plan with a copy is taken back since a window is under way; then that window fails, and is taken back too."""
-    engine = ToyEngine(20, 4, 100, 10)
-    engine.add([3] * 6, 3, 6)
+def test_a_plan_is_rewound_twice_without_harm() -> None:
+    engine = ToyEngine(20, 4, 100, 10, caching=True)
+    request = engine.add([3] * 6, 3, 6)
     engine.step()
+    found = engine.scheduler.cached_tokens
+    other = engine.add([3] * 6, 1, 6)
     plan = engine.scheduler.schedule()
-    assert plan.copies
-    for undone in (plan, Schedule(), plan):
-        engine.scheduler.undo(undone)
-        assert engine.scheduler._owed == plan.copies
+    for _ in range(2):
+        engine.scheduler.rewind(plan)
+        assert engine.scheduler.cached_tokens == found
+        assert list(engine.scheduler.waiting) == [request, other], "its copies were not done"
+        assert engine.scheduler.running == []
+    engine.finish()
+    engine.verify(request)
+    engine.verify(other)
 
 
-def test_no_copy_is_due_into_a_block_that_somebody_took_since() -> None:
-    """A step fails, its request is aborted, and somebody outside the engine gets the block that a copy was due for."""
-    engine = ToyEngine(12, 4, 100, 10)
-    aborted, _ = engine.add([1] * 6, 2, 9), engine.add([2] * 4, 1, 9)
-    engine.step()
-    engine.step(fails="copies")
-    assert engine.scheduler._owed
-    engine.remove(aborted)
-    engine.others.append(4 * (engine.pool.num_free - 2))
-    assert engine.scheduler.schedule().copies == []
+def test_priorities_are_one_line() -> None:
+    class Urgent(Scheduler):
+        def order(self, request: Request) -> Any:
+            return request.max_tokens, request.request_id  # short answers first
+
+    engine = ToyEngine(40, 4, 100, 1, scheduler=Urgent)
+    requests = [engine.add([i + 1] * 4, 1, n, seed=0) for i, n in enumerate((9, 2, 5))]
+    assert [r.max_tokens for r in engine.scheduler.waiting] == [2, 5, 9]
+    order = []
+    while engine.scheduler.waiting or engine.scheduler.running:
+        plan = engine.scheduler.schedule()
+        for chunk in plan.chunks:
+            order += [chunk.request] if chunk.request not in order else []
+            chunk.sequence.token_ids.append(1)
+            if chunk.sequence.num_outputs == chunk.request.max_tokens:
+                chunk.sequence.finish_reason = "length"
+                engine.remove(chunk.request)
+    assert order == [requests[1], requests[2], requests[0]]
 
 
 def test_swap_needs_a_swapper() -> None:
@@ -994,7 +1000,7 @@ def test_a_chunk_of_this_step_is_taken_back_before_its_request_gives_way(preempt
     plan = engine.scheduler.schedule()
     assert [(request, how) for request, how in plan.preempted] == [(older, preemption)]
     assert [chunk.request for chunk in plan.chunks] == [younger]
-    engine.scheduler.undo(plan)
+    engine.scheduler.rewind(plan)
     engine.others.free()
     while engine.live:
         engine.step()
@@ -1015,7 +1021,7 @@ def test_the_budget_of_a_chunk_that_is_taken_back_is_spent_again_and_no_more() -
     plan = engine.scheduler.schedule()
     assert [request for request, _ in plan.preempted] == [older]
     assert [(chunk.request, chunk.stop - chunk.start) for chunk in plan.chunks] == [(second, 1), (third, 5)]
-    engine.scheduler.undo(plan)
+    engine.scheduler.rewind(plan)
 
 
 def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text() -> None:
@@ -1085,7 +1091,7 @@ def test_as_many_texts_as_run_side_by_side_and_rows_of_logits_for_none_before_th
     request = engine.add([1] * 5, 3, 2)
     (chunk,) = engine.scheduler.schedule().chunks
     assert (chunk.stop, chunk.num_rows, chunk.is_last) == (3, 0, False)
-    engine.scheduler.undo(engine.scheduler.plan)
+    engine.scheduler.rewind(engine.scheduler.plan)
     engine.finish()
     engine.verify(request)
 
@@ -1102,7 +1108,7 @@ def test_who_gives_way_leaves_its_draft_behind() -> None:
     plan = engine.scheduler.schedule()
     assert [request for request, _ in plan.preempted] == [younger]
     assert (text.token_ids, text.num_draft) == (known, 0)
-    engine.scheduler.undo(plan)
+    engine.scheduler.rewind(plan)
     engine.others.free()
     engine.finish()
     engine.verify(older)

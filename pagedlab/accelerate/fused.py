@@ -34,7 +34,7 @@ from pagedlab.accelerate.gate import gated
 from pagedlab.accelerate.norm import early, norm, row_of, scale_of
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
-from pagedlab.interrupts import Held
+from pagedlab.interrupts import deferred_interrupts
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
@@ -244,7 +244,7 @@ def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tenso
     joined = torch.cat([part.data for part in parts])
     if gain is not None:
         joined *= gain.data
-    with Held():  # an interrupt in between would leave a module that computes something else
+    with deferred_interrupts():  # an interrupt in between would leave a module that computes something else
         if gain is not None:
             gain.data.fill_(1)
         for part, piece in zip(parts, joined.split([len(part) for part in parts]), strict=True):

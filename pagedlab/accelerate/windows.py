@@ -47,9 +47,9 @@ class Windows:
         return not any(r.texts_to_fork or params[r.request_id].wants_host for r in requests)
 
     def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
-        """Launch the plan's step, and further ones behind it where no prompt is due.
+        """Launch the plan's step, and further ones after it where no prompt is due.
 
-        If this fails, the slots of all windows are taken back: the device's state is no longer what they left.
+        If this fails, the device's state is no longer what the windows left: `abandon` them all.
         """
         steps = min(self.steps, self.read_ahead)
         if all(chunk.request.read_at_end for chunk in plan.chunks):
@@ -57,11 +57,7 @@ class Windows:
         if steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             further = {c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, steps - 1) or []}
             plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
-        try:
-            window = self.decoder.launch(plan.chunks, params, self._launched[-1][1] if self._launched else None)
-        except BaseException:
-            self._undo(plan)
-            raise
+        window = self.decoder.launch(plan.chunks, params, self._launched[-1][1] if self._launched else None)
         self._launched.append((plan, window))
         for chunk, drawn in zip(plan.chunks, window.drawn, strict=True):
             chunk.sequence.num_ahead += drawn
@@ -69,16 +65,12 @@ class Windows:
     def collect(self) -> tuple[Schedule, list[Draw]] | None:
         """Wait for the oldest window: what it computed, and its draws. None if nobody is left whom it was for.
 
-        The new tokens but the last stand behind each text as a draft that was accepted. If this fails, the slots of all
-        windows are taken back.
+        The new tokens but the last stand behind each text as a draft that was accepted. If this fails, `abandon` all
+        windows.
         """
-        try:
-            plan, window = self._launched[0]
-            began = perf_counter()
-            drawn = self.decoder.collect(window)
-        except BaseException:
-            self._undo()
-            raise
+        plan, window = self._launched[0]
+        began = perf_counter()
+        drawn = self.decoder.collect(window)
         del self._launched[0]
         if window.done:
             self._balance(began - self._since, perf_counter() - began)
@@ -103,15 +95,15 @@ class Windows:
         elif waited > worked:
             self.steps = max(self.steps - 1, 1)
 
-    def _undo(self, *failed: Schedule) -> None:
-        """None of the windows has happened, nor what failed behind them."""
-        everything = Schedule()
-        for plan in (*failed, *(plan for plan, _ in reversed(self._launched))):
-            everything.chunks += plan.chunks
-            everything.admitted += plan.admitted
-            everything.making |= plan.making
+    def abandon(self) -> list[Schedule]:
+        """Forget the windows in flight and return their plans, the latest first, for the scheduler to rewind.
+
+        Their sequences are left with the tokens that the host knows.
+        """
+        plans = [plan for plan, _ in reversed(self._launched)]
         self._launched.clear()
-        for chunk in everything.chunks:
-            chunk.sequence.drop_draft()
-            chunk.sequence.num_ahead = 0
-        self.scheduler.undo(everything)
+        for plan in plans:
+            for chunk in plan.chunks:
+                chunk.sequence.drop_draft()
+                chunk.sequence.num_ahead = 0
+        return plans

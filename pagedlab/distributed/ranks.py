@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from pagedlab.interrupts import atomic
+from pagedlab.interrupts import deferred_interrupts
 
 SECONDS = 30.0  # how long a rank that is alive may leave the others waiting
 START_SECONDS = 300.0  # to import torch and load the model
@@ -186,9 +186,12 @@ class Ranks:
         self._graphs.clear()
         self._graphs = graphs
 
-    @atomic()
     def fail(self, error: BaseException) -> NoReturn:
         """Stop all ranks: `RankLost` if one of them is gone or silent, else the error that rank 0 had itself."""
+        with deferred_interrupts():
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
         if isinstance(error, RankLost):
             raise error
         said = None

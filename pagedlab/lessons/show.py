@@ -38,6 +38,4 @@ def _read(item: Any) -> str:
     except (TypeError, OSError):
         raise ValueError(f"{item!r} has no source to show: give a class, a function or a method") from None
     path = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
-    # A method that holds interrupts back says so in a line that no lesson is about.
-    lines = [line for line in textwrap.dedent(source).rstrip().splitlines() if not line.startswith("@atomic(")]
-    return "\n".join([f"# {path.as_posix()}: {item.__qualname__}", *lines])
+    return f"# {path.as_posix()}: {item.__qualname__}\n{textwrap.dedent(source).rstrip()}"

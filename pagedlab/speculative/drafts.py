@@ -13,7 +13,7 @@ from pagedlab.arguments import whole
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.choice import next_tokens
-from pagedlab.interrupts import LetThrough
+from pagedlab.interrupts import allowed_interrupts
 from pagedlab.model import Model, load_model
 from pagedlab.prefix import hash_chain
 from pagedlab.sampling import SamplingParams, probabilities
@@ -134,7 +134,7 @@ class DraftModel(Drafter):
                     chunks.append(chunk)
                     budget -= chunk.stop - chunk.start
             while chunks:
-                with LetThrough():
+                with allowed_interrupts():
                     logits = self.model.forward(build_batch(chunks, self.model.device), self._cache, llm.attend)
                 # Models of a family pad their vocabularies differently: no draft goes beyond the target's.
                 logits = torch.nn.functional.pad(logits, (0, llm.model.vocab_size - logits.shape[1]), value=-torch.inf)
