@@ -21,8 +21,8 @@ from statistics import mean
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.traces import shared_prompts
 from pagedlab.prefix import PrefixCache
-from pagedlab.request import Request, Sequence
 from pagedlab.scheduler import Scheduler
+from pagedlab.sequence import Request, Sequence
 
 Load = list[tuple[list[int], list[int]]]  # prompt and answer
 LIVE = 16

@@ -86,7 +86,7 @@ def main() -> None:
     if args.here:
         print(json.dumps(parts(args.model, args.device, args.dtype)))
         return
-    read_once = "import pagedlab.engine, transformers.modeling_utils, transformers.models.qwen2.modeling_qwen2"
+    read_once = "import pagedlab.llm, transformers.modeling_utils, transformers.models.qwen2.modeling_qwen2"
     given = [w for name in ("model", "device", "dtype") if (said := getattr(args, name)) for w in (f"--{name}", said)]
     rows = {}
     with tempfile.TemporaryDirectory() as cache:

@@ -13,15 +13,16 @@ from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, Invari
 from pagedlab.threads import spin_little
 
 if TYPE_CHECKING:
-    from pagedlab.engine import LLM, Completion
     from pagedlab.kv_cache import KVCache
-    from pagedlab.sampling import SamplingParams
+    from pagedlab.llm import LLM
+    from pagedlab.outputs import Completion
+    from pagedlab.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["BlockCopy", "BlockEvent", "BlockPool", "BlockTable", "InvariantError", "OutOfBlocks", "blocks_for"]
 __all__ += ["LLM", "Completion", "KVCache", "SamplingParams"]
 
-_LAZY = {"LLM": "engine", "Completion": "engine", "KVCache": "kv_cache", "SamplingParams": "sampling"}
+_LAZY = {"LLM": "llm", "Completion": "outputs", "KVCache": "kv_cache", "SamplingParams": "sampling_params"}
 
 
 def __getattr__(name: str) -> Any:

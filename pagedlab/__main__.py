@@ -6,6 +6,7 @@ python -m pagedlab --download [hub id] fetches a model first, Qwen2.5-0.5B-Instr
 import argparse
 import sys
 
+from pagedlab import LLM, SamplingParams  # first: it says how torch's threads wait, before torch is imported
 from pagedlab.attention import BACKENDS
 from pagedlab.model import DEFAULT_MODEL
 
@@ -35,9 +36,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    from pagedlab.engine import LLM
     from pagedlab.model import download
-    from pagedlab.sampling import SamplingParams
 
     try:
         if options.download:

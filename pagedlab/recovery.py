@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from pagedlab.blocks import BlockTable, Pool, blocks_for
-from pagedlab.request import Sequence
+from pagedlab.sequence import Sequence
 
 T = TypeVar("T")
 ATTEMPTS = 3  # a reader's method that raises once usually works when it is called again

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pagedlab.arguments import one_of, whole
 from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
-from pagedlab.request import Parked, Request, Sequence, common_prefix
+from pagedlab.sequence import Parked, Request, Sequence, common_prefix
 
 How = Literal["recompute", "swap"]
 MAX_SCORED = 1024  # prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB

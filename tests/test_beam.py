@@ -340,7 +340,7 @@ def test_no_search_goes_on_from_half_a_step(tiny: Model, call: int, monkeypatch:
     monkeypatch.setattr(BeamSearch, "advance", fails_once(BeamSearch.advance, call))
     llm = engine(tiny)
     params = SamplingParams(max_tokens=8, beam_width=4, ignore_eos=True)
-    completions = [llm._jobs[llm.add(prompt_of(tiny, n), params)].completion for n in (9, 12)]
+    completions = [llm._states[llm.add(prompt_of(tiny, n), params)].completion for n in (9, 12)]
     with pytest.raises(Fault):
         run_until_idle(llm)
     run_until_idle(llm)

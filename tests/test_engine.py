@@ -17,8 +17,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import pagedlab.choice
-import pagedlab.engine
+import pagedlab.runner
+import pagedlab.sampler
 from pagedlab import LLM, BlockPool, BlockTable, Completion, OutOfBlocks, SamplingParams, blocks_for
 from pagedlab.attention import get_backend
 from pagedlab.lessons.broken import NeverCopies
@@ -300,7 +300,7 @@ def test_a_real_end_of_text_is_no_text(tiny: Model, monkeypatch: pytest.MonkeyPa
     """The tokenizer's own end-of-text token ends the text and leaves no trace in it."""
     end = tiny.tokenizer.eos_token_id
     calls = iter([*tiny.encode(" one two"), end])
-    monkeypatch.setattr(pagedlab.choice, "sample", lambda logits, *_: (torch.tensor([next(calls)]), torch.zeros(1)))
+    monkeypatch.setattr(pagedlab.sampler, "sample", lambda logits, *_: (torch.tensor([next(calls)]), torch.zeros(1)))
     for params in (SamplingParams(max_tokens=30), SamplingParams(max_tokens=30, stop="zzz")):
         calls = iter([*tiny.encode(" one two"), end])
         output = engine(tiny).generate([5], params)[0].outputs[0]
@@ -764,7 +764,7 @@ def with_failing_attention(tiny: Model, call: int, error: type[BaseException], p
 
 
 def with_failing_sampler(tiny: Model, call: int, error: type[BaseException], patch: pytest.MonkeyPatch) -> LLM:
-    patch.setattr(pagedlab.choice, "sample", raising_at(call, pagedlab.choice.sample, error))
+    patch.setattr(pagedlab.sampler, "sample", raising_at(call, pagedlab.sampler.sample, error))
     return engine(tiny, 64, 4, max_batch_tokens=16)
 
 
@@ -902,7 +902,7 @@ def test_an_add_that_fails_queues_nothing(
     """It used to be in the scheduler's queue but not in the engine's books, and every step from then on failed."""
     llm = engine(tiny)
     with monkeypatch.context() as patch:
-        patch.setattr("pagedlab.outputs.Detokenizer", Mock(side_effect=error))
+        patch.setattr("pagedlab.request_state.Detokenizer", Mock(side_effect=error))
         with pytest.raises(error):
             llm.add([5, 6], SamplingParams(max_tokens=3), stream=True)
     assert_idle(llm)

@@ -14,7 +14,7 @@ import torch
 
 from pagedlab import LLM, Completion, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
-from pagedlab.sampling import TokenLogprob
+from pagedlab.sampling_params import TokenLogprob
 from pagedlab.speculative import DraftModel, PromptLookup
 
 K = 5

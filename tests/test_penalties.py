@@ -11,7 +11,7 @@ import torch
 from transformers.generation import logits_process as hf
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.choice import adjust
+from pagedlab.logits import adjust
 from pagedlab.model import Model
 from pagedlab.sampling import probabilities
 from pagedlab.speculative import PromptLookup

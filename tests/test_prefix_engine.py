@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-import pagedlab.engine
+import pagedlab.runner
 from pagedlab import LLM, BlockPool, Completion, SamplingParams
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch, build_batch
@@ -391,7 +391,7 @@ def never_forgets(patch: pytest.MonkeyPatch) -> None:
 MISTAKES: dict[str, Callable[[Model, pytest.MonkeyPatch], Engine]] = {
     "unchained": lambda model, _: Engine(model, 64, 4, prefix_caching=ForgetsThePast),
     "positions": lambda model, patch: (
-        patch.setattr(pagedlab.engine, "build_batch", positions_from_zero),
+        patch.setattr(pagedlab.runner, "build_batch", positions_from_zero),
         Engine(model, 64, 4),
     )[1],
     "past": lambda model, _: Engine(model, 64, 4, attention_backend=sees_only_this_call),

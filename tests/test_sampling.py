@@ -15,8 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab import SamplingParams, sampling
-from pagedlab.sampling import request_seed, sample, uniform
+from pagedlab import SamplingParams, sampling_params
+from pagedlab.sampling import sample, uniform
+from pagedlab.sampling_params import mix, request_seed
 
 MASK = (1 << 64) - 1
 
@@ -278,18 +279,18 @@ def test_request_seeds_are_those_of_splitmix64(seed: int) -> None:
         number, position = rng.randrange(1 << 62), rng.randrange(1 << 20)
         expected = float(uniform(torch.tensor([number]), torch.tensor([position])))
         word = (1 << 64) - 1
-        assert (sampling._mix((sampling._mix(number) + position) & word) >> 11) * 2.0**-53 == expected
+        assert (mix((mix(number) + position) & word) >> 11) * 2.0**-53 == expected
 
 
 def test_a_new_field_is_off_the_fast_path_until_it_is_named() -> None:
     """Whether the device may sample is a list of what it can do, not of what it cannot."""
-    assert {each.name for each in fields(SamplingParams)} >= sampling.ON_DEVICE
+    assert {each.name for each in fields(SamplingParams)} >= sampling_params.ON_DEVICE
     changed = {
         "top_k": 3, "top_p": 0.5, "beam_width": 2, "logprobs": 0, "prompt_logprobs": 0, "min_p": 0.1,
         "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "logit_bias": {1: 1.0},
         "stop_token_ids": (3,),
     }  # fmt: skip
-    assert {each.name for each in fields(SamplingParams)} - sampling.ON_DEVICE == {*changed}
+    assert {each.name for each in fields(SamplingParams)} - sampling_params.ON_DEVICE == {*changed}
     for name, value in changed.items():
         assert SamplingParams(**{name: value}).wants_host, name
     assert not SamplingParams(5, 0.7, n=3, seed=4, ignore_eos=True, stop="x", logit_bias={}).wants_host

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from pagedlab.model import Model
 
 HOME = Path(pagedlab.__file__).parent
-BOOKS = {str(HOME / f"{name}.py") for name in (
-    "blocks", "prefix", "eviction/__init__", "request", "scheduler", "engine", "outputs", "choice", "beam/__init__",
-    "batch", "interrupts", "kv_cache", "speculative/__init__", "speculative/drafts", "accelerate/windows",
-)}  # fmt: skip
+BOOKKEEPING = """
+    accelerate/run_ahead accelerate/windows batch beam/__init__ blocks engine eviction/__init__ interrupts kv_cache llm
+    outputs prefix request_state runner sampler scheduler sequence speculative/__init__ speculative/drafts
+"""
+BOOKS = {str(HOME / f"{name}.py") for name in BOOKKEEPING.split()}
 Place = tuple[str, int]  # file and line
 
 

@@ -27,11 +27,11 @@ from pagedlab.blocks import blocks_for
 from pagedlab.kernels import compiles_for
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.windows import Windows
-    from pagedlab.engine import LLM
+    from pagedlab.llm import LLM
 
 STEPS_AHEAD = 16  # decode steps in one window, at most
 Wanted = bool | Literal["auto"]

@@ -39,7 +39,7 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch, lay_out
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk
 
 BUCKETS = (1, 2, 4, 8, *range(16, 257, 16), *range(288, 513, 32), *range(576, 1025, 64))  # rows of decode steps

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter
 
 from pagedlab.accelerate.graphs import Decoder, Window
-from pagedlab.choice import Draw
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampler import SampledTokens
+from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler
 
 READ_AHEAD = 8  # steps at most in a window that somebody waits for, or others that have no place yet
@@ -62,7 +62,7 @@ class Windows:
         for chunk, drawn in zip(plan.chunks, window.drawn, strict=True):
             chunk.sequence.num_ahead += drawn
 
-    def collect(self) -> tuple[Schedule, list[Draw]] | None:
+    def collect(self) -> tuple[Schedule, list[SampledTokens]] | None:
         """Wait for the oldest window: what it computed, and its draws. None if nobody is left whom it was for.
 
         The new tokens but the last stand behind each text as a draft that was accepted. If this fails, `abandon` all
@@ -84,7 +84,7 @@ class Windows:
                 if tokens:
                     text.token_ids += tokens[:-1]
                     text.num_draft = len(tokens) - 1
-                    draws.append(Draw(chunk.request, text, 0, tokens, logprobs))
+                    draws.append(SampledTokens(chunk.request, text, tokens, logprobs))
         plan.chunks, plan.passes = chunks, max((len(draw.tokens) for draw in draws), default=1)
         return (plan, draws) if chunks else None
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pagedlab.request import Request, Sequence
+from pagedlab.sequence import Request, Sequence
 
 EarlyStopping = bool | Literal["never"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pagedlab.blocks import blocks_for
 from pagedlab.lessons.colors import sequence_color
 from pagedlab.lessons.drawing import BOLD, INK, LINE, SOFT, WRONG, box, label, legend, linked, plain, svg
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling_params import SamplingParams
 
 OURS = sequence_color(0)
 ROW = 16  # slots in a row of the drawing

@@ -13,7 +13,8 @@ import torch
 
 from pagedlab.lessons import drawing as draw
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.sampling import SamplingParams, probabilities
+from pagedlab.sampling import probabilities
+from pagedlab.sampling_params import SamplingParams
 
 # Where it stands (column, row), the file that does it, the notebooks that build it.
 STATIONS = {
@@ -89,7 +90,7 @@ def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
     first = " ".join(map(str, ids[:5]))
     note("arrive", f"{len(ids)} token ids:", f"{first} …", f"in line: {waits}", tokens=len(ids))
     finished = False
-    with watched(llm.scheduler, "schedule"), watched(llm.prefix_cache, "match"), watched(llm, "forward"):
+    with watched(llm.scheduler, "schedule"), watched(llm.prefix_cache, "match"), watched(llm.runner, "forward"):
         while not finished:
             step, was = step + 1, len(table)
             free = llm.pool.num_free

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 if TYPE_CHECKING:
-    from pagedlab.engine import LLM
+    from pagedlab.llm import LLM
 
 
 def bar(what: str, total: int | None = None) -> Any:

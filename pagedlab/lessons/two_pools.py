@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pagedlab.lessons.colors import sequence_color
 from pagedlab.lessons.drawing import BOLD, INK, LINE, SOFT, block_of_words, box, label, linked, plain, svg
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling_params import SamplingParams
 
 LAYER = 2  # whose keys are shown
 

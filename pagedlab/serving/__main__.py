@@ -1,14 +1,15 @@
 """python -m pagedlab.serving: the engine on http://127.0.0.1:8000, for OpenAI's client."""
 
 import argparse
+import atexit
 import gc
 import ipaddress
 import os
 import sys
 from contextlib import suppress
 
+from pagedlab import LLM  # first: it says how torch's threads wait, before torch is imported
 from pagedlab.arguments import whole
-from pagedlab.engine import LLM
 from pagedlab.model import DEFAULT_MODEL, download
 from pagedlab.serving.app import LOOPBACK, create_app
 from pagedlab.serving.background import server_of
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     where = f"http://{options.host}:{options.port}"
     print(f"{llm.pool.num_blocks} blocks of {llm.pool.block_size}. API: {where}/v1  blocks, live: {where}/")
+    atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, calls what is frozen leaked
     gc.freeze()  # what is loaded stays: to go through it in every full collection stops all streams for 0.2 s
     with suppress(KeyboardInterrupt):
         server_of(app, host=options.host, port=options.port).run()

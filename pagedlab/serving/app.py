@@ -26,8 +26,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
 from pagedlab.arguments import whole
-from pagedlab.engine import LLM
-from pagedlab.sampling import TokenLogprob
+from pagedlab.llm import LLM
+from pagedlab.sampling_params import TokenLogprob
 from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, piece_of, run_loop
 from pagedlab.serving.gate import EXPECTED, Gate, error_response
 from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat

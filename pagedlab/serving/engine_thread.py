@@ -23,9 +23,9 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pagedlab.arguments import whole
-from pagedlab.engine import LLM, Prompt
+from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
-from pagedlab.sampling import SamplingParams, TokenLogprob
+from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.serving.prompts import Encoder
 

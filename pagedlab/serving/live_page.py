@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.engine import LLM
+from pagedlab.llm import LLM
 from pagedlab.widgets.page import script, style
 
 if TYPE_CHECKING:

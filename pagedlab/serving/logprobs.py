@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from pagedlab.sampling import TokenLogprob
+from pagedlab.sampling_params import TokenLogprob
 
 LEAST = -9999.0  # JSON has no infinity
 LETTERS = {letter: byte for byte, letter in bytes_to_unicode().items()}  # as byte-level vocabularies spell bytes

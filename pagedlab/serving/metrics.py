@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from pagedlab.engine import LLM
+from pagedlab.llm import LLM
 from pagedlab.outputs import Completion
 from pagedlab.serving.engine_thread import EngineThread, Ticket
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
 
-from pagedlab.sampling import SamplingParams
+from pagedlab.sampling_params import SamplingParams
 
 # Parameters of OpenAI's and vLLM's that are not built. With these values, which ask for nothing, they are accepted.
 OFF = ("continue_final_message", "echo", "include_stop_str_in_output", "logprobs", "store", "use_beam_search")

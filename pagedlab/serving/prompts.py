@@ -13,7 +13,7 @@ from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pagedlab.arguments import valid_text
-from pagedlab.engine import Prompt
+from pagedlab.llm import Prompt
 from pagedlab.model import Model
 from pagedlab.serving.openai_api import ApiError
 

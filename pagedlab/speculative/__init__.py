@@ -24,11 +24,23 @@ from typing import Any
 import torch
 
 from pagedlab.blocks import blocks_for
-from pagedlab.sampling import SamplingParams, invert, probabilities, uniform
-from pagedlab.scheduler import Scheduler, Sequence
+from pagedlab.runner import EagerRunner, StepResult
+from pagedlab.sampling import invert, probabilities, uniform
+from pagedlab.sampling_params import SamplingParams
+from pagedlab.scheduler import Schedule, Scheduler, Sequence
 from pagedlab.speculative.drafts import ACCEPT_STREAM, Ask, Checked, Draft, Drafter, DraftModel, PromptLookup
 
-__all__ = ["Ask", "Checked", "Draft", "DraftModel", "Drafter", "PromptLookup", "Speculation", "accept_or_redraw"]
+__all__ = [
+    "Ask",
+    "Checked",
+    "Draft",
+    "DraftModel",
+    "Drafter",
+    "DraftingRunner",
+    "PromptLookup",
+    "Speculation",
+    "accept_or_redraw",
+]
 
 
 class Speculation:
@@ -71,7 +83,7 @@ class Speculation:
     def check(
         self, logits: torch.Tensor, text: Sequence, own: list[int], said: list[float], params: SamplingParams
     ) -> tuple[list[int], list[float]]:
-        """What is kept of a text's draft, with the model's own log-probabilities: see `choice.next_tokens`. logits
+        """What is kept of a text's draft, with the model's own log-probabilities: see `sampler.sample_step`. logits
         [n + 1, V]: at the places of the n drafted tokens that were computed, and behind them. own, said: what the model
         would draw at each place, and how likely that is."""
         n, q = len(own) - 1, self.drafts[text].probs
@@ -124,6 +136,56 @@ class Speculation:
                     tokens -= limit
                     blocks -= blocks_for(length + limit, size) - has
         return asks
+
+
+class DraftingRunner:
+    """Proposes tokens before each step, and checks them in it.
+
+    inner: runs the steps.
+    speculation: puts drafts after the sequences, and takes back what is rejected of them.
+    scheduler: whose running requests are drafted for.
+    params: what each request asks for, by request id.
+    """
+
+    def __init__(
+        self,
+        inner: EagerRunner,
+        speculation: Speculation,
+        scheduler: Scheduler,
+        params: Mapping[int, SamplingParams],
+    ) -> None:
+        self.inner = inner
+        self._speculation = speculation
+        self._scheduler = scheduler
+        self._params = params
+
+    @property
+    def has_room(self) -> bool:
+        return self.inner.has_room
+
+    @property
+    def is_idle(self) -> bool:
+        return self.inner.is_idle
+
+    def prepare(self) -> None:
+        self._speculation.propose(self._scheduler, self._params)
+
+    def submit(self, plan: Schedule) -> bool:
+        return self.inner.submit(plan)
+
+    def collect(self) -> StepResult | None:
+        result = self.inner.collect(self._speculation.check if self._speculation.drafts else None)
+        if result is not None:
+            for sampled in result.sampled:
+                self._speculation.settle(sampled.sequence, len(sampled.tokens) - 1)
+            result.drafts = self._speculation.checked
+        return result
+
+    def abandon(self) -> list[Schedule]:
+        return self.inner.abandon()
+
+    def finish_step(self) -> None:
+        self._speculation.clear()
 
 
 def accept_or_redraw(p: torch.Tensor, q: torch.Tensor, token: int, u_accept: float, u_draw: float) -> int | None:

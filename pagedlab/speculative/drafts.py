@@ -12,11 +12,12 @@ import torch
 from pagedlab.arguments import whole
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks
-from pagedlab.choice import next_tokens
 from pagedlab.interrupts import allowed_interrupts
 from pagedlab.model import Model, load_model
 from pagedlab.prefix import hash_chain
-from pagedlab.sampling import SamplingParams, probabilities
+from pagedlab.sampler import sample_step
+from pagedlab.sampling import probabilities
+from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Request, Sequence
 
 # Draws for one token must not depend on each other, so each kind has a stream of its own beside the plain one.
@@ -138,17 +139,18 @@ class DraftModel(Drafter):
                     logits = self.model.forward(build_batch(chunks, self.model.device), self._cache, llm.attend)
                 # Models of a family pad their vocabularies differently: no draft goes beyond the target's.
                 logits = torch.nn.functional.pad(logits, (0, llm.model.vocab_size - logits.shape[1]), value=-torch.inf)
-                draws, _ = next_tokens(logits, [chunk for chunk in chunks if chunk.is_last], params)
+                draws, _ = sample_step(logits, [chunk for chunk in chunks if chunk.is_last], params)
                 asked = [branches[draw.sequence].params for draw in draws]
                 warm = [row for row, p in enumerate(asked) if p.temperature > 0]
                 for row, q in zip(warm, probabilities(logits[warm], [asked[row] for row in warm]), strict=True):
                     probs[draws[row].sequence].append(q)
                 chunks = []
-                for request, branch, _, tokens, *_ in draws:
-                    branch.token_ids += tokens
+                for draw in draws:
+                    branch = draw.sequence
+                    branch.token_ids += draw.tokens
                     length, ask = len(branch.token_ids), branches[branch]
                     if length - len(ask.text.token_ids) < ask.limit and self._room(branch):
-                        chunks.append(Chunk(request, branch, length - 1, length))
+                        chunks.append(Chunk(draw.request, branch, length - 1, length))
         except BaseException:
             self._held.clear()  # it says of some blocks that they are filled, and they may not be
             raise

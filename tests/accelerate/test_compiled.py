@@ -27,10 +27,10 @@ from pagedlab import LLM, SamplingParams, kernels
 from pagedlab.accelerate import Fast, few_rows, gate, norm, windows_for
 from pagedlab.accelerate.graphs import Decoder, Shape, Window
 from pagedlab.blocks import BlockCopy, BlockTable
-from pagedlab.choice import next_tokens
 from pagedlab.kernels import attention, plan
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 from pagedlab.model import Model
+from pagedlab.sampler import sample_step
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.speculative import PromptLookup
 
@@ -153,8 +153,8 @@ def ask_for_everything(llm: LLM, tokens: int, texts: int) -> None:
             logits = decoder.fused.head(torch.zeros(rows, 32, dtype=torch.bfloat16), torch.arange(rows))
         chunks = [Chunk(Request(i, [text], 1, 9), text, 1, 2) for i, text in enumerate(sequences[:rows])]
         for p in params:
-            next_tokens(logits, chunks, dict.fromkeys(range(rows), p))
-            next_tokens(torch.cat([logits, logits]), chunks, dict.fromkeys(range(rows), p))
+            sample_step(logits, chunks, dict.fromkeys(range(rows), p))
+            sample_step(torch.cat([logits, logits]), chunks, dict.fromkeys(range(rows), p))
     for n in range(1, 10) if texts > 1 else ():
         llm.cache.copy_blocks([BlockCopy(i, 100 + i) for i in range(n)])
 

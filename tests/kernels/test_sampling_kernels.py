@@ -8,7 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from pagedlab.kernels.sampling import CHUNK, triton_choose, triton_uniform
-from pagedlab.sampling import SamplingParams, sample, uniform
+from pagedlab.sampling import sample, uniform
+from pagedlab.sampling_params import SamplingParams
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

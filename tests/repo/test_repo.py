@@ -40,7 +40,7 @@ def test_importing_pagedlab_is_light() -> None:
     assert heavy.strip() == "[]"
 
 
-PURE = ["blocks", "prefix", "eviction", "request", "scheduler", "shipped", "lessons.memory", "lessons.traces"]
+PURE = ["blocks", "prefix", "eviction", "sequence", "scheduler", "shipped", "lessons.memory", "lessons.traces"]
 
 
 @pytest.mark.parametrize("module", [*PURE, "checks", "widgets"])

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
-WINGS += ("speculative", "beam", "eviction", "hub")
+WINGS += ("speculative", "beam", "eviction", "hub", "logits")
 CORE = """
 from pagedlab import LLM, SamplingParams
 texts = set()

@@ -12,7 +12,7 @@ import torch
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import Model
-from pagedlab.sampling import TokenLogprob
+from pagedlab.sampling_params import TokenLogprob
 from pagedlab.serving.app import create_app
 from pagedlab.serving.background import BackgroundServer
 from pagedlab.serving.logprobs import LEAST, OfCompletion, Spelling, of_chat
