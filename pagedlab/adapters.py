@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from pagedlab.arguments import one_of, with_verbs
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.prefix import PrefixCache
 from pagedlab.scheduler import Schedule, Scheduler
+from pagedlab.validation import one_of, with_methods
 
 POOL_METHODS = ("allocate", "share", "release", "refcount")
 POOL_ATTRIBUTES = ("num_blocks", "block_size", "num_free")
@@ -34,11 +34,11 @@ def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, schedu
     prefix_caching: True, False, a class, or a function that makes a cache over a pool.
     `ValueError` names the argument and the methods that it lacks.
     """
-    with_verbs("block_pool", block_pool or BlockPool, POOL_METHODS)
-    with_verbs("block_table", block_table, TABLE_METHODS)
-    with_verbs("scheduler", scheduler, SCHEDULER_METHODS)
+    with_methods("block_pool", block_pool or BlockPool, POOL_METHODS)
+    with_methods("block_table", block_table, TABLE_METHODS)
+    with_methods("scheduler", scheduler, SCHEDULER_METHODS)
     if isinstance(prefix_caching, type):
-        with_verbs("prefix_caching", prefix_caching, CACHE_METHODS)
+        with_methods("prefix_caching", prefix_caching, CACHE_METHODS)
     elif not callable(prefix_caching):
         one_of("prefix_caching", prefix_caching, (True, False))
     if callable(prefix_caching) and block_table is not BlockTable:
@@ -48,12 +48,12 @@ def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, schedu
 def make_pool(block_pool: type[Any] | None, num_blocks: int, block_size: int) -> Pool:
     """Return a pool of the reader's class, or a `BlockPool`."""
     pool = (block_pool or BlockPool)(num_blocks, block_size)
-    return with_verbs("block_pool", pool, (*POOL_ATTRIBUTES, *POOL_METHODS))
+    return with_methods("block_pool", pool, (*POOL_ATTRIBUTES, *POOL_METHODS))
 
 
 def check_table(block_table: type[Any], pool: Pool) -> None:
     """Make one empty table and look at its attributes."""
-    with_verbs("block_table", block_table(pool), (*TABLE_ATTRIBUTES, *TABLE_METHODS))
+    with_methods("block_table", block_table(pool), (*TABLE_ATTRIBUTES, *TABLE_METHODS))
 
 
 def make_prefix_cache(
@@ -67,12 +67,12 @@ def make_prefix_cache(
         return None
     make: Callable[..., Any] = prefix_caching if callable(prefix_caching) else PrefixCache
     options = {} if block_table is BlockTable else {"block_table": block_table}
-    return with_verbs("prefix_caching", make(pool, **options), CACHE_METHODS)
+    return with_methods("prefix_caching", make(pool, **options), CACHE_METHODS)
 
 
 def make_scheduler(scheduler: type[Scheduler], *positional: Any, **options: Any) -> Scheduler:
     """Return a scheduler of the reader's class, with the attributes that the engine reads and writes."""
-    made = with_verbs("scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS))
+    made = with_methods("scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS))
     if not hasattr(made, "plan"):
         made.plan = Schedule()
     if not hasattr(made, "cached_tokens"):

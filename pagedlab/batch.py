@@ -27,7 +27,7 @@ class Batch:
     last_rows: Tensor
 
 
-def lay_out(chunks: Seq[Chunk]) -> tuple[list[int], list[int], list[int], list[int]]:
+def flatten_chunks(chunks: Seq[Chunk]) -> tuple[list[int], list[int], list[int], list[int]]:
     """The chunks' tokens end to end: ids, 0 where one is not known yet; positions; slots; and where each chunk starts,
     with the end of the last."""
     token_ids, positions, slots, starts = list[int](), list[int](), list[int](), [0]
@@ -45,7 +45,7 @@ def lay_out(chunks: Seq[Chunk]) -> tuple[list[int], list[int], list[int], list[i
 def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
     """Lay the chunks' tokens end to end. Wanted are the logits of each text's last token, if it is among them, and of
     the one before a draft and all drafted tokens."""
-    token_ids, positions, slots, starts = lay_out(chunks)
+    token_ids, positions, slots, starts = flatten_chunks(chunks)
     last_rows = [i for chunk, end in zip(chunks, starts[1:], strict=True) for i in range(end - chunk.num_rows, end)]
     tables = np.zeros((len(chunks), max(len(chunk.sequence.table.block_ids) for chunk in chunks)), np.int32)
     for table, chunk in zip(tables, chunks, strict=True):

@@ -20,7 +20,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from pagedlab.arguments import whole
+from pagedlab.validation import integer
 
 
 class OutOfBlocks(RuntimeError):
@@ -74,8 +74,8 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        self.num_blocks = whole("num_blocks", num_blocks, 1)
-        self.block_size = whole("block_size", block_size, 1)  # tokens a block
+        self.num_blocks = integer("num_blocks", num_blocks, 1)
+        self.block_size = integer("block_size", block_size, 1)  # tokens a block
         self._refcounts = [0] * self.num_blocks
         # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
         self._free = list(reversed(range(self.num_blocks)))
@@ -230,7 +230,7 @@ class BlockPool:
 
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
-        return whole("block_id", block_id, 0, self.num_blocks - 1)
+        return integer("block_id", block_id, 0, self.num_blocks - 1)
 
 
 class BlockTable:
@@ -254,7 +254,7 @@ class BlockTable:
         All or nothing: `OutOfBlocks` leaves table and pool as they were. The copies are empty or hold the
         one pair of a copy-on-write: only a last block that is partly filled and shared is ever copied.
         """
-        n = whole("n", n)
+        n = integer("n", n)
         if n == 0:
             return []
         size = self.pool.block_size
@@ -301,7 +301,7 @@ class BlockTable:
 
     def truncate(self, num_tokens: int) -> None:
         """Forget the tokens from `num_tokens` on and release the blocks that held only those."""
-        num_tokens = whole("num_tokens", num_tokens)
+        num_tokens = integer("num_tokens", num_tokens)
         if num_tokens > self.num_tokens:
             raise ValueError(f"cannot truncate to {num_tokens} tokens: the table holds {self.num_tokens}")
         keep = blocks_for(num_tokens, self.pool.block_size)

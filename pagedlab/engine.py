@@ -240,7 +240,7 @@ class Engine:
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         seed = request_seed(self.seed, request_id) if params.seed is None else params.seed
         first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
-        request = Request(request_id, [first], params.num_texts, max_tokens, salt)
+        request = Request(request_id, [first], params.num_sequences, max_tokens, salt)
         completion = Completion(request_id, ids[:], [], time.perf_counter())
         state = RequestState(request, params, completion, self.model)
         state.show(first, stream)

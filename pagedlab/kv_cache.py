@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from pagedlab.arguments import whole
 from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import compiles_for
+from pagedlab.validation import integer
 
 CPU_KV_BYTES = 1 << 30  # of a cache on the CPU, unless its size is chosen; untouched blocks cost nothing
 GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
@@ -41,7 +41,7 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
-        shape = [whole(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
+        shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
         need, (has, here) = 2 * math.prod(shape) * dtype.itemsize, _memory(torch.device(device))
         self.block_size, self.bytes_per_block = shape[2], need // shape[1]  # of keys and values in all layers
         if need > has:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from pagedlab.adapters import check_classes, check_table, make_pool, make_prefix_cache, make_scheduler
-from pagedlab.arguments import valid_text, whole
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
@@ -23,6 +22,7 @@ from pagedlab.outputs import Completion, Stream, StreamReference
 from pagedlab.runner import EagerRunner, Forward
 from pagedlab.sampling_params import SamplingParams, one_each
 from pagedlab.scheduler import How, Scheduler
+from pagedlab.validation import integer, valid_text
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.windows import Windows
@@ -97,10 +97,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         verbose: bool = True,
     ) -> None:
         attend = get_backend(attention_backend)
-        block_size = whole("block_size", block_size, 1)
-        max_sequences = whole("max_sequences", max_sequences, 1)
-        ranks = whole("tensor_parallel", tensor_parallel, 1)
-        seed = whole("seed", seed)
+        block_size = integer("block_size", block_size, 1)
+        max_sequences = integer("max_sequences", max_sequences, 1)
+        ranks = integer("tensor_parallel", tensor_parallel, 1)
+        seed = integer("seed", seed)
         check_classes(block_pool, block_table, prefix_caching, scheduler)
 
         if ranks > 1:
@@ -244,7 +244,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         prompt, sampling, salt: as in `generate`, for one prompt and one text.
         """
         params = one_each(sampling, 1)[0]
-        if params.num_texts > 1 or params.beam_width:
+        if params.num_sequences > 1 or params.beam_width:
             raise ValueError("stream yields one text that grows, not several, nor beams: use generate, or add and step")
         with deferred_interrupts():
             stream = Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pagedlab.arguments import one_of, shown, whole
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
 from pagedlab.shipped import data_folder
+from pagedlab.validation import integer, one_of, shown
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TINY_MODEL = data_folder("tiny-qwen2")
@@ -90,7 +90,9 @@ class Model:
         """Tokens that end a text: the generation config's, else the tokenizer's. `ValueError` if they are no tokens."""
         eos = self.module.generation_config.eos_token_id
         ids = eos if isinstance(eos, list) else [self.tokenizer.eos_token_id if eos is None else eos]
-        return frozenset(whole(f"eos_token_id in {self.name}/generation_config.json", i) for i in ids if i is not None)
+        return frozenset(
+            integer(f"eos_token_id in {self.name}/generation_config.json", i) for i in ids if i is not None
+        )
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """A cache of this model's shape, dtype and device."""

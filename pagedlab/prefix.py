@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
 
-from pagedlab.arguments import one_of, valid_text, whole, with_verbs
 from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.validation import integer, one_of, valid_text, with_methods
 
 if TYPE_CHECKING:
     from pagedlab.eviction import Rank, Ranked
@@ -107,7 +107,7 @@ def hash_chain(
     token_ids: Sequence[int], block_size: int = 16, hash: str | Hash = "xxh64", salt: str | None = None
 ) -> list[bytes]:
     """The names of the full blocks of `token_ids`, first to last."""
-    blocks = _Blocks(whole("block_size", block_size, 1), _choose("hash", hash, HASHES))
+    blocks = _Blocks(integer("block_size", block_size, 1), _choose("hash", hash, HASHES))
     root = blocks.root(valid_text("salt", salt))
     return [name for _, name in blocks.chain(token_ids, 0, len(token_ids) // block_size, root)]
 
@@ -139,7 +139,7 @@ class PrefixCache:
 
             rank = _choose("eviction", eviction, RANKS)
             order = Ranked(lambda block_id: rank(self._by_block[block_id], self.stats.lookups))
-        with_verbs("the pool of a prefix cache", pool, ("attach", "keep", "forget", "will_write", "emit"))
+        with_methods("the pool of a prefix cache", pool, ("attach", "keep", "forget", "will_write", "emit"))
         self.pool = pool
         self.salt = valid_text("salt", salt)
         self.stats = PrefixStats()
@@ -183,7 +183,7 @@ class PrefixCache:
         self.stats.hit_blocks += len(found)
         return table
 
-    def in_use(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> int:
+    def num_shared_blocks(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> int:
         """How many of the blocks that `match` would share somebody holds now. Counts as no lookup."""
         return sum(self.pool.refcount(entry.block_id) > 0 for entry in self._longest(token_ids, leave, salt))
 
@@ -250,7 +250,7 @@ class PrefixCache:
 
     def _longest(self, token_ids: Sequence[int], leave: int, salt: str | None) -> list[Entry]:
         """The entries of the longest registered prefix of full blocks."""
-        whole("leave", leave)
+        integer("leave", leave)
         salt = self.salt if salt is None else valid_text("salt", salt)
         asked = max(0, len(token_ids) - leave) // self.pool.block_size
         found: list[Entry] = []

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pagedlab.arguments import whole
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.model import Model
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampler import SampledTokens
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.sequence import Request, Sequence
+from pagedlab.validation import integer
 
 if TYPE_CHECKING:
     from pagedlab.beam import BeamSearch
@@ -38,7 +38,7 @@ class RequestState:
         if not params.ignore_eos:
             self.end_tokens |= self.model.eos_token_ids
         for token in params.logit_bias:
-            whole("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
+            integer("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
         if params.prompt_logprobs is not None:
             self.completion.prompt_logprobs = [None]  # nothing comes before the first token
             self.request.sequences[0].score_from = 0

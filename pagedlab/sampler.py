@@ -117,7 +117,7 @@ def _group_rows(
             group.prompt_rows = list(zip(rows, predicted, strict=False))
         groups.append(group)
         if chunk.is_last:
-            forks = range(1, 1 + request.texts_to_fork)
+            forks = range(1, 1 + request.num_to_fork)
             groups += [RowGroup(request, sequence, asked, group.rows, nth) for nth in forks]
     return groups, beam_rows
 

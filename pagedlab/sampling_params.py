@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from pagedlab.arguments import one_of, real, shown, whole, with_verbs
+from pagedlab.validation import integer, one_of, real, shown, with_methods
 
 # What `SamplingParams` may ask of a request that the device samples for, see accelerate/windows.py. The kernel reads
 # temperature and seed, and ends a text as ignore_eos says; the host does the rest before or after the steps.
@@ -75,12 +75,12 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         checked = {
-            "max_tokens": whole("max_tokens", self.max_tokens, 1),
+            "max_tokens": integer("max_tokens", self.max_tokens, 1),
             "temperature": real("temperature", self.temperature, 0),
-            "top_k": whole("top_k", self.top_k),
+            "top_k": integer("top_k", self.top_k),
             "top_p": real("top_p", self.top_p, 0, 1, above=True),
-            "n": whole("n", self.n, 1),
-            "beam_width": whole("beam_width", self.beam_width),
+            "n": integer("n", self.n, 1),
+            "beam_width": integer("beam_width", self.beam_width),
             "stop": _texts("stop", self.stop),
             "ignore_eos": one_of("ignore_eos", self.ignore_eos, (False, True)),
             "seed": _optional_whole("seed", self.seed),
@@ -109,7 +109,7 @@ class SamplingParams:
         return hash((*values, frozenset(self.logit_bias.items())))
 
     @property
-    def num_texts(self) -> int:
+    def num_sequences(self) -> int:
         """Texts that one prompt gets: n samples, or the width of its beam."""
         return self.beam_width or self.n
 
@@ -136,18 +136,18 @@ class SamplingParams:
 
 
 def _optional_whole(name: str, value: Any) -> int | None:
-    return None if value is None else whole(name, value)
+    return None if value is None else integer(name, value)
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     """Some token ids."""
-    return tuple(whole(name, i) for i in with_verbs(name, value, ("__iter__",)))
+    return tuple(integer(name, i) for i in with_methods(name, value, ("__iter__",)))
 
 
 def _biases(name: str, value: Any) -> dict[int, float]:
     """What is added to the logits of which token ids."""
-    pairs = with_verbs(name, value, ("items",)).items() if value != () else ()
-    return {whole(name, token): real(name, bias, -100, 100) for token, bias in pairs}
+    pairs = with_methods(name, value, ("items",)).items() if value != () else ()
+    return {integer(name, token): real(name, bias, -100, 100) for token, bias in pairs}
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

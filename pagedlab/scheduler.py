@@ -23,10 +23,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.arguments import one_of, whole
 from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
-from pagedlab.sequence import Parked, Request, Sequence, common_prefix
+from pagedlab.sequence import Request, Sequence, SwappedKV, common_prefix
+from pagedlab.validation import integer, one_of
 
 How = Literal["recompute", "swap"]
 MAX_SCORED = 1024  # prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
@@ -148,7 +148,7 @@ class Scheduler:
         four times as many as the one before.
     preemption: "recompute" or "swap". Swapping falls back to recomputing when the host is full.
     swapper: moves the contents of blocks; "swap" needs one.
-    host_blocks: blocks that the host may hold; None for as many as the pool has.
+    max_host_blocks: blocks that the host may hold; None for as many as the pool has.
 
     All queues are in the order of `order`. A policy of your own is a subclass that overrides `order`, `may_admit`,
     `next_waiting` or `victim`.
@@ -164,20 +164,20 @@ class Scheduler:
         max_prompt_tokens: int | None = None,
         preemption: How = "recompute",
         swapper: Swapper | None = None,
-        host_blocks: int | None = None,
+        max_host_blocks: int | None = None,
     ) -> None:
-        self.max_batch_tokens = whole("max_batch_tokens", max_batch_tokens, 1)
-        self.max_sequences = whole("max_sequences", max_sequences, 1)
+        self.max_batch_tokens = integer("max_batch_tokens", max_batch_tokens, 1)
+        self.max_sequences = integer("max_sequences", max_sequences, 1)
         if max_prompt_tokens is None:
             max_prompt_tokens = self.max_batch_tokens
-        self.max_prompt_tokens = whole("max_prompt_tokens", max_prompt_tokens, 1)
+        self.max_prompt_tokens = integer("max_prompt_tokens", max_prompt_tokens, 1)
         self.preemption: How = one_of("preemption", preemption, ("recompute", "swap"))
         if preemption == "swap" and swapper is None:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
         self.pool = pool
         self.prefix_cache = prefix_cache
         self.swapper = swapper
-        self.host_blocks = pool.num_blocks if host_blocks is None else host_blocks
+        self.max_host_blocks = pool.num_blocks if max_host_blocks is None else max_host_blocks
         self.cached_tokens = 0  # found so far, of prompts admitted
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -200,7 +200,7 @@ class Scheduler:
         size = self.pool.block_size
         running = self._running_sequences()
         still_due = sum(blocks_for(seq.length, size) - len(seq.table.block_ids) for seq in running)
-        free = self.pool.num_free - still_due - len(running) - request.num_texts
+        free = self.pool.num_free - still_due - len(running) - request.num_sequences
         need = request.blocks_now(size)
         return need <= free or need - self._shared_blocks(request) <= free
 
@@ -222,13 +222,13 @@ class Scheduler:
             prompt_tokens = request.sequences[0].num_prompt_tokens
             raise ValueError(
                 f"the request needs {need} blocks of {size} tokens ({prompt_tokens} prompt tokens, "
-                f"up to {request.max_tokens} new ones, {request.num_texts} texts) "
+                f"up to {request.max_tokens} new ones, {request.num_sequences} sequences) "
                 f"and the pool has {self.pool.num_blocks}: lower max_tokens or raise num_blocks"
             )
         limit = min(self.max_sequences, self.max_batch_tokens)
-        if request.num_texts > limit:
+        if request.num_sequences > limit:
             raise ValueError(
-                f"{request.num_texts} texts of one prompt run side by side and the engine takes {limit}: "
+                f"{request.num_sequences} sequences of one prompt run side by side and the engine takes {limit}: "
                 "raise max_sequences and max_batch_tokens"
             )
         insort(self.waiting, request, key=self.order)
@@ -277,7 +277,7 @@ class Scheduler:
         for queue in (self.running, self.waiting, self.swapped):
             if request in queue:
                 queue.remove(request)
-        request.parked = None
+        request.swapped_kv = None
         for sequence in request.sequences:
             sequence.table.free()
         if not (self.running or self.waiting or self.swapped):
@@ -452,7 +452,7 @@ class Scheduler:
         self._withdraw(request)
         how: How = "swap" if self._can_swap(request) else "recompute"
         if how == "swap":
-            request.parked = self._swap_out(request)
+            request.swapped_kv = self._swap_out(request)
         self._release(request)
         self.plan.preempted.append(Preemption(request, how))
         self.running.remove(request)
@@ -480,10 +480,10 @@ class Scheduler:
         # Copies are done after this: a block that waits for one has nothing yet that could be moved.
         if any(copy.destination in block_ids for copy in self.plan.copies):
             return False
-        on_host = sum(other.parked.num_blocks for other in self.swapped if other.parked)
-        return on_host + len(block_ids) <= self.host_blocks
+        on_host = sum(other.swapped_kv.num_blocks for other in self.swapped if other.swapped_kv)
+        return on_host + len(block_ids) <= self.max_host_blocks
 
-    def _swap_out(self, request: Request) -> Parked:
+    def _swap_out(self, request: Request) -> SwappedKV:
         """Copy the request's blocks to the host, and note which sequence has which of them."""
         assert self.swapper is not None
         block_ids = _blocks_of(request.unfinished)
@@ -492,29 +492,29 @@ class Scheduler:
         for sequence in request.unfinished:
             places = [place_of[block_id] for block_id in sequence.table.block_ids]
             tables.append((sequence, places, sequence.table.num_tokens))
-        return Parked(self.swapper.swap_out(block_ids), len(block_ids), tables)
+        return SwappedKV(self.swapper.swap_out(block_ids), len(block_ids), tables)
 
     def _resume(self, request: Request) -> None:
         """Bring a swapped request back into blocks, other ones perhaps, shared among its sequences as they were."""
-        parked = request.parked
-        assert parked is not None
+        swapped_kv = request.swapped_kv
+        assert swapped_kv is not None
         assert self.swapper is not None
         fresh = dict[int, int]()  # block ids by place
         try:
-            for sequence, places, num_tokens in parked.tables:
+            for sequence, places, num_tokens in swapped_kv.tables:
                 for place in places:
                     fresh[place] = self.pool.share(fresh[place]) if place in fresh else self.pool.allocate()
                     sequence.table.block_ids.append(fresh[place])  # at once: an error further on gives it back
                 sequence.table.num_tokens = num_tokens
-            self.swapper.swap_in(parked.contents, [fresh[place] for place in range(parked.num_blocks)])
+            self.swapper.swap_in(swapped_kv.contents, [fresh[place] for place in range(swapped_kv.num_blocks)])
         except BaseException:
-            for sequence, *_ in parked.tables:
+            for sequence, *_ in swapped_kv.tables:
                 sequence.table.free()
             raise
-        for sequence, *_ in parked.tables:
+        for sequence, *_ in swapped_kv.tables:
             table = sequence.table
             table.truncate(min(table.num_tokens, sequence.length - 1))  # less, if a window failed meanwhile
-        request.parked = None
+        request.swapped_kv = None
         self.swapped.remove(request)
         insort(self.running, request, key=self.order)
         self.plan.resumed.append(request)
@@ -551,22 +551,22 @@ class Scheduler:
 
     def _has_room(self, request: Request) -> bool:
         """Whether the request may run beside the others: enough sequences are left, and enough blocks."""
-        if sum(r.num_texts for r in self.running) + request.num_texts > self.max_sequences:
+        if sum(r.num_sequences for r in self.running) + request.num_sequences > self.max_sequences:
             return False
         if not self.running:
             return True
-        if request.parked:
-            need = request.parked.num_blocks + len(self._running_sequences()) + request.num_texts
+        if request.swapped_kv:
+            need = request.swapped_kv.num_blocks + len(self._running_sequences()) + request.num_sequences
             return need <= self.pool.num_free
         return self.may_admit(request)
 
     def _shared_blocks(self, request: Request) -> int:
         """Blocks that the prefix cache has for the request and that others hold anyway."""
         first = request.unfinished[0]
-        in_use = getattr(self.prefix_cache, "in_use", None)  # a reader's cache need not have it
-        if in_use is None or first.score_from is not None:
+        num_shared_blocks = getattr(self.prefix_cache, "num_shared_blocks", None)  # a reader's cache need not have it
+        if num_shared_blocks is None or first.score_from is not None:
             return 0
-        return in_use(first.token_ids, leave=1, salt=request.salt)
+        return num_shared_blocks(first.token_ids, leave=1, salt=request.salt)
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> list[int]:

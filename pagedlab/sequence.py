@@ -1,7 +1,6 @@
-"""What the scheduler deals in: a request, the texts that answer it, and how many tokens each should compute next."""
+"""What the scheduler deals in: a request, its sequences, and how many tokens each sequence computes next."""
 
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockTable, blocks_for
@@ -9,7 +8,20 @@ from pagedlab.blocks import BlockTable, blocks_for
 
 @dataclass(eq=False)
 class Sequence:
-    """One text being written: its tokens, and the blocks that hold the KV of the first `table.num_tokens`."""
+    """A sequence of tokens that is being generated, and the blocks that hold its KV.
+
+    name: what people see, "r0" or "r0.2".
+    table: the blocks; they hold the KV of the first `table.num_tokens` tokens.
+    token_ids: the prompt, then the new tokens.
+    seed: what its tokens are sampled with.
+    num_prompt_tokens: how many of the tokens are the prompt's.
+    finish_reason: "stop", "length" or "abort"; None while it runs.
+    cumulative_logprob: the sum over its new tokens.
+    score: of a beam that has ended.
+    num_draft: tokens at the end that are only proposed, see speculative/; none between steps.
+    num_ahead: tokens after the end that a device samples at the moment, see accelerate/windows.py.
+    score_from: the prompt's tokens after this position still want a log-probability; None if none do.
+    """
 
     name: str
     table: BlockTable
@@ -18,14 +30,14 @@ class Sequence:
     num_prompt_tokens: int
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
-    score: float | None = None  # of a beam that has ended
-    num_draft: int = 0  # tokens at the end that are only proposed, see speculative/; none between steps
-    num_ahead: int = 0  # tokens behind the end that a device is drawing, see accelerate/windows.py
-    score_from: int | None = None  # the prompt's tokens behind this position still want a log-probability
+    score: float | None = None
+    num_draft: int = 0
+    num_ahead: int = 0
+    score_from: int | None = None
 
     @property
     def length(self) -> int:
-        """Tokens that it has, proposed ones and those under way included."""
+        """Tokens that it has, with those proposed and those that a device samples at the moment."""
         return len(self.token_ids) + self.num_ahead
 
     @property
@@ -35,32 +47,40 @@ class Sequence:
 
     @property
     def num_known(self) -> int:
-        """Tokens that stand, as against those that are only proposed."""
+        """Tokens that are certain: all but those that are only proposed."""
         return len(self.token_ids) - self.num_draft
 
+    @property
+    def output_ids(self) -> list[int]:
+        """The new tokens."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_outputs(self) -> int:
+        """How many tokens are new."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
     def roll_back(self, accepted: int = 0) -> None:
-        """Forget the drafted tokens but the first `accepted`, and the slots that they had."""
+        """Drop the drafted tokens but the first `accepted`, and release the slots of the others."""
         del self.token_ids[self.num_known + accepted :]
         self.num_draft = accepted
         self.table.truncate(min(len(self.token_ids), self.table.num_tokens))
 
     def drop_draft(self) -> list[int]:
-        """Take the drafted tokens off the end, and return them; their slots stay."""
-        dropped, self.token_ids[self.num_known :] = self.token_ids[self.num_known :], []
+        """Take the drafted tokens off the end, and return them. Their slots stay."""
+        dropped = self.token_ids[self.num_known :]
+        del self.token_ids[self.num_known :]
         self.num_draft = 0
         return dropped
 
-    @property
-    def output_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
 
-    @property
-    def num_outputs(self) -> int:
-        return len(self.token_ids) - self.num_prompt_tokens
+class SwappedKV(NamedTuple):
+    """The KV of one request in host memory.
 
-
-class Parked(NamedTuple):
-    """A request's KV in host memory. Each table is (text, places of its blocks among the parked ones, tokens)."""
+    contents: what the swapper returned.
+    num_blocks: how many blocks it holds.
+    tables: of each sequence, the places of its blocks among these, and its number of tokens.
+    """
 
     contents: Any
     num_blocks: int
@@ -69,71 +89,102 @@ class Parked(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """One prompt and the `num_texts` texts that continue it. They are one sequence until the prompt is computed."""
+    """One prompt and the sequences that continue it. There is one sequence until the prompt is computed.
+
+    request_id: counts up, so it says who came first.
+    sequences: those that exist now.
+    num_sequences: how many there will be.
+    max_tokens: new tokens of each sequence, at most.
+    salt: only requests with the same salt share cached blocks.
+    swapped_kv: its KV, while the request is swapped out.
+    read_at_end: the caller waits for the whole answer, not for each token.
+    """
 
     request_id: int
     sequences: list[Sequence]
-    num_texts: int
+    num_sequences: int
     max_tokens: int
-    salt: str | None = None  # only requests with the same salt share cached blocks
-    parked: Parked | None = None  # while it is swapped out
-    read_at_end: bool = False  # nobody waits for its next token, only for all of it
-
-    def blocks_at_most(self, block_size: int) -> int:
-        """Blocks in the worst case: the full blocks of the prompt are shared, the others each text's own.
-
-        The token sampled last is never fed back, so it needs no slot.
-        """
-        prompt = self.sequences[0].num_prompt_tokens
-        shared = prompt // block_size
-        return shared + self.num_texts * (blocks_for(prompt + self.max_tokens - 1, block_size) - shared)
-
-    def blocks_now(self, block_size: int) -> int:
-        """Blocks for the tokens that its texts have now, those not yet computed included."""
-        first, *others = self.unfinished
-        own = (blocks_for(text.length, block_size) - common_prefix(first, text) // block_size for text in others)
-        return blocks_for(first.length, block_size) + sum(own)
+    salt: str | None = None
+    swapped_kv: SwappedKV | None = None
+    read_at_end: bool = False
 
     @property
-    def texts_to_fork(self) -> int:
-        """Texts that are still to be forked from the first one, once its prompt is computed."""
-        return self.num_texts - len(self.sequences)
+    def num_to_fork(self) -> int:
+        """Sequences that are still to be forked from the first one, once its prompt is computed."""
+        return self.num_sequences - len(self.sequences)
 
     @property
     def unfinished(self) -> list[Sequence]:
-        return [s for s in self.sequences if s.finish_reason is None]
+        """The sequences that go on."""
+        return [seq for seq in self.sequences if seq.finish_reason is None]
 
     @property
     def to_compute(self) -> list[Sequence]:
-        """Unfinished texts but those whose last token is under way: it is never fed back."""
-        most = self.max_tokens
-        texts = [t for t in self.sequences if len(t.token_ids) + t.num_ahead - t.num_prompt_tokens < most]
-        return [text for text in texts if text.finish_reason is None]
+        """Unfinished sequences whose last token is not sampled yet: that one is never fed back."""
+        return [seq for seq in self.unfinished if seq.num_outputs + seq.num_ahead < self.max_tokens]
+
+    def blocks_at_most(self, block_size: int) -> int:
+        """Blocks in the worst case: the full blocks of the prompt are shared, each sequence has the others alone.
+
+        The token sampled last is never fed back, so it needs no slot.
+        """
+        num_prompt_tokens = self.sequences[0].num_prompt_tokens
+        shared = num_prompt_tokens // block_size
+        each = blocks_for(num_prompt_tokens + self.max_tokens - 1, block_size)
+        return shared + self.num_sequences * (each - shared)
+
+    def blocks_now(self, block_size: int) -> int:
+        """Blocks for the tokens that its sequences have now, those not yet computed included."""
+        first, *others = self.unfinished
+        total = blocks_for(first.length, block_size)
+        for seq in others:
+            shared = common_prefix(first, seq) // block_size
+            total += blocks_for(seq.length, block_size) - shared
+        return total
 
     def next_tokens(self, budget: int) -> list[tuple[Sequence, int]]:
-        """How many tokens each text should compute in the next step, `budget` in all at most.
+        """How many tokens each sequence computes in the next step.
 
-        Texts of one request are sampled together. If they gave way and are computed again, each stops before its
-        last token until all are there.
+        budget: tokens in all.
+        The sequences of one request are sampled together: either each computes its last known token, or none does.
         """
-        texts = self.to_compute
-        if not budget or not texts:
+        sequences = self.to_compute
+        if not budget or not sequences:
             return []
-        if len(texts) == 1:
-            return [(texts[0], min(texts[0].num_uncomputed, budget))]
-        if all(text.num_uncomputed == 1 + text.num_draft for text in texts):
-            wanted = [(text, text.num_uncomputed) for text in texts]
-            return wanted if sum(n for _, n in wanted) <= budget else []
+        if len(sequences) == 1:
+            seq = sequences[0]
+            return [(seq, min(seq.num_uncomputed, budget))]
+        if all(seq.num_uncomputed == 1 + seq.num_draft for seq in sequences):
+            return self._sample_together(sequences, budget)
+        return self._recompute_together(sequences, budget)
+
+    def _sample_together(self, sequences: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+        """All uncomputed tokens of all sequences, or none if the budget is too small."""
+        wanted = [(seq, seq.num_uncomputed) for seq in sequences]
+        if sum(num_tokens for _, num_tokens in wanted) > budget:
+            return []
+        return wanted
+
+    def _recompute_together(self, sequences: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+        """After a preemption: each sequence up to its last known token, where it waits for the others."""
+        first = sequences[0]
         wanted = []
-        for text in texts:
-            n = min(text.num_uncomputed - 1, budget)
-            if n and (text.table.num_tokens or text is texts[0]):  # the others start as forks of the first
-                wanted.append((text, n))
-                budget -= n
+        for seq in sequences:
+            num_tokens = min(seq.num_uncomputed - 1, budget)
+            is_forked = seq is first or seq.table.num_tokens > 0  # the others start as forks of the first
+            if num_tokens and is_forked:
+                wanted.append((seq, num_tokens))
+                budget -= num_tokens
         return wanted
 
 
 def common_prefix(a: Sequence, b: Sequence) -> int:
-    """Tokens that two texts begin with alike, but for the last of each, which has no KV before it is sampled from."""
-    pairs = zip(a.token_ids[:-1], b.token_ids[:-1], strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    """Tokens at the start that two sequences have in common.
+
+    The last token of each does not count: it has no KV before the next one is sampled.
+    """
+    most = min(len(a.token_ids), len(b.token_ids)) - 1
+    for i in range(most):
+        if a.token_ids[i] != b.token_ids[i]:
+            return i
+    return most

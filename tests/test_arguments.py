@@ -12,11 +12,11 @@ import pytest
 from conftest import OPERATIONS
 
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
-from pagedlab.arguments import one_of, real, valid_text, whole, with_verbs
 from pagedlab.model import Model
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
+from pagedlab.validation import integer, one_of, real, valid_text, with_methods
 
 ODD: list[Any] = ["1", b"x", 1.5, math.nan, math.inf, [], {}, {1}, object(), 1j, np.float64(2.5), "x" * 5000, ()]
 NOT = {  # what no argument of that kind may be
@@ -139,18 +139,18 @@ def test_bad_arguments_are_refused_in_one_line(tiny: Model, seed: int) -> None:
 
 
 def test_the_ways_to_ask() -> None:
-    assert whole("n", np.int64(3), 1) == 3
+    assert integer("n", np.int64(3), 1) == 3
     assert real("t", 1, 0) == 1.0
     assert one_of("how", "a", ("a", "b")) == "a"
-    assert with_verbs("pool", [], ("append",)) == []
+    assert with_methods("pool", [], ("append",)) == []
     assert valid_text("salt", None) is None
     for call, message in (
-        (lambda: whole("n", 9, 1, 8), "n must be a whole number from 1 to 8, got 9"),
-        (lambda: whole("n", True, 1), "n must be a whole number of at least 1, got True"),
+        (lambda: integer("n", 9, 1, 8), "n must be a whole number from 1 to 8, got 9"),
+        (lambda: integer("n", True, 1), "n must be a whole number of at least 1, got True"),
         (lambda: real("p", 0, 0, 1, above=True), "p must be a number above 0 and at most 1, got 0"),
         (lambda: real("t", math.nan, 0), "t must be a number of at least 0, got nan"),
         (lambda: one_of("how", 1, (True, "b")), "how must be one of True, 'b', got 1"),
-        (lambda: with_verbs("pool", 5, ("share",)), "pool must have the verbs share, and int lacks share"),
+        (lambda: with_methods("pool", 5, ("share",)), "pool must have the verbs share, and int lacks share"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
             call()

@@ -709,7 +709,7 @@ def test_parameters_that_are_none(tiny: Model, params: Any) -> None:
 
 def test_too_many_texts(tiny: Model) -> None:
     llm = engine(tiny, max_sequences=3)
-    with pytest.raises(ValueError, match="4 texts of one prompt run side by side and the engine takes 3"):
+    with pytest.raises(ValueError, match="4 sequences of one prompt run side by side and the engine takes 3"):
         llm.generate([5], SamplingParams(n=4, temperature=1.0))
     for several in (SamplingParams(n=2, temperature=1.0), SamplingParams(beam_width=2), SamplingParams(beam_width=1)):
         with pytest.raises(ValueError, match="stream yields one text"):

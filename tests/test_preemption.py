@@ -28,10 +28,11 @@ NEW = 24
 PREEMPTIONS = ["recompute", "swap"]
 
 
-def smallest(lengths: list[int], new_tokens: int, block_size: int, num_texts: int = 1) -> int:
+def smallest(lengths: list[int], new_tokens: int, block_size: int, num_sequences: int = 1) -> int:
     """Blocks of the smallest pool that takes each of these requests alone."""
     return max(
-        n // block_size + num_texts * (blocks_for(n + new_tokens - 1, block_size) - n // block_size) for n in lengths
+        n // block_size + num_sequences * (blocks_for(n + new_tokens - 1, block_size) - n // block_size)
+        for n in lengths
     )
 
 

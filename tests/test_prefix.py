@@ -833,13 +833,13 @@ def test_in_use_counts_what_somebody_holds_and_looks_no_further_than_match() -> 
     table = serve(cache, range(12))
     reader = cache.match(range(8))
     lookups = cache.stats.lookups
-    assert cache.in_use(range(12)) == 3
-    assert cache.in_use(range(12), leave=1) == 2
+    assert cache.num_shared_blocks(range(12)) == 3
+    assert cache.num_shared_blocks(range(12), leave=1) == 2
     table.free()
-    assert cache.in_use(range(12)) == 2
+    assert cache.num_shared_blocks(range(12)) == 2
     reader.free()
-    assert cache.in_use(range(12)) == 0
-    assert cache.in_use(range(12), salt="another") == 0
+    assert cache.num_shared_blocks(range(12)) == 0
+    assert cache.num_shared_blocks(range(12), salt="another") == 0
     assert cache.stats.lookups == lookups
 
 

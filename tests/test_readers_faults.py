@@ -77,7 +77,7 @@ class Fault:
 
 POOL = ["allocate", "share", "release", "refcount", "keep", "forget", "will_write"]
 TABLE = ["append", "fork", "truncate", "free", "slots", "__init__"]
-CACHE = ["match", "insert", "register", "in_use"]
+CACHE = ["match", "insert", "register", "num_shared_blocks"]
 SCHEDULER = ["add", "schedule", "rewind", "remove", "may_admit", "next_waiting", "victim"]
 PARTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     **{f"pool.{m}": lambda fault, m=m: {"block_pool": fault.subclass(BlockPool, [m])} for m in POOL},  # type: ignore[misc]

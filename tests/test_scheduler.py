@@ -93,7 +93,7 @@ class ToyEngine:
         max_batch_tokens: int,
         max_sequences: int,
         preemption: How = "recompute",
-        host_blocks: int | None = None,
+        max_host_blocks: int | None = None,
         caching: bool = False,
         scheduler: type[Scheduler] = Scheduler,
         max_prompt_tokens: int | None = None,
@@ -108,7 +108,7 @@ class ToyEngine:
             max_prompt_tokens=max_prompt_tokens,
             preemption=preemption,
             swapper=self,
-            host_blocks=host_blocks,
+            max_host_blocks=max_host_blocks,
         )
         self.slots: list[tuple[int, ...] | None] = [None] * (num_blocks * block_size)
         self.ids = itertools.count()
@@ -116,14 +116,15 @@ class ToyEngine:
         self.others = BlockTable(self.pool)  # somebody outside the engine, who takes blocks and gives them back
         self.beams: set[Request] = set()
         self.counts: Counter[str] = Counter()
+        self.sent_back: set[Request] = set()  # they wait again since a step with their copies failed
 
     def add(
-        self, prompt: list[int], num_texts: int, max_tokens: int, beams: bool = False, seed: int | None = None
+        self, prompt: list[int], num_sequences: int, max_tokens: int, beams: bool = False, seed: int | None = None
     ) -> Request:
         number = next(self.ids)
         seed = 1000 * number if seed is None else seed
         first = Sequence(f"r{number}", BlockTable(self.pool), list(prompt), seed, len(prompt))
-        request = Request(number, [first], num_texts, max_tokens, salt="even" if number % 2 else None)
+        request = Request(number, [first], num_sequences, max_tokens, salt="even" if number % 2 else None)
         request.read_at_end = number % 3 == 2
         self.scheduler.add(request)
         self.live.append(request)
@@ -145,6 +146,11 @@ class ToyEngine:
 
     # a step
 
+    def rewind(self, plan: Schedule) -> None:
+        running = set(self.scheduler.running)
+        self.scheduler.rewind(plan)
+        self.sent_back |= running & set(self.scheduler.waiting)
+
     def step(self, fuse: int | None = None, fails: str | None = None) -> list[Chunk]:
         """fails: "copies", half of which are done then, or "model", which has written anything then."""
         self.pool.fuse = fuse
@@ -154,13 +160,13 @@ class ToyEngine:
             plan = self.scheduler.schedule()
         except Fault:
             self.pool.fuse = None
-            self.scheduler.rewind(self.scheduler.plan)
+            self.rewind(self.scheduler.plan)
             self.poison()
             return []
         except OutOfBlocks:
             if not self.others.block_ids:
                 raise
-            self.scheduler.rewind(self.scheduler.plan)
+            self.rewind(self.scheduler.plan)
             return []
         finally:
             self.pool.fuse = None
@@ -177,7 +183,7 @@ class ToyEngine:
                 for position, slot in zip(range(start, stop), sequence.table.slots(start, stop), strict=True):
                     self.slots[slot] = None if fails else tuple(sequence.token_ids[: position + 1])
         if fails:
-            self.scheduler.rewind(plan)
+            self.rewind(plan)
             self.poison()
             return []
         for chunk in plan.chunks:
@@ -196,7 +202,7 @@ class ToyEngine:
             first = texts[0]
             forks = [
                 replace(first, table=first.table.fork(), token_ids=first.token_ids[:], seed=first.seed + nth)
-                for nth in range(1, 1 + request.texts_to_fork)
+                for nth in range(1, 1 + request.num_to_fork)
             ]
             request.sequences += forks
             for text in [*texts, *forks]:
@@ -213,7 +219,7 @@ class ToyEngine:
     def replace_beams(self, request: Request) -> None:
         old = request.sequences
         tokens = [tuple(text.token_ids) for text in old]
-        new = next_beams(tokens, old[0].seed, request.num_texts)
+        new = next_beams(tokens, old[0].seed, request.num_sequences)
         request.sequences = [
             Sequence("beam", old[tokens.index(b[:-1])].table.fork(), list(b), old[0].seed, old[0].num_prompt_tokens)
             for b in new
@@ -241,7 +247,7 @@ class ToyEngine:
         scheduler, chunks = self.scheduler, plan.chunks
         assert sum(chunk.stop - chunk.start for chunk in chunks) <= scheduler.max_batch_tokens
         assert all(chunk.stop > chunk.start for chunk in chunks), "a chunk without a token"
-        assert sum(request.num_texts for request in scheduler.running) <= scheduler.max_sequences
+        assert sum(request.num_sequences for request in scheduler.running) <= scheduler.max_sequences
         assert len({id(chunk.sequence) for chunk in chunks}) == len(chunks)
         tables = [text.table for request in self.live for text in request.sequences]
         self.pool.check([*tables, self.others])
@@ -250,18 +256,22 @@ class ToyEngine:
         queues = (scheduler.running, scheduler.swapped, scheduler.waiting)
         assert sorted((r for queue in queues for r in queue), key=arrival) == self.live, "one is lost"
         assert all(list(q) == sorted(q, key=arrival) for q in queues), "not in order of arrival"
-        assert sum(r.parked.num_blocks for r in scheduler.swapped) <= scheduler.host_blocks
+        assert sum(r.swapped_kv.num_blocks for r in scheduler.swapped) <= scheduler.max_host_blocks
         for request in plan.admitted:
             assert all(arrival(other) > arrival(request) for other in scheduler.swapped), "let in before its turn"
         if self.live and not self.others.block_ids:
-            assert any(chunk.request is self.live[0] for chunk in chunks), "the oldest does not go on"
+            oldest = self.live[0]
+            waits_again = oldest in self.sent_back and oldest in scheduler.waiting
+            goes_on = any(chunk.request is oldest for chunk in chunks)
+            assert goes_on or waits_again, "the oldest does not go on"
+            assert not (waits_again and plan.admitted and not goes_on), "another is admitted before the oldest"
         self.counts += Counter(preemption.how for preemption in plan.preempted)
         self.counts["resumed"] += len(plan.resumed)
         self.counts["rejoined"] += sum(p.how == "recompute" and len(p.request.sequences) > 1 for p in plan.preempted)
 
     def finish(self) -> None:
         """Run until nobody is left. Each step computes one token of the oldest at least, which bounds the steps."""
-        left = sum(r.num_texts * (len(r.sequences[0].token_ids) + r.max_tokens + 2) for r in self.live)
+        left = sum(r.num_sequences * (len(r.sequences[0].token_ids) + r.max_tokens + 2) for r in self.live)
         for _ in range(left + 1):
             if not self.live:
                 break
@@ -276,9 +286,9 @@ class ToyEngine:
         first = request.sequences[0]
         prompt, seed = first.token_ids[: first.num_prompt_tokens], first.seed
         if request in self.beams:
-            expected = expected_beams(prompt, seed, request.num_texts, request.max_tokens)
+            expected = expected_beams(prompt, seed, request.num_sequences, request.max_tokens)
         else:
-            expected = [expected_text(prompt, seed + nth, request.max_tokens) for nth in range(request.num_texts)]
+            expected = [expected_text(prompt, seed + nth, request.max_tokens) for nth in range(request.num_sequences)]
         assert [text.output_ids for text in request.sequences] == expected
 
 
@@ -297,7 +307,7 @@ ACTIONS = st.one_of(
     max_sequences=st.sampled_from([9, 5, 1]),
     max_prompt_tokens=st.sampled_from([None, 4, 1]),
     preemption=st.sampled_from(["recompute", "swap"]),
-    host_blocks=st.sampled_from([None, 8, 0]),
+    max_host_blocks=st.sampled_from([None, 8, 0]),
     caching=st.booleans(),
     actions=st.lists(ACTIONS, min_size=10, max_size=50),
 )
@@ -391,8 +401,8 @@ class LetsNewOnesPass(Scheduler):
 
 class BringsBlocksBackInDisorder(Scheduler):
     def _resume(self, request: Request) -> None:
-        tables = [(text, places[::-1], n) for text, places, n in request.parked.tables]
-        request.parked = request.parked._replace(tables=tables)
+        tables = [(text, places[::-1], n) for text, places, n in request.swapped_kv.tables]
+        request.swapped_kv = request.swapped_kv._replace(tables=tables)
         super()._resume(request)
 
 
@@ -406,16 +416,16 @@ class BringsBlocksBackUnshared(Scheduler):
 
 class AdmitsWhileOthersAreSwappedOut(Scheduler):
     def _has_room(self, request: Request) -> bool:
-        if request.parked and self.waiting and super()._has_room(self.waiting[0]):
+        if request.swapped_kv and self.waiting and super()._has_room(self.waiting[0]):
             self._admit(self.waiting[0])
         return super()._has_room(request)
 
 
 class FillsTheHostBeyondItsLimit(Scheduler):
     def _preempt(self, request: Request) -> None:
-        limit, self.host_blocks = self.host_blocks, self.pool.num_blocks
+        limit, self.max_host_blocks = self.max_host_blocks, self.pool.num_blocks
         super()._preempt(request)
-        self.host_blocks = limit
+        self.max_host_blocks = limit
 
 
 class SwapsOutWhatIsNotThere(Scheduler):
@@ -501,7 +511,7 @@ class LeavesNothingToCompute(Scheduler):
 
 class LetsInMoreThanMayRun(Scheduler):
     def _has_room(self, request: Request) -> bool:
-        return not self.running or bool(request.parked) or self.may_admit(request)
+        return not self.running or bool(request.swapped_kv) or self.may_admit(request)
 
 
 class AcceptsWhatNeverFits(Scheduler):
@@ -649,7 +659,7 @@ def test_coming_back_fails_at_any_call_and_takes_nothing(fuse: int) -> None:
     engine.step()
     engine.scheduler.plan = Schedule()
     engine.scheduler._preempt(request)
-    assert request.parked is not None
+    assert request.swapped_kv is not None
     engine.step(fuse)
     engine.finish()
     engine.verify(request)
@@ -669,7 +679,7 @@ def test_the_promise_holds_to_the_last_block() -> None:
     while engine.live:
         engine.step()
     with pytest.raises(
-        ValueError, match=r"needs 7 blocks of 4 tokens \(5 prompt tokens, up to 5 new ones, 3 texts\) and"
+        ValueError, match=r"needs 7 blocks of 4 tokens \(5 prompt tokens, up to 5 new ones, 3 sequences\) and"
     ):
         engine.add([1] * 5, 3, 5)
 
@@ -843,7 +853,7 @@ def test_what_was_found_of_a_step_that_fails_is_counted_no_more() -> None:
 def test_more_texts_than_run_side_by_side() -> None:
     for max_batch_tokens, max_sequences in ((100, 3), (3, 100)):
         engine = ToyEngine(100, 4, max_batch_tokens, max_sequences)
-        with pytest.raises(ValueError, match="4 texts of one prompt run side by side and the engine takes 3"):
+        with pytest.raises(ValueError, match="4 sequences of one prompt run side by side and the engine takes 3"):
             engine.add([1, 2], 4, 2)
         assert not engine.scheduler.waiting
 
@@ -1025,20 +1035,20 @@ def test_the_budget_of_a_chunk_that_is_taken_back_is_spent_again_and_no_more() -
 
 
 def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text() -> None:
-    engine = ToyEngine(20, 4, 100, 10, "swap", host_blocks=1)  # just what the last one needs
+    engine = ToyEngine(20, 4, 100, 10, "swap", max_host_blocks=1)  # just what the last one needs
     *_, last = (engine.add([i] * 4, 1, 9) for i in range(1, 4))
     engine.step()
     engine.others.append(4 * (engine.pool.num_free - 2))
     engine.step()
     assert engine.scheduler.swapped == [last]
-    assert last.parked is not None
-    need = last.parked.num_blocks + 3  # its own, one for each of the two that run, one for itself
+    assert last.swapped_kv is not None
+    need = last.swapped_kv.num_blocks + 3  # its own, one for each of the two that run, one for itself
     engine.others.truncate(engine.others.num_tokens - 4 * (need - 1 - engine.pool.num_free))
     assert not engine.scheduler._has_room(last)
     engine.others.truncate(engine.others.num_tokens - 4)
     assert engine.scheduler._has_room(last)
     engine.remove(last)
-    assert last.parked is None, "what is parked must not outlive its request"
+    assert last.swapped_kv is None, "what is parked must not outlive its request"
 
 
 def test_a_long_chunk_for_which_blocks_are_short_goes_back_in_line() -> None:

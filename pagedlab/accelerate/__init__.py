@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from pagedlab.accelerate.few_tokens import FewTokens, pays
-from pagedlab.arguments import one_of
 from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.batch import Batch
 from pagedlab.blocks import blocks_for
@@ -28,6 +27,7 @@ from pagedlab.kernels import compiles_for
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
 from pagedlab.sampling_params import SamplingParams
+from pagedlab.validation import one_of
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.windows import Windows

@@ -36,7 +36,7 @@ from pagedlab.accelerate.advance import advance, begin
 from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.together import compile_together
 from pagedlab.attention import PagedAttention
-from pagedlab.batch import Batch, lay_out
+from pagedlab.batch import Batch, flatten_chunks
 from pagedlab.kernels.sampling import triton_choose, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling_params import SamplingParams
@@ -297,7 +297,7 @@ class Decoder:
 
     def _lay_out(self, shape: Shape, chunks: list[Chunk]) -> int:
         """Send the tokens of a step as `_batch` reads them, and return how many rows of logits are wanted."""
-        ids, positions, slots, starts = lay_out(chunks)
+        ids, positions, slots, starts = flatten_chunks(chunks)
         wanted = [1 if shape.drawn else chunk.num_rows for chunk in chunks]
         last = [i for n, end in zip(wanted, starts[1:], strict=True) for i in range(end - n, end)]
         n, width, host = len(chunks), shape.width, self._hosts[self._turn][3][: shape.size]

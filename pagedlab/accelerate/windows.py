@@ -44,7 +44,7 @@ class Windows:
 
     def take(self, requests: Iterable[Request], params: Mapping[int, SamplingParams]) -> bool:
         """Whether all these requests, with `params` by request id, can be computed without the host."""
-        return not any(r.texts_to_fork or params[r.request_id].wants_host for r in requests)
+        return not any(r.num_to_fork or params[r.request_id].wants_host for r in requests)
 
     def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
         """Launch the plan's step, and further ones after it where no prompt is due.

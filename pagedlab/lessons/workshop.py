@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pagedlab.arguments import one_of
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
 from pagedlab.lessons.drawing import BOLD, CARD, INK, LINE, SOFT, box, label, linked, svg
 from pagedlab.shipped import benchmark, results
+from pagedlab.validation import one_of
 
 if TYPE_CHECKING:
     from pagedlab.lessons.fence import Access

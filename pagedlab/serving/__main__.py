@@ -9,10 +9,10 @@ import sys
 from contextlib import suppress
 
 from pagedlab import LLM  # first: it says how torch's threads wait, before torch is imported
-from pagedlab.arguments import whole
 from pagedlab.model import DEFAULT_MODEL, download
 from pagedlab.serving.app import LOOPBACK, create_app
 from pagedlab.serving.background import server_of
+from pagedlab.validation import integer
 
 
 def is_loopback(host: str) -> bool:
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     keys = options.api_key + [key.strip() for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key.strip()]
     local = is_loopback(options.host)
     try:
-        whole("--port", options.port, 0, 65535)
+        integer("--port", options.port, 0, 65535)
         if not local and not keys:
             raise ValueError(f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1")
         if options.download:

@@ -25,7 +25,6 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
-from pagedlab.arguments import whole
 from pagedlab.llm import LLM
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, piece_of, run_loop
@@ -33,6 +32,7 @@ from pagedlab.serving.gate import EXPECTED, Gate, error_response
 from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat
 from pagedlab.serving.metrics import Metrics
 from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest, ErrorBody
+from pagedlab.validation import integer
 
 if TYPE_CHECKING:
     from pagedlab.serving.live_page import LivePage
@@ -330,7 +330,7 @@ def create_app(
     that may wait for their first step before others get 429. default_max_tokens: of a chat that does not say.
     allowed_hosts: names that the server answers to, None for any. loop: what the engine's thread does, see `run_loop`.
     """
-    default_max_tokens = whole("default_max_tokens", default_max_tokens, 1)
+    default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
     tenants, metrics = _tenants(api_keys), Metrics()
     engine = EngineThread(llm, max_waiting, metrics.observe, loop)
     live, files = None, list[str]()

@@ -22,12 +22,12 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
-from pagedlab.arguments import whole
 from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.serving.prompts import Encoder
+from pagedlab.validation import integer
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -130,7 +130,7 @@ class EngineThread:
         observe: Callable[[str, Ticket, Completion], None] = lambda *_: None,
         loop: Loop = run_loop,
     ) -> None:
-        self.max_waiting = whole("max_waiting", max_waiting, 1)
+        self.max_waiting = integer("max_waiting", max_waiting, 1)
         self._llm, self._observe, self._loop = llm, observe, loop
         self._encoder = Encoder(llm.model)
         self._inbox: Inbox = queue.SimpleQueue()

@@ -12,10 +12,10 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel
 
-from pagedlab.arguments import valid_text
 from pagedlab.llm import Prompt
 from pagedlab.model import Model
 from pagedlab.serving.openai_api import ApiError
+from pagedlab.validation import valid_text
 
 NFC_SHRINKS = 4  # characters at most that become one: no canonical decomposition in Unicode is longer
 KEEP_ALL = {b"Sequence", b"Split", b"Digits", b"ByteLevel"}  # what comes before the model and drops no character

@@ -124,7 +124,7 @@ class Speculation:
         asks = []
         for request in scheduler.running:
             changing = params[request.request_id].adjusts  # by each token that is drafted
-            if changing or request.texts_to_fork or any(text.num_uncomputed != 1 for text in request.unfinished):
+            if changing or request.num_to_fork or any(text.num_uncomputed != 1 for text in request.unfinished):
                 continue
             for text in request.unfinished:
                 # A check gives one token more than it accepts, and max_tokens bounds both.

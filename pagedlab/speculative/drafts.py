@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from pagedlab.arguments import whole
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.interrupts import allowed_interrupts
@@ -19,6 +18,7 @@ from pagedlab.sampler import sample_step
 from pagedlab.sampling import probabilities
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Request, Sequence
+from pagedlab.validation import integer
 
 # Draws for one token must not depend on each other, so each kind has a stream of its own beside the plain one.
 DRAFT_STREAM, ACCEPT_STREAM = 0x5851F42D4C957F2D, 0x14057B7EF767814F
@@ -70,9 +70,9 @@ class PromptLookup(Drafter):
     """
 
     def __init__(self, k: int = 4, max_ngram: int = 3, min_ngram: int = 1) -> None:
-        self.k = whole("k, the tokens of a draft,", k, 1)
-        self.min_ngram = whole("min_ngram", min_ngram, 1)
-        self.max_ngram = whole("max_ngram", max_ngram, self.min_ngram)
+        self.k = integer("k, the tokens of a draft,", k, 1)
+        self.min_ngram = integer("min_ngram", min_ngram, 1)
+        self.max_ngram = integer("max_ngram", max_ngram, self.min_ngram)
 
     def propose(self, asks: Seq[Ask]) -> list[Draft]:
         """What followed the latest place that looks like the end of each text."""
@@ -102,7 +102,7 @@ class DraftModel(Drafter):
     """
 
     def __init__(self, model: Any, k: int = 4) -> None:
-        self.k = whole("k, the tokens of a draft,", k, 1)
+        self.k = integer("k, the tokens of a draft,", k, 1)
         self._source = model
 
     def attach(self, llm: Any, block_size: int) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 import traitlets
 
-from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
 from pagedlab.lessons.memory import MODELS
+from pagedlab.validation import one_of
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
 from pagedlab.widgets.page import Page, script, style
 from pagedlab.widgets.picture import Picture

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
-from pagedlab.arguments import one_of
+from pagedlab.validation import one_of
 from pagedlab.widgets.page import Page, script, style
 
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))  # by the notebook's two digits

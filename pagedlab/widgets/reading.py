@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pagedlab.arguments import whole
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import explain
 from pagedlab.lessons.colors import sequence_look
 from pagedlab.lessons.drawing import runs
+from pagedlab.validation import integer
 
 
 class TableReading(NamedTuple):
@@ -75,7 +75,7 @@ def blocks_text(block_ids: Iterable[int | None]) -> str:
 def whole_number(value: object, most: float = math.inf) -> int | None:
     """The value as an int, or None if it is not one from 0 to `most`."""
     with suppress(ValueError):
-        return whole("it", value, most=most)
+        return integer("it", value, most=most)
     return None
 
 

@@ -26,8 +26,8 @@ from contextlib import ExitStack
 from itertools import count, takewhile
 from typing import Any
 
-from pagedlab.arguments import whole
 from pagedlab.lessons.colors import sequence_look
+from pagedlab.validation import integer
 from pagedlab.widgets.reading import Reading, TableReading, read
 from pagedlab.widgets.session import MAX_BLOCKS
 
@@ -205,7 +205,7 @@ class Replay:
 
     def seek(self, step: int) -> Replay:
         """Go to the state after that step."""
-        step = whole("step", step, 0, len(self.steps) - 1)
+        step = integer("step", step, 0, len(self.steps) - 1)
         self.counts = [0] * self.recording["drawn"]
         self.kept: set[int] = set()
         self.texts: dict[str, dict[str, Any]] = {}

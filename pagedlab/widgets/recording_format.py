@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from pagedlab.arguments import one_of, shown, whole
+from pagedlab.validation import integer, one_of, shown
 from pagedlab.widgets.recording import FORMAT, QUEUES
 from pagedlab.widgets.session import MAX_BLOCKS
 
@@ -43,9 +43,9 @@ def check_recording(recording: Any) -> dict[str, Any]:
         raise ValueError(f"this is no recording of format {FORMAT}: Stage(llm).save(path) writes one")
     _fields("recording", recording, required=RECORDING_FIELDS, allowed=RECORDING_FIELDS)
     _text("recording.model", recording["model"])
-    whole("recording.block_size", recording["block_size"], 1)
-    num_blocks = whole("recording.num_blocks", recording["num_blocks"], 1)
-    drawn = whole("recording.drawn", recording["drawn"], 1, min(num_blocks, MAX_BLOCKS))
+    integer("recording.block_size", recording["block_size"], 1)
+    num_blocks = integer("recording.num_blocks", recording["num_blocks"], 1)
+    drawn = integer("recording.drawn", recording["drawn"], 1, min(num_blocks, MAX_BLOCKS))
     steps = _list("recording.steps", recording["steps"])
     if not steps:
         raise ValueError("recording.steps must have at least one step, got []")
@@ -66,9 +66,9 @@ class _StepChecker:
 
     def check(self, where: str, step: Any) -> None:
         _fields(where, step, required=("step",), allowed=STEP_FIELDS)
-        whole(f"{where}.step", step["step"])
+        integer(f"{where}.step", step["step"])
         for name in ("used", "cached"):
-            whole(f"{where}.{name}", step.get(name, 0), 0, self.num_blocks)
+            integer(f"{where}.{name}", step.get(name, 0), 0, self.num_blocks)
         self._by_block(f"{where}.counts", step.get("counts", {}))
         self._by_block(f"{where}.kept", step.get("kept", {}), most=1)
         for name in ("hits", "evicted"):
@@ -83,11 +83,11 @@ class _StepChecker:
         for block_id, number in _dict(where, values).items():
             if type(block_id) not in (int, str) or str(block_id) not in self._drawn_ids:
                 raise ValueError(f"{where} must name blocks from 0 to {self.drawn - 1}, got {shown(block_id)}")
-            whole(f"{where}[{block_id}]", number, 0, most)
+            integer(f"{where}[{block_id}]", number, 0, most)
 
     def _blocks(self, where: str, block_ids: Any) -> None:
         for i, block_id in enumerate(_list(where, block_ids)):
-            whole(f"{where}[{i}]", block_id, 0, self.num_blocks - 1)
+            integer(f"{where}[{i}]", block_id, 0, self.num_blocks - 1)
 
     def _copy(self, where: str, copy: Any) -> None:
         if len(_list(where, copy)) != 2:
@@ -101,7 +101,7 @@ class _StepChecker:
         _fields(where, change, required=required, allowed=TEXT_FIELDS)
         lengths = self.lengths.setdefault(name, {"blocks": 0, "words": 0})
         for number in ("look", "prompt", "tokens"):
-            whole(f"{where}.{number}", change.get(number, 0))
+            integer(f"{where}.{number}", change.get(number, 0))
         if "state" in change:
             one_of(f"{where}.state", change["state"], STATES)
         if "blocks" in change:
@@ -117,7 +117,7 @@ def _replaced(where: str, change: Any, lengths: dict[str, int], name: str) -> li
     """The new items of [n, items], which replace all but the first n; and note the list's new length."""
     if len(_list(where, change)) != 2:
         raise ValueError(f"{where} must be [items to keep, new items], got {shown(change)}")
-    keep = whole(f"{where}[0]", change[0], 0, lengths[name])
+    keep = integer(f"{where}[0]", change[0], 0, lengths[name])
     items = _list(f"{where}[1]", change[1])
     lengths[name] = keep + len(items)
     return items

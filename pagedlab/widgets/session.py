@@ -10,9 +10,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
-from pagedlab.arguments import one_of, whole
 from pagedlab.blocks import BlockCopy, BlockTable, Pool
 from pagedlab.checks import explain
+from pagedlab.validation import integer, one_of
 from pagedlab.widgets.reading import Reading, TableReading, blocks_text, read, runs, whole_number
 
 MAX_BLOCKS = 1024  # what one page can show and still answer a click at once
@@ -177,7 +177,7 @@ class Session:
         What pool or table raise is in the entry. `ValueError` if the operation itself makes no sense.
         """
         one_of("verb", verb, VERBS)
-        tokens = whole("n", n, 1 if verb == "append" else 0)
+        tokens = integer("n", n, 1 if verb == "append" else 0)
         free_name = next(name for name in map("s{}".format, count(self._made)) if name not in self.tables)
         if verb == "new":
             sequence = sequence or free_name
@@ -305,5 +305,5 @@ class Session:
 
 def _size(pool: Any, name: str, default: int) -> int:
     """A size of the pool; of a pool that has none, `default`, so that a first draft shows too."""
-    asked = whole(name, default, 1)
+    asked = integer(name, default, 1)
     return whole_number(getattr(pool, name, None)) or asked

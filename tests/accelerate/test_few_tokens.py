@@ -62,14 +62,14 @@ def test_chunks_of_a_prompt_want_no_logits(wide: Model, calls: list[int]) -> Non
     assert 0 in calls
 
 
-@pytest.mark.parametrize("num_texts", [1, 2, 7])
-def test_the_same_texts_and_a_stock_module_afterwards(wide: Model, calls: list[int], num_texts: int) -> None:
-    prompts, params = prompts_of(wide, list(range(40, 40 + num_texts))), SamplingParams(max_tokens=12)
+@pytest.mark.parametrize("num_sequences", [1, 2, 7])
+def test_the_same_texts_and_a_stock_module_afterwards(wide: Model, calls: list[int], num_sequences: int) -> None:
+    prompts, params = prompts_of(wide, list(range(40, 40 + num_sequences))), SamplingParams(max_tokens=12)
     expected = ids_of(engine(wide, fused=False).generate(prompts, params))
     assert not calls
     llm = engine(wide)
     assert ids_of(llm.generate(prompts, params)) == expected
-    assert bool(calls) == (num_texts > 1)
+    assert bool(calls) == (num_sequences > 1)
     assert set(calls) <= set(TOKENS)
     assert all(type(m) is not few_tokens._Linear for m in wide.module.modules())
     assert_idle(llm)

@@ -221,12 +221,12 @@ def test_scores_of_a_million(backend: str, sign: str, seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     low, high = {"mixed": (-128, 129), "negative": (100, 129), "positive": (100, 129)}[sign]
 
-    def whole(shape: torch.Size) -> torch.Tensor:
+    def integer(shape: torch.Size) -> torch.Tensor:
         return torch.randint(low, high, shape, generator=rng).float()
 
-    case.q = whole(case.q.shape) * (-1 if sign == "negative" else 1)
+    case.q = integer(case.q.shape) * (-1 if sign == "negative" else 1)
     for b, length in enumerate(case.seq_lens.tolist()):
-        case.keys[b] = whole(case.keys[b].shape)
+        case.keys[b] = integer(case.keys[b].shape)
         for position in range(length):
             case.k_cache[case.block_tables[b, position // 16], position % 16] = case.keys[b][position]
     largest = max(float((case.q[:, :1] @ k[:, 0].T).abs().max()) for k in case.keys)

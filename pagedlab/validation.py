@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def whole(name: str, value: Any, least: int = 0, most: float = math.inf) -> int:
+def integer(name: str, value: Any, least: int = 0, most: float = math.inf) -> int:
     """A whole number from `least` to `most`; True is none."""
     if type(value) is int and least <= value <= most:
         return value  # as it is nearly always, and fast
@@ -43,7 +43,7 @@ def one_of(name: str, value: Any, choices: Iterable[T]) -> T:
     raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {shown(value)}")
 
 
-def with_verbs(name: str, value: Any, verbs: Iterable[str]) -> Any:
+def with_methods(name: str, value: Any, verbs: Iterable[str]) -> Any:
     """A class or an object that has all of these attributes."""
     if lacking := [verb for verb in verbs if not hasattr(value, verb)]:
         who = (value if isinstance(value, type) else type(value)).__name__
