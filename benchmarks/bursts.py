@@ -5,7 +5,7 @@ python benchmarks/bursts.py [--requests 2000] [--seeds 3] [--json FILE]
 Three loads over pools that are too small for all they share, sixteen texts live at once: "chat" (every second request
 is the next turn of a chat; 700 blocks of 16), "system prompt" (one of twenty, and a question; 500) and "tree" (a path
 of random length down a tree of segments; 400). Requests arrive one a step, or sixteen at once when the last sixteen
-have ended. Without `announce`, blocks are found only after the step that computes them. Scheduler, pool and
+have ended. Without `register`, blocks are found only after the step that computes them. Scheduler, pool and
 cache are the engine's; no model runs, the answers are given. Rates are found tokens over prompt tokens, and depend on
 no clock.
 """
@@ -31,7 +31,7 @@ LIVE = 16
 class Later(PrefixCache):
     """Blocks are found once they are computed, not before."""
 
-    announce = None  # type: ignore[assignment]
+    register = None  # type: ignore[assignment]
 
 
 def tree(num_requests: int, seed: int) -> Load:

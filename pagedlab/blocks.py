@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pagedlab.validation import integer
 
@@ -28,7 +28,7 @@ class OutOfBlocks(RuntimeError):
 
 
 class InvariantError(AssertionError):
-    """The books do not balance; the message names the blocks."""
+    """The counts of a pool contradict each other; the message names the blocks."""
 
 
 class BlockCopy(NamedTuple):
@@ -38,17 +38,29 @@ class BlockCopy(NamedTuple):
     destination: int
 
 
-class BlockEvent(NamedTuple):
-    """One change of a pool. `refcount` is the block's count after it; `source` is set for a copy only."""
+Kind = Literal["allocate", "share", "release", "copy", "keep", "revive", "hit", "evict", "forget"]
 
-    kind: str  # "allocate", "share", "release", "copy"; of a cache: "keep", "revive", "hit", "evict", "forget"
+
+class BlockEvent(NamedTuple):
+    """One change of a pool.
+
+    kind: the last five are of a prefix cache.
+    block_id: the block that changed.
+    refcount: its count after the change.
+    source: the block that was copied, for "copy" only.
+    """
+
+    kind: Kind
     block_id: int
     refcount: int
     source: int | None = None
 
 
 class Pool(Protocol):
-    """The verbs a `BlockTable` needs. Any class that has them drives the widgets and the engine."""
+    """What a `BlockTable` needs of a pool. Any class with these methods drives the widgets and the engine.
+
+    A pool may also have `emit`, which tells subscribers of a copy, and `invalidate`, for pools that cache blocks.
+    """
 
     num_blocks: int
     block_size: int
@@ -66,11 +78,43 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, each with a reference count. Every verb is O(1).
+class EvictionPolicy(Protocol):
+    """Chooses which cached block a pool evicts. eviction/ has several."""
 
-    A block is used (count > 0), or free (count 0). Of the free ones, some may be cached: their contents are
-    kept until the block is needed for something else, oldest first, so that `share` can bring them back.
+    def add(self, block_id: int) -> None:
+        """The block is cached from now on: its last reference has gone."""
+
+    def remove(self, block_id: int) -> None:
+        """The block is cached no longer: it is used again, evicted or forgotten."""
+
+    def victim(self) -> int:
+        """The block to evict. A pool asks only while a block is cached."""
+
+
+class LRU:
+    """Evicts the block that has been without a reference for longest. O(1)."""
+
+    def __init__(self) -> None:
+        self._oldest_first = OrderedDict[int, None]()
+
+    def add(self, block_id: int) -> None:
+        self._oldest_first[block_id] = None
+
+    def remove(self, block_id: int) -> None:
+        del self._oldest_first[block_id]
+
+    def victim(self) -> int:
+        return next(iter(self._oldest_first))
+
+
+class BlockPool:
+    """Fixed-size blocks, each with a reference count. Every method is O(1).
+
+    num_blocks: how many blocks there are.
+    block_size: tokens a block.
+
+    A block is used (count above 0) or free (count 0). A free block may be cached: its contents are kept until the
+    pool needs the block for something else, so `share` can bring it back.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
@@ -79,9 +123,10 @@ class BlockPool:
         self._refcounts = [0] * self.num_blocks
         # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
         self._free = list(reversed(range(self.num_blocks)))
-        self._kept: set[int] = set()  # blocks whose contents outlive their last reference
-        self._cached: OrderedDict[int, Any] = OrderedDict()  # the kept ones at count 0, oldest first
-        self._lost: Callable[[int, bool], None] | None = None
+        self._kept = set[int]()  # blocks whose contents outlive their last reference
+        self._cached = set[int]()  # those of them that are at count 0
+        self._policy: EvictionPolicy = LRU()
+        self._on_lost: Callable[[int, bool], None] | None = None
         self._callbacks: list[Callable[[BlockEvent], None]] = []
 
     def __repr__(self) -> str:
@@ -108,7 +153,8 @@ class BlockPool:
         if self._free:
             block_id = self._free.pop()
         elif self._cached:
-            block_id, _ = self._cached.popitem(last=False)
+            block_id = self._policy.victim()
+            self._uncache(block_id)
             self._lose(block_id, "evict")
         else:
             used = f"all {self.num_blocks} are in use"
@@ -124,7 +170,7 @@ class BlockPool:
         if revived:
             if block_id not in self._cached:
                 raise ValueError(f"block {block_id} is free, so there is nothing to share; allocate() hands out blocks")
-            del self._cached[block_id]
+            self._uncache(block_id)
         self._refcounts[block_id] += 1
         self.emit("revive" if revived else "share", block_id)
         return block_id
@@ -134,12 +180,13 @@ class BlockPool:
         block_id = self._known(block_id)
         if self._refcounts[block_id] == 0:
             raise ValueError(f"block {block_id} is free already: it was released more often than it was shared")
+        is_last = self._refcounts[block_id] == 1
+        if is_last and block_id in self._kept:
+            self._policy.add(block_id)
+            self._cached.add(block_id)
+        elif is_last:
+            self._free.append(block_id)
         self._refcounts[block_id] -= 1
-        if self._refcounts[block_id] == 0:
-            if block_id in self._kept:
-                self._cached[block_id] = None
-            else:
-                self._free.append(block_id)
         self.emit("release", block_id)
 
     def keep(self, block_id: int) -> None:
@@ -150,30 +197,32 @@ class BlockPool:
         self._kept.add(block_id)
         self.emit("keep", block_id)
 
-    def attach(self, lost: Callable[[int, bool], None], cached: OrderedDict[int, Any] | None = None) -> None:
-        """Let a cache speak for the kept blocks. `ValueError` if one does already.
+    def attach(self, on_lost: Callable[[int, bool], None], policy: EvictionPolicy | None = None) -> None:
+        """Register the prefix cache that owns the kept blocks.
 
-        `lost(block_id, evicted)` is called when a kept block is kept no longer, before anybody writes to it.
-        `cached`, empty now, holds the kept blocks at count 0; its `popitem(last=False)` says which goes first.
+        on_lost: called with the block id, and whether it is evicted, before anybody can write to a block that is kept
+            no longer.
+        policy: chooses which cached block is evicted; None for the least recently used one.
+        `ValueError` if another cache owns them.
         """
-        if self._lost is not None or self._kept:
+        if self._on_lost is not None or self._kept:
             raise ValueError("the pool's kept blocks have an owner already: give every cache a pool of its own")
-        self._lost = lost
-        if cached is not None:
-            self._cached = cached
+        self._on_lost = on_lost
+        if policy is not None:
+            self._policy = policy
 
     def forget(self, block_id: int) -> None:
         """Keep the block no longer; a cached one is plainly free at once. Nothing happens to one that is not kept."""
         block_id = self._known(block_id)
         if block_id in self._kept:
             if self._refcounts[block_id] == 0:
-                del self._cached[block_id]
+                self._uncache(block_id)
                 self._free.append(block_id)
             self._lose(block_id, "forget")
 
-    def will_write(self, block_id: int) -> None:
-        """A table is about to write into this block, which it alone holds: a cache must not vouch for it any longer."""
-        if self._lost is not None and block_id in self._kept:
+    def invalidate(self, block_id: int) -> None:
+        """Drop the block's cache entry: the only table that holds it is about to overwrite it."""
+        if self._on_lost is not None and block_id in self._kept:
             self.forget(block_id)
 
     def keeps(self, block_id: int) -> bool:
@@ -190,7 +239,7 @@ class BlockPool:
         Every block is exactly one of used, cached and free. Given all the tables over this pool, each
         block's count is also the number of tables that map it.
         """
-        free, cached, counts = Counter(self._free), self._cached.keys(), self._refcounts
+        free, cached, counts = Counter(self._free), self._cached, self._refcounts
         used = {b for b, count in enumerate(counts) if count > 0}
         for problem, blocks in (
             ("have a negative count", {b for b, count in enumerate(counts) if count < 0}),
@@ -212,8 +261,8 @@ class BlockPool:
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
-    def emit(self, kind: str, block_id: int, source: int | None = None) -> None:
-        """Tell the subscribers. Tables call it for "copy", which is theirs to decide."""
+    def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
+        """Tell the subscribers. Tables call it for "copy"."""
         if self._callbacks:
             event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
             for callback in tuple(self._callbacks):
@@ -222,28 +271,43 @@ class BlockPool:
                 except Exception as error:  # who watches must not break what is watched
                     warnings.warn(f"a subscriber of the pool raised {error!r} at {event}", stacklevel=2)
 
-    def _lose(self, block_id: int, kind: str) -> None:
+    def _uncache(self, block_id: int) -> None:
+        if block_id not in self._cached:
+            raise ValueError(f"the eviction policy named block {block_id}, which is not cached")
+        self._policy.remove(block_id)
+        self._cached.remove(block_id)
+
+    def _lose(self, block_id: int, kind: Kind) -> None:
         self._kept.discard(block_id)
         self.emit(kind, block_id)
-        if self._lost is not None:
-            self._lost(block_id, kind == "evict")
+        if self._on_lost is not None:
+            self._on_lost(block_id, kind == "evict")
 
     def _known(self, block_id: int) -> int:
         # Without this, Python would take -1 for the last block.
         return integer("block_id", block_id, 0, self.num_blocks - 1)
 
 
-class BlockTable:
-    """The blocks of one sequence in logical order: tokens [i * B, (i + 1) * B) lie in `block_ids[i]`.
+def _ignore(*_: Any) -> None:
+    """In place of a method that a reader's pool does not have."""
 
-    Invariants: `len(block_ids)` is `num_tokens` over the block size, rounded up; the table holds one
-    reference to each block it lists; no other table's tokens are ever written through it.
+
+class BlockTable:
+    """The blocks of one sequence in logical order: tokens [i * B, (i + 1) * B) are in `block_ids[i]`.
+
+    pool: where its blocks come from.
+
+    Invariants: `len(block_ids)` is `num_tokens` over the block size, rounded up. The table holds one reference to each
+    block that it lists. It never writes to a block that another table holds too.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.block_ids: list[int] = []
         self.num_tokens = 0
+        # A reader's pool need not have events or a cache.
+        self._emit: Callable[[Kind, int, int], None] = getattr(pool, "emit", _ignore)
+        self._invalidate: Callable[[int], None] = getattr(pool, "invalidate", _ignore)
 
     def __repr__(self) -> str:
         return f"BlockTable({self.num_tokens} tokens in blocks {self.block_ids})"
@@ -271,19 +335,18 @@ class BlockTable:
         copies = []
         if must_copy:
             copies.append(self.copy_last(fresh.pop(0)))
-        elif last_is_partial and hasattr(self.pool, "will_write"):  # a reader's pool need not have caches
+        elif last_is_partial:
             # It may have been full before a truncation, and cached as such.
-            self.pool.will_write(self.block_ids[-1])
+            self._invalidate(self.block_ids[-1])
         self.block_ids += fresh
         self.num_tokens += n
         return copies
 
     def copy_last(self, destination: int) -> BlockCopy:
-        """Let `destination`, just allocated, take the place of the last block, and give up the reference to that."""
+        """Replace the last block by `destination`, which was just allocated, and release the old one."""
         source = self.block_ids[-1]
         self.block_ids[-1] = destination
-        if hasattr(self.pool, "emit"):  # a reader's pool need not have events
-            self.pool.emit("copy", destination, source)
+        self._emit("copy", destination, source)
         try:
             self.pool.release(source)
         except BaseException:  # of a reader's pool: nobody will be told of the copy, so it is not made

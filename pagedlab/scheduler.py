@@ -176,6 +176,9 @@ class Scheduler:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
         self.pool = pool
         self.prefix_cache = prefix_cache
+        # A reader's cache need not have these two.
+        self._register_blocks = getattr(prefix_cache, "register", None)
+        self._num_shared_blocks = getattr(prefix_cache, "num_shared_blocks", None)
         self.swapper = swapper
         self.max_host_blocks = pool.num_blocks if max_host_blocks is None else max_host_blocks
         self.cached_tokens = 0  # found so far, of prompts admitted
@@ -426,8 +429,7 @@ class Scheduler:
 
         Nobody is preempted any more, so all of them will be computed. In each layer KV is written before it is read.
         """
-        register = getattr(self.prefix_cache, "register", None)  # a reader's cache need not have it
-        if register is None:
+        if self._register_blocks is None:
             return
         size = self.pool.block_size
         for request, sequence, start, stop in chunks:
@@ -435,7 +437,8 @@ class Scheduler:
                 continue
             known = sequence.token_ids[: min(stop, sequence.num_known)]  # a drafted token may be rejected
             try:
-                self.plan.registered.update(register(sequence.table, known, salt=request.salt))
+                block_ids = self._register_blocks(sequence.table, known, salt=request.salt)
+                self.plan.registered.update(block_ids)
             except BaseException:  # of a reader's cache, which may have registered some of them
                 self._forget(sequence.table.block_ids[start // size :])
                 raise
@@ -563,10 +566,9 @@ class Scheduler:
     def _shared_blocks(self, request: Request) -> int:
         """Blocks that the prefix cache has for the request and that others hold anyway."""
         first = request.unfinished[0]
-        num_shared_blocks = getattr(self.prefix_cache, "num_shared_blocks", None)  # a reader's cache need not have it
-        if num_shared_blocks is None or first.score_from is not None:
+        if self._num_shared_blocks is None or first.score_from is not None:
             return 0
-        return num_shared_blocks(first.token_ids, leave=1, salt=request.salt)
+        return self._num_shared_blocks(first.token_ids, leave=1, salt=request.salt)
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> list[int]:

@@ -346,7 +346,8 @@ class KeepsWhatIsFree(BlockPool):
 class EvictsTheNewest(BlockPool):
     def allocate(self) -> int:
         if not self._free and self._cached:
-            self._cached.move_to_end(next(reversed(self._cached)), last=False)
+            order = self._policy._oldest_first  # type: ignore[attr-defined]
+            order.move_to_end(next(reversed(order)), last=False)
         return super().allocate()
 
 
@@ -380,7 +381,8 @@ class RevivesButLeavesInTheCache(BlockPool):
         was_cached = block_id in self._cached
         super().share(block_id)
         if was_cached:
-            self._cached[block_id] = None
+            self._cached.add(block_id)
+            self._policy.add(block_id)
         return block_id
 
 
@@ -690,10 +692,10 @@ def spoil(pool: BlockPool, what: str) -> None:
         pool._refcounts[3] = 1
     elif what == "free and cached":
         pool._kept.add(3)
-        pool._cached[3] = None
+        pool._cached.add(3)
     elif what == "not kept":
         pool._free.remove(3)
-        pool._cached[3] = None
+        pool._cached.add(3)
     else:
         pool._free.remove(3)
 

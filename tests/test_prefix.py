@@ -20,11 +20,11 @@ from conftest import LONG_RUN, OPERATIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, OutOfBlocks, blocks_for
+from pagedlab.blocks import LRU, BlockCopy, BlockEvent, BlockPool, BlockTable, OutOfBlocks, blocks_for
 from pagedlab.checks.prefix import A, B
-from pagedlab.eviction import Ranked
+from pagedlab.eviction import Ranked, by_rank
 from pagedlab.lessons.replay import Belady, replay
-from pagedlab.prefix import Entry, PrefixCache, hash_chain
+from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
 
 # A and B have the xxh64 ac929a52ccb6c480 (SPEC); T is a block that may follow either.
 T = list(range(100, 116))
@@ -394,17 +394,17 @@ class IgnoresTheSalt(PrefixCache):
 
 
 class NamesOutliveTheirBlocks(PrefixCache):
-    def _lost(self, block_id: int, evicted: bool) -> None:
+    def _on_lost(self, block_id: int, evicted: bool) -> None:
         self._by_block.pop(block_id, None)
 
 
 class LosesOneBlockOnly(PrefixCache):
     """What was registered behind the block that is lost stays."""
 
-    def _lost(self, block_id: int, evicted: bool) -> None:
+    def _on_lost(self, block_id: int, evicted: bool) -> None:
         if entry := self._by_block.get(block_id):
             orphans, entry.children = entry.children, set()
-            super()._lost(block_id, evicted)
+            super()._on_lost(block_id, evicted)
             entry.children = orphans
 
 
@@ -434,7 +434,8 @@ class MatchesOneTooMany(PrefixCache):
 class EvictsTheNewest(BlockPool):
     def allocate(self) -> int:
         if not self._free and self._cached:
-            self._cached.move_to_end(next(reversed(self._cached)), last=False)
+            order = self._policy._oldest_first  # type: ignore[attr-defined]
+            order.move_to_end(next(reversed(order)), last=False)
         return super().allocate()
 
 
@@ -451,7 +452,7 @@ class CallsOutTooLate(BlockPool):
 
 
 class DoesNotSayWhenItWrites(BlockPool):
-    def will_write(self, block_id: int) -> None:
+    def invalidate(self, block_id: int) -> None:
         pass
 
 
@@ -478,8 +479,8 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "nothing is left to compute": {"cache_class": MatchesOneTooMany},
     "the newest is evicted": {"pool_class": EvictsTheNewest},
     "the parent is evicted before the leaf": {"table_class": ReleasesTheFirstBlockFirst},
-    "first in, first out, parents first": {"eviction": lambda entry, now: entry.registered},
-    "the most hit is evicted": {"eviction": lambda entry, now: -entry.hits},
+    "first in, first out, parents first": {"eviction": by_rank(lambda entry, now: entry.registered)},
+    "the most hit is evicted": {"eviction": by_rank(lambda entry, now: -entry.hits)},
 }
 
 
@@ -977,7 +978,7 @@ def evicted(eviction: Any, used: Sequence[int], num_blocks: int = 4) -> list[int
         ("lfu", [2, 4, 5]),  # 1 was hit once, 3 twice; of the others the oldest
         ("slru", [2, 4, 5]),  # 1 and 3 were hit
         (
-            Belady([[hash_chain([t], 1)[0]] for t in [1, 2, 3, 4, 3, 1, 3, 5, 6, 7, 4, 2]]),
+            by_rank(Belady([[hash_chain([t], 1)[0]] for t in [1, 2, 3, 4, 3, 1, 3, 5, 6, 7, 4, 2]])),
             [1, 3, 5],
         ),
     ],
@@ -992,7 +993,7 @@ def test_slru_does_not_count_hits() -> None:
     assert (evicted("slru", used), evicted("lfu", used)) == ([1], [2])
 
 
-@pytest.mark.parametrize("eviction", ["lru", "fifo", "lfu", "slru", lambda entry, now: 0.0])
+@pytest.mark.parametrize("eviction", ["lru", "fifo", "lfu", "slru", by_rank(lambda entry, now: 0.0)])
 def test_a_leaf_goes_before_its_parent(eviction: Any) -> None:
     pool = BlockPool(8, 4)
     cache = PrefixCache(pool, eviction=eviction)
@@ -1093,29 +1094,68 @@ def test_replay_counts_what_it_serves() -> None:
     assert replay(chat, 16, 4).hit_tokens == 12  # the answer's own block is found by the next turn
 
 
-def test_a_ranked_order_forgets_what_has_gone() -> None:
-    order = Ranked(lambda block_id: block_id)
+class Cache:
+    """As much of a prefix cache as a rank needs: the entry of a block is its number."""
+
+    stats = PrefixStats()
+
+    def entry(self, block_id: int) -> int:
+        return block_id
+
+
+def drained(policy: Ranked, count: int) -> list[int]:
+    """The victims of a policy, one after the other."""
+    victims = []
+    for _ in range(count):
+        victims.append(policy.victim())
+        policy.remove(victims[-1])
+    return victims
+
+
+def test_a_policy_forgets_blocks_that_were_removed() -> None:
+    policy = Ranked(lambda block_id, now: block_id, Cache())
     for _ in range(1000):  # used again and again, and never evicted
-        order[3] = None
-        del order[3]
-    order[5] = order[3] = order[4] = None
-    assert len(order._heap) < 200
-    assert [order.popitem()[0] for _ in range(3)] == [3, 4, 5]
-    with pytest.raises(KeyError):
-        order.popitem()
+        policy.add(3)
+        policy.remove(3)
+    for block_id in (5, 3, 4):
+        policy.add(block_id)
+    assert len(policy._heap) < 200
+    assert drained(policy, 3) == [3, 4, 5]
 
 
-def test_the_lowest_rank_goes_first_however_often_blocks_left_by_being_used(seed: int) -> None:
-    rng, ranks = random.Random(seed), dict[int, int]()
-    cached = Ranked(lambda block_id: ranks[block_id])
+def test_the_lowest_rank_goes_first_however_often_blocks_were_used_again(seed: int) -> None:
+    rng, ranks, cached = random.Random(seed), dict[int, int](), set[int]()
+    policy = Ranked(lambda block_id, now: ranks[block_id], Cache())
     for _ in range(20):
         for _ in range(rng.randrange(600)):
             block_id = rng.randrange(12)
             if block_id in cached:
-                del cached[block_id]  # used again
+                policy.remove(block_id)  # used again
+                cached.remove(block_id)
             else:
                 ranks[block_id] = rng.randrange(1000)
-                cached[block_id] = None
-            assert len(cached._heap) <= 2 * 12 + 66, "what left is swept out now and then"
-        expected = [block_id for *_, block_id in sorted(cached.values())]
-        assert [cached.popitem()[0] for _ in range(len(cached))] == expected
+                policy.add(block_id)
+                cached.add(block_id)
+            assert len(policy._heap) <= 2 * 12 + 66, "what was removed is swept out now and then"
+        expected = [block_id for *_, block_id in sorted(policy._items.values())]
+        assert {*expected} == cached
+        assert drained(policy, len(cached)) == expected
+        cached.clear()
+
+
+def test_a_policy_that_names_a_block_in_use_is_refused() -> None:
+    class Wrong(LRU):
+        def victim(self) -> int:
+            return 3
+
+    pool = BlockPool(4, 2)
+    cache = PrefixCache(pool, eviction=lambda cache: Wrong())
+    table = BlockTable(pool)
+    table.append(4)
+    held = [pool.allocate(), pool.allocate()]
+    cache.insert(table, [1, 2, 3, 4])
+    table.free()
+    assert (pool.num_cached, held) == (2, [2, 3])
+    with pytest.raises(ValueError, match="the eviction policy named block 3, which is not cached"):
+        pool.allocate()
+    pool.check()

@@ -75,7 +75,7 @@ class Fault:
         return type(f"Readers{base.__name__}", (base,), {name: self.around(getattr(base, name)) for name in methods})
 
 
-POOL = ["allocate", "share", "release", "refcount", "keep", "forget", "will_write"]
+POOL = ["allocate", "share", "release", "refcount", "keep", "forget", "invalidate"]
 TABLE = ["append", "fork", "truncate", "free", "slots", "__init__"]
 CACHE = ["match", "insert", "register", "num_shared_blocks"]
 SCHEDULER = ["add", "schedule", "rewind", "remove", "may_admit", "next_waiting", "victim"]

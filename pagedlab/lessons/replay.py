@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pagedlab.blocks import BlockPool
-from pagedlab.eviction import Rank
+from pagedlab.eviction import MakePolicy, by_rank
 from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
 
 
@@ -35,12 +35,12 @@ def replay(
     requests: Iterable[tuple[Sequence[int], Sequence[int]]],
     num_blocks: int,
     block_size: int = 16,
-    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | Rank = "lru",
+    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | MakePolicy = "lru",
 ) -> PrefixStats:
     """Serve (prompt, output) token ids one request after another on a pool and cache of their own, without a model."""
     trace = list(requests)
     if eviction == "belady":
-        eviction = Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace)
+        eviction = by_rank(Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace))
     cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=eviction)
     for prompt, output in trace:
         computed = [*prompt, *output[:-1]]  # the last token of an answer is never fed back
