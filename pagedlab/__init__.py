@@ -13,16 +13,40 @@ from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, Invari
 from pagedlab.threads import spin_little
 
 if TYPE_CHECKING:
+    from pagedlab.attention import paged_attention, paged_decode
     from pagedlab.kv_cache import KVCache
     from pagedlab.llm import LLM
     from pagedlab.outputs import Completion
+    from pagedlab.prefix import PrefixCache
     from pagedlab.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["BlockCopy", "BlockEvent", "BlockPool", "BlockTable", "InvariantError", "OutOfBlocks", "blocks_for"]
-__all__ += ["LLM", "Completion", "KVCache", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "BlockCopy",
+    "BlockEvent",
+    "BlockPool",
+    "BlockTable",
+    "Completion",
+    "InvariantError",
+    "KVCache",
+    "OutOfBlocks",
+    "PrefixCache",
+    "SamplingParams",
+    "blocks_for",
+    "paged_attention",
+    "paged_decode",
+]
 
-_LAZY = {"LLM": "llm", "Completion": "outputs", "KVCache": "kv_cache", "SamplingParams": "sampling_params"}
+_LAZY = {  # name -> its module
+    "LLM": "llm",
+    "Completion": "outputs",
+    "KVCache": "kv_cache",
+    "PrefixCache": "prefix",
+    "SamplingParams": "sampling_params",
+    "paged_attention": "attention",
+    "paged_decode": "attention",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -30,3 +54,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'pagedlab' has no attribute {name!r}")
     spin_little()
     return getattr(import_module(f"pagedlab.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What a user wants, so that pagedlab.<Tab> lists it."""
+    return [*__all__, "__version__"]

@@ -1,4 +1,4 @@
-"""Text from tokens, one token at a time: no half characters, and nothing shown that a stop string may take back."""
+"""Text from tokens, one token at a time: no half characters, and nothing that a later stop string would cut off."""
 
 from typing import Any
 
@@ -6,7 +6,12 @@ from tokenizers.decoders import DecodeStream
 
 
 class Detokenizer:
-    """Turns the tokens of one text into pieces. `text` is what is certain so far, cut before a stop string."""
+    """Turns the tokens of one sequence into pieces of text.
+
+    tokenizer: a fast tokenizer of transformers.
+    stop: strings that end the text.
+    `text` is what is certain so far, cut before a stop string; `stopped` tells whether one was found.
+    """
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...] = ()) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
@@ -18,7 +23,7 @@ class Detokenizer:
         self.stopped = False
 
     def push(self, token_id: int) -> None:
-        """Take in the next token; `stopped` tells whether a stop string is complete with it."""
+        """Add the next token. `stopped` tells whether it completes a stop string."""
         try:
             piece = self._stream.step(self._tokenizer, token_id) or ""
         except Exception:  # broken bytes changed what was handed out already: tokenizers has no finer class for it
@@ -27,10 +32,10 @@ class Detokenizer:
         self._add(piece)
 
     def finish(self, full_text: str) -> None:
-        """Take over what the whole text has beyond `text`: no token follows.
+        """Add what the decoded tokens have beyond `text`, an incomplete character for one. No token follows.
 
-        That is a character left incomplete, and what came in one token with its beginning. A stop
-        string in it cuts the text too, and `stopped` tells so.
+        full_text: all tokens, decoded at once.
+        A stop string in the rest cuts the text too.
         """
         if not self.stopped and full_text.startswith(self.text):
             self._add(full_text[len(self.text) :])
@@ -46,10 +51,20 @@ class Detokenizer:
             self.stopped = True
 
     def take(self, finished: bool) -> str:
-        """The text not handed out yet. Until the end, a tail that may begin a stop string is held back."""
-        end = len(self.text)
-        if not finished:
-            tails = range(max(0, end - self._most), end)
-            end = next((at for at in tails if any(s.startswith(self.text[at:]) for s in self._stop)), end)
-        piece, self._shown = self.text[self._shown : end], max(self._shown, end)
+        """Return the text that was not returned yet.
+
+        finished: no token follows. Until then, a tail that may be the start of a stop string is held back.
+        """
+        end = len(self.text) if finished else self._certain_length()
+        piece = self.text[self._shown : end]
+        self._shown = max(self._shown, end)
         return piece
+
+    def _certain_length(self) -> int:
+        """Characters before the first tail that may be the start of a stop string."""
+        length = len(self.text)
+        for start in range(max(0, length - self._most), length):
+            tail = self.text[start:]
+            if any(stop.startswith(tail) for stop in self._stop):
+                return start
+        return length

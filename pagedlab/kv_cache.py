@@ -1,7 +1,7 @@
 """The tensors behind the blocks: one pair of [num_blocks, block_size, num_kv_heads, head_dim] a layer.
 
-A token's slot is its block times the block size plus its offset, so a layer's cache seen as [num_blocks * block_size,
-num_kv_heads, head_dim] is indexed by slots directly. Which block belongs to whom is not known here: see blocks.py.
+A token's slot is its block times the block size plus its offset. So a layer's cache, seen as [num_blocks * block_size,
+num_kv_heads, head_dim], is indexed by slots directly. blocks.py knows which sequence has which block.
 """
 
 import math
@@ -21,14 +21,24 @@ SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 
 
 class HostBlocks(NamedTuple):
-    """Blocks parked in host memory, each tensor [num_layers, n, block_size, num_kv_heads, head_dim]."""
+    """Blocks in host memory.
+
+    keys, values: [num_layers, n, block_size, num_kv_heads, head_dim].
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
 
 
 class KVCache:
-    """Keys and values of every block and layer; fresh slots hold anything. `ValueError` for more than memory holds."""
+    """Keys and values of every block and layer. Slots that were never written may hold anything.
+
+    num_layers, num_blocks, num_kv_heads: how many of each.
+    block_size: tokens a block.
+    head_dim: numbers of a key or value.
+    dtype, device: of the tensors.
+    `ValueError` if they are larger than memory.
+    """
 
     def __init__(
         self,
@@ -42,21 +52,32 @@ class KVCache:
     ) -> None:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
-        need, (has, here) = 2 * math.prod(shape) * dtype.itemsize, _memory(torch.device(device))
-        self.block_size, self.bytes_per_block = shape[2], need // shape[1]  # of keys and values in all layers
+        need = 2 * math.prod(shape) * dtype.itemsize
+        has, here = _memory(torch.device(device))
+        self.block_size = shape[2]
+        self.bytes_per_block = need // shape[1]  # of keys and values in all layers
         if need > has:
             blocks = f"{shape[1]:,} blocks of {self.bytes_per_block / 2**10:,g} KiB take {-(-need // 2**30):,} GiB"
             raise ValueError(f"{blocks}, and {here} {has / 2**30:,.1f} GiB: lower num_blocks")
-        self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.values = torch.empty(shape, dtype=dtype, device=device)
         self._in_triton = compiles_for(self.keys.device)  # one launch for keys and values, instead of several
 
     def blocks_that_fit(self) -> int:
         """How many such blocks a cache on this device should hold, given the memory that is free now."""
-        memory = GPU_KV_SHARE * torch.cuda.mem_get_info(self.keys.device)[0] if self.keys.is_cuda else CPU_KV_BYTES
-        return max(1, int(memory) // self.bytes_per_block)
+        memory = CPU_KV_BYTES
+        if self.keys.is_cuda:
+            free, _ = torch.cuda.mem_get_info(self.keys.device)
+            memory = int(GPU_KV_SHARE * free)
+        return max(1, memory // self.bytes_per_block)
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store k and v, each [T, num_kv_heads, head_dim], in `slots`, int64 [T], of one layer; at -1, nothing."""
+        """Store the keys and values of T tokens in one layer.
+
+        layer: its number.
+        k, v: [T, num_kv_heads, head_dim].
+        slots: int64 [T]; a token with slot -1 is not stored.
+        """
         if self._in_triton:
             from pagedlab.kernels.cache import write_kv
 
@@ -68,10 +89,11 @@ class KVCache:
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks in every layer, with the same result as doing `copies` one after the other."""
-        origin: dict[int, int] = {}  # where each destination's contents come from, seen before the first copy
+        origin = dict[int, int]()  # by destination: the block that had its contents before the first copy
         for source, destination in copies:
             origin[destination] = origin.get(source, source)
-        sources, destinations = list(origin.values()), list(origin)
+        sources = list(origin.values())
+        destinations = list(origin)
         if self._in_triton and not origin.keys() & set(sources):
             from pagedlab.kernels.cache import copy_blocks
 
@@ -83,20 +105,26 @@ class KVCache:
 
     def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
         """Return a copy of these blocks in host memory, pinned where there is a GPU to copy back to."""
-        parked = HostBlocks(self.keys[:, list(block_ids)].cpu(), self.values[:, list(block_ids)].cpu())
-        return HostBlocks(*(t.pin_memory() for t in parked)) if self.keys.is_cuda else parked
+        index = list(block_ids)
+        keys = self.keys[:, index].cpu()
+        values = self.values[:, index].cpu()
+        if self.keys.is_cuda:
+            return HostBlocks(keys.pin_memory(), values.pin_memory())
+        return HostBlocks(keys, values)
 
-    def swap_in(self, parked: HostBlocks, block_ids: Sequence[int]) -> None:
-        """Write parked blocks back, in order, into `block_ids`, which need not be where they came from."""
-        if parked.keys.shape[1] != len(block_ids):
-            raise ValueError(f"{parked.keys.shape[1]} blocks were parked, {len(block_ids)} ids given to put them in")
-        self.keys[:, list(block_ids)] = parked.keys.to(self.keys.device, non_blocking=True)
-        self.values[:, list(block_ids)] = parked.values.to(self.values.device, non_blocking=True)
+    def swap_in(self, swapped: HostBlocks, block_ids: Sequence[int]) -> None:
+        """Write swapped blocks back, in order, into `block_ids`. These need not be the blocks that they came from."""
+        num_blocks = swapped.keys.shape[1]
+        if num_blocks != len(block_ids):
+            raise ValueError(f"{num_blocks} blocks were swapped out, and {len(block_ids)} ids are given")
+        index = list(block_ids)
+        self.keys[:, index] = swapped.keys.to(self.keys.device, non_blocking=True)
+        self.values[:, index] = swapped.values.to(self.values.device, non_blocking=True)
 
 
 def _memory(device: torch.device) -> tuple[float, str]:
-    """Bytes that tensors may take, and words for it: what is free on a GPU, else all there are, or no limit known."""
-    if device.type == "cuda":  # what torch keeps in reserve is free too
+    """Bytes that tensors may take, and words for it: the free memory of a GPU, or the memory of the machine."""
+    if device.type == "cuda":  # torch's own reserve is free, too
         reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reserve, "free on this GPU are"
     has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf

@@ -35,7 +35,7 @@ Prompt = str | list[int] | list[dict[str, str]]
 
 
 class LLM(Engine, AbstractContextManager["LLM"]):
-    """A language model whose KV is in blocks.
+    """A language model with a paged KV cache.
 
     What to run
         model: a hub id, folder or .gguf file, or a `Model` already loaded; None for what
@@ -63,11 +63,22 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         prefix_caching: a class with `PrefixCache`'s match and insert, made over the pool. It is off for a pool that
             cannot keep blocks.
 
-    To measure with, "auto" for where they help, see pagedlab/accelerate
-        cuda_graphs: run several steps without the host, each one launch; then `step` may return several tokens a text.
-        fused: run the model's weights in fewer kernels.
+    To measure with; "auto" is on where it helps, see pagedlab/accelerate
+        cuda_graphs: run several steps without the host, each in one launch. `step` may then return several new tokens
+            of a sequence.
+        fused: run the model's layers in fewer kernels.
 
     `ValueError`, of one line, for an argument that makes no sense.
+
+    Examples:
+        >>> from pagedlab import LLM, SamplingParams
+        >>> llm = LLM(verbose=False)
+        >>> [completion] = llm.generate("The old mill", SamplingParams(max_tokens=4))
+        >>> len(completion.outputs[0].token_ids)
+        4
+        >>> pieces = llm.stream("The old mill", SamplingParams(max_tokens=4))
+        >>> "".join(pieces) == completion.outputs[0].text
+        True
     """
 
     speculation: Speculation | None = None  # proposes tokens, and remembers which were accepted
@@ -217,21 +228,31 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         prompts: a text, a list of token ids, a list of chat messages ({"role": ..., "content": ...}), or a list of any
             of these.
-        sampling: for all of them, or a list with one each.
+        sampling: for all prompts, or a list with one each.
         salt: only prompts with the same salt share cached blocks.
         `ValueError` names the first bad prompt, and then none has been started.
+
+        Examples:
+            >>> from pagedlab import LLM, SamplingParams
+            >>> llm = LLM(verbose=False)
+            >>> params = SamplingParams(max_tokens=3, ignore_eos=True)
+            >>> completions = llm.generate(["The old mill", [5, 6, 7]], params)
+            >>> [len(completion.outputs[0].token_ids) for completion in completions]
+            [3, 3]
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
         added: list[Completion] = []
-        with deferred_interrupts():  # they come through in the model's forward pass
+        with deferred_interrupts():  # a forward pass allows them
             try:
-                for i, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
+                for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
                     try:
-                        added.append(self._own(self.add(prompt, asked, salt=salt)))
+                        request_id = self.add(prompt, asked, salt=salt)
                     except ValueError as error:
-                        raise ValueError(f"prompt {i}: {error}" if len(batch) > 1 else str(error)) from None
-                    self._states[added[-1].request_id].request.read_at_end = True
+                        where = f"prompt {number}: " if len(batch) > 1 else ""
+                        raise ValueError(f"{where}{error}") from None
+                    added.append(self._own(request_id))
+                    self._states[request_id].request.read_at_end = True
                 while not all(completion.finished for completion in added):
                     self.step_for_others()
             finally:
@@ -239,7 +260,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         return added
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None) -> Stream:
-        """Yield the text of one prompt piece by piece. Leaving the loop early aborts the request.
+        """Return an iterator over the text of one prompt, piece by piece. Leaving the loop early aborts the request.
 
         prompt, sampling, salt: as in `generate`, for one prompt and one text.
         """

@@ -1,4 +1,4 @@
-"""What the engine hands back: texts as they grow."""
+"""What the engine returns: the outputs of a prompt, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from pagedlab.sequence import Sequence
 
 @dataclass
 class Output:
-    """One text. It grows while its request runs; `finish_reason` is then None, and later says why it ended.
+    """One answer to a prompt. It grows while its request runs.
 
-    "stop": the model ended it, or a stop string did. "length": max_tokens or the model's context is used up.
-    "abort": somebody called `abort`. cumulative_logprob: sum of the tokens' log-probabilities (natural log).
+    text, token_ids: the new text and the new tokens, so far.
+    finish_reason: None while it grows; "stop" if the model or a stop string ended it; "length" if max_tokens or the
+        model's context is used up; "abort" if the request was aborted.
+    cumulative_logprob: sum of the tokens' log-probabilities (natural log).
     score: of a beam that has ended, its log-probability over its length to the power of length_penalty.
-    detokenizer: hands the text out in pieces; None where nobody asked for that, and there are no stop strings.
-    logprobs: one each token, None where `SamplingParams.logprobs` is.
+    logprobs: one a token; None if `SamplingParams.logprobs` is None.
+    detokenizer: yields the text in pieces; None without a stream and without stop strings.
     """
 
     _sequence: Sequence
@@ -42,14 +44,17 @@ class Output:
 
     @property
     def finish_reason(self) -> str | None:
+        """Why the output ended; None while it grows."""
         return self._sequence.finish_reason
 
     @property
     def cumulative_logprob(self) -> float:
+        """Sum of the tokens' log-probabilities (natural log)."""
         return self._sequence.cumulative_logprob
 
     @property
     def score(self) -> float | None:
+        """Score of a beam that has ended."""
         return self._sequence.score
 
     def __repr__(self) -> str:
@@ -58,11 +63,15 @@ class Output:
 
 @dataclass
 class Completion:
-    """What came of one prompt: `n` outputs, or the beams with the best first. `finished` once every one of them is.
+    """The outputs of one prompt: `n` samples, or the beams with the best first.
 
-    added and times: when the request came, and when its texts took their first, second, ... token, on the clock of
-    `time.perf_counter`. So the time to first token is `times[0] - added`. prompt_logprobs: one each of its tokens but
-    the first, which has None, since nothing stands before it; None in place of the list where nobody asked.
+    request_id: what `LLM.add` returned.
+    prompt_token_ids: the prompt, as tokens.
+    outputs: the answers.
+    added: when the request was added, in seconds of `time.perf_counter`.
+    times: when the first, second, ... token was sampled. The time to first token is `times[0] - added`.
+    prompt_logprobs: one a token of the prompt, None for the first, which nothing comes before. The list is None if
+        `SamplingParams.prompt_logprobs` is None.
     """
 
     request_id: int
@@ -74,17 +83,27 @@ class Completion:
 
     @property
     def finished(self) -> bool:
+        """Whether every output has ended."""
         return all(output.finish_reason is not None for output in self.outputs)
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "running"
+        prompt = f"{len(self.prompt_token_ids)} prompt tokens"
+        return f"Completion({self.request_id}, {state}, {prompt}, {self.outputs})"
 
 
 class Stream(Iterator[str]):
-    """One text, piece by piece. Closed or interrupted before its end, it aborts its request.
+    """Yields the text of one request piece by piece.
 
-    If it is dropped before its end, the engine aborts the request with its next `step` or `add`.
+    llm: the engine.
+    completion: of the request, with one output.
+    If it is closed or interrupted before its end, it aborts the request. If it is garbage before its end, the engine
+    aborts the request in its next `step` or `add`.
     """
 
     def __init__(self, llm: Any, completion: Completion) -> None:
-        self._llm, self._completion = llm, completion
+        self._llm = llm
+        self._completion = completion
 
     def __next__(self) -> str:
         detokenizer = self._completion.outputs[0].detokenizer
@@ -92,8 +111,10 @@ class Stream(Iterator[str]):
         with deferred_interrupts() as deferred:
             deferred.on_interrupt = self.close
             try:
-                while not (piece := detokenizer.take(self._completion.finished)) and not self._completion.finished:
+                piece = detokenizer.take(self._completion.finished)
+                while not piece and not self._completion.finished:
                     self._llm.step_for_others()
+                    piece = detokenizer.take(self._completion.finished)
             except BaseException:
                 self.close()
                 raise

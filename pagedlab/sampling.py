@@ -1,13 +1,14 @@
-"""How the next token is drawn from the logits: on their device, a row a request.
+"""Sample one token from each row of logits, on their device.
 
-A draw depends on the request's seed and the position of the token alone, not on its neighbours in the batch
-or on what was drawn before. So a request gives the same text alone, in a crowd, or computed a second time.
+A sample depends on the request's seed and the token's position alone, not on other rows or on earlier samples. So a
+request gives the same text alone, beside others, or after a preemption.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,67 +25,101 @@ def _signed(word: int) -> int:
 STEP = _signed(GOLDEN)
 MULTIPLIERS = tuple(_signed(factor) for factor in FACTORS)
 
-# Rows that draw from fewer tokens, int64 [S], and their top_k and top_p, float64 [S, 1].
-Limits = tuple[Tensor, Tensor, Tensor]
+
+class Limits(NamedTuple):
+    """The rows that sample from fewer tokens than all.
+
+    rows: int64 [S].
+    top_k, top_p: float64 [S, 1].
+    """
+
+    rows: Tensor
+    top_k: Tensor
+    top_p: Tensor
 
 
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """A number in [0, 1) for each pair, float64: splitmix64 (Steele, Lea, Flood, 2014) of seed and position.
+    """Return a number in [0, 1) for each pair, float64 [R]: splitmix64 of seed and position.
 
-    seeds, positions: int64 [R]. Integer arithmetic wraps at 64 bits on every device, so the draw is the same.
+    seeds, positions: int64 [R].
+    Integer arithmetic wraps at 64 bits on every device, so the numbers are the same on all of them.
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
     """
+    bits = _mix(_mix(seeds) + positions)
+    return _shift(bits, 11).double() * 2.0**-53
 
-    def shift(x: Tensor, bits: int) -> Tensor:
-        return (x >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts the sign in; the hash needs zeros
 
-    def mix(x: Tensor) -> Tensor:
-        x = x + STEP
-        x = (x ^ shift(x, 30)) * MULTIPLIERS[0]
-        x = (x ^ shift(x, 27)) * MULTIPLIERS[1]
-        return x ^ shift(x, 31)
+def _mix(x: Tensor) -> Tensor:
+    x = x + STEP
+    x = (x ^ _shift(x, 30)) * MULTIPLIERS[0]
+    x = (x ^ _shift(x, 27)) * MULTIPLIERS[1]
+    return x ^ _shift(x, 31)
 
-    return shift(mix(mix(seeds) + positions), 11).double() * 2.0**-53
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Shift right and fill with zeros; torch fills with the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Pick a token a row: logits [R, V] -> (token ids int64 [R], their log-probabilities fp32 [R]).
+    """Sample one token from each row.
 
-    `positions` is where each new token will stand. The log-probability is the model's own: of the plain
-    softmax, before temperature, top_k and top_p.
+    logits: [R, V].
+    params: of each row.
+    seeds: int64 [R].
+    positions: int64 [R], of each new token in its sequence.
+    Return the token ids, int64 [R], and their log-probabilities, fp32 [R], before temperature, top_k and top_p.
     """
-    draws = any(p.temperature for p in params)
-    temperature, limits = _settings(logits, params) if draws else (torch.zeros_like(seeds, dtype=torch.float32), None)
+    is_greedy = not any(p.temperature for p in params)
+    limits = None
+    if is_greedy:
+        temperature = torch.zeros_like(seeds, dtype=torch.float32)
+    else:
+        temperature = _temperatures(logits, params)
+        limits = _limits(logits, params)
     if limits is None and compiles_for(logits.device):
         from pagedlab.kernels.sampling import triton_choose, triton_uniform
 
         return triton_choose(logits, temperature.float(), triton_uniform(seeds, positions))
     logits = logits.float()
     tokens = logits.argmax(dim=1)
-    if draws:
+    if not is_greedy:
         probs = _distribution(logits, torch.where(temperature > 0, temperature, 1), limits)
-        tokens = torch.where(temperature > 0, invert(probs, uniform(seeds, positions)), tokens)
-    return tokens, torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
-
-
-def _settings(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor, Limits | None]:
-    """Temperatures, float64 [R], and what limits some rows, if anything does."""
-    size, numbers = logits.shape[1], partial(torch.tensor, dtype=torch.float64, device=logits.device)
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    temperature = temperature.to(logits.device, non_blocking=True)  # or the host would wait for all that is under way
-    some = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
-    if not some:
-        return temperature, None
-    top_k, top_p = numbers([(min(params[i].top_k or size, size), params[i].top_p) for i in some]).T[..., None]
-    return temperature, (torch.tensor(some, device=logits.device), top_k, top_p)
+        sampled = invert(probs, uniform(seeds, positions))
+        tokens = torch.where(temperature > 0, sampled, tokens)
+    logprobs = torch.log_softmax(logits, dim=1).gather(1, tokens[:, None]).squeeze(1)
+    return tokens, logprobs
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """What `sample` draws from, float64 [R, V], for rows with temperatures above 0."""
-    return _distribution(logits.float(), *_settings(logits, params))
+    """Return what `sample` samples from, float64 [R, V], for rows with temperatures above 0."""
+    return _distribution(logits.float(), _temperatures(logits, params), _limits(logits, params))
+
+
+def _temperatures(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """The temperature of each row, float64 [R]."""
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
+    return temperature.to(logits.device, non_blocking=True)  # or the host would wait for every step in flight
+
+
+def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> Limits | None:
+    """The rows with top_k or top_p; None if there are none."""
+    limited = [row for row, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
+    if not limited:
+        return None
+    vocab_size = logits.shape[1]
+    numbers = partial(torch.tensor, dtype=torch.float64, device=logits.device)
+    top_k = numbers([min(params[row].top_k or vocab_size, vocab_size) for row in limited])
+    top_p = numbers([params[row].top_p for row in limited])
+    return Limits(torch.tensor(limited, device=logits.device), top_k[:, None], top_p[:, None])
 
 
 def invert(probs: Tensor, u: Tensor) -> Tensor:
-    """Draw a token a row, int64 [R]: the cumulative distribution of probs [R, V], of any sum above 0, inverted at u."""
+    """Sample one token from each row by inverting the cumulative distribution, int64 [R].
+
+    probs: [R, V], with any sum above 0.
+    u: [R], uniform in [0, 1).
+    """
     cumulative = probs.cumsum(dim=1)
     total = cumulative[:, -1:]
     # Below the total, also after rounding, so that the pick has a probability above zero.
@@ -93,17 +128,19 @@ def invert(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def _distribution(logits: Tensor, temperature: Tensor, limits: Limits | None) -> Tensor:
-    """Probabilities [R, V]: temperature first, then top_k, then top_p. Only rows with the last two need sorting."""
+    """Probabilities [R, V]: temperature first, then top_k, then top_p. Only rows with limits are sorted."""
     logits = logits.double()
     # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
     scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
     if limits is not None:
         rows, top_k, top_p = limits
-        order = logits[rows].argsort(dim=1, descending=True, stable=True)  # of equals, the first in the vocabulary stay
+        order = logits[rows].argsort(dim=1, descending=True, stable=True)  # of equal ones, the lower token id first
         rank = torch.arange(logits.shape[1], device=logits.device)
-        probs = torch.softmax(scaled[rows].gather(1, order).masked_fill(rank >= top_k, float("-inf")), dim=1)
-        before = probs.cumsum(dim=1) - probs  # probability of the tokens likelier than this one
-        # Rank 0 always stays, so that no top_p, however small, leaves nothing to draw from.
-        gone = (rank >= top_k) | ((before >= top_p) & (rank > 0))
-        scaled[rows] = scaled[rows].masked_fill(torch.empty_like(gone).scatter_(1, order, gone), float("-inf"))
+        ranked = scaled[rows].gather(1, order).masked_fill(rank >= top_k, float("-inf"))
+        probs = torch.softmax(ranked, dim=1)
+        likelier = probs.cumsum(dim=1) - probs  # probability of the tokens with a lower rank
+        # Rank 0 always stays, so even a tiny top_p leaves one token.
+        is_out_ranked = (rank >= top_k) | ((likelier >= top_p) & (rank > 0))
+        is_out = torch.empty_like(is_out_ranked).scatter_(1, order, is_out_ranked)
+        scaled[rows] = scaled[rows].masked_fill(is_out, float("-inf"))
     return torch.softmax(scaled, dim=1)

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from pagedlab.validation import integer, one_of, real, shown, with_methods
 
-# What `SamplingParams` may ask of a request that the device samples for, see accelerate/windows.py. The kernel reads
-# temperature and seed, and ends a text as ignore_eos says; the host does the rest before or after the steps.
+# Fields that a request may set while the device samples for it, see accelerate/windows.py. The kernel reads
+# temperature, seed and ignore_eos; the host applies the others before or after the steps.
 ON_DEVICE = frozenset(
     {"max_tokens", "temperature", "n", "seed", "ignore_eos", "stop", "length_penalty", "early_stopping"}
 )
@@ -21,7 +21,12 @@ FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 class TokenLogprob(NamedTuple):
-    """How likely the model held a token (natural log), and the likeliest in its place, best first."""
+    """The log-probability of one token.
+
+    token_id: the token.
+    logprob: natural log of the model's probability.
+    top: the likeliest tokens in its place and their log-probabilities, best first.
+    """
 
     token_id: int
     logprob: float
@@ -30,27 +35,35 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to continue one prompt. Raises `ValueError` at once if a value makes no sense.
+    """How to continue one prompt. `ValueError` at once if a value makes no sense.
 
-    max_tokens: new tokens at most.
-    temperature: 0 takes the likeliest token, above it draws.
-    top_k: draw from the k likeliest tokens only; 0 for all.
-    top_p: draw from the likeliest tokens that together reach this probability.
-    n: how many texts to draw; they share the prompt's blocks, and text i draws with seed + i.
-    beam_width: above 0, search for that many likeliest texts instead.
-    stop: strings that end the text; they are not part of it.
-    ignore_eos: go on to max_tokens whatever the model says.
-    seed: makes draws repeatable; None takes one from the engine's own.
+    max_tokens: new tokens, at most.
+    temperature: 0 takes the likeliest token; above 0 samples.
+    top_k: sample from the k likeliest tokens only; 0 for all.
+    top_p: sample from the likeliest tokens that together reach this probability.
+    n: how many sequences to sample. They share the prompt's blocks, and sequence i samples with seed + i.
+    beam_width: above 0, search for that many likeliest sequences instead.
+    stop: strings that end the text. They are not part of it.
+    ignore_eos: go on to max_tokens even after an end-of-text token.
+    seed: makes samples repeatable; None makes one from the engine's seed and the request's id.
     length_penalty, early_stopping: rules of a beam search, see `pagedlab.beam`.
-    logprobs: report each new token's log-probability, and those of this many of the likeliest in its place, as the
-        model itself says: before all that changes the draw. None reports nothing.
+    logprobs: report each new token's log-probability and those of the k likeliest tokens in its place, before
+        temperature and penalties; None for none.
     prompt_logprobs: the same for each token of the prompt.
-    min_p: draw from tokens that have this share of the likeliest token's probability.
-    repetition_penalty: divides the logits above 0 of all tokens that came before, and multiplies those below.
-    presence_penalty: taken off the logits of the new text's tokens once.
-    frequency_penalty: taken off them for each time that they occur.
+    min_p: sample from tokens that have at least this share of the likeliest token's probability.
+    repetition_penalty: divides positive logits of all tokens that came before, and multiplies negative ones.
+    presence_penalty: is subtracted once from the logit of each token that is among the new ones.
+    frequency_penalty: is subtracted for each time that the token is among the new ones.
     logit_bias: {token id: what is added to its logit}.
     stop_token_ids: more tokens that end the text.
+
+    Examples:
+        >>> from pagedlab import SamplingParams
+        >>> SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1).num_sequences
+        1
+        >>> SamplingParams(n=4)
+        Traceback (most recent call last):
+        ValueError: 4 texts at temperature 0 would all be the same: set a temperature above 0 or n=1
     """
 
     max_tokens: int = 64
@@ -110,7 +123,7 @@ class SamplingParams:
 
     @property
     def num_sequences(self) -> int:
-        """Texts that one prompt gets: n samples, or the width of its beam."""
+        """Sequences that one prompt gets: n samples, or the width of its beam."""
         return self.beam_width or self.n
 
     @cached_property
@@ -126,10 +139,7 @@ class SamplingParams:
 
     @cached_property
     def wants_host(self) -> bool:
-        """Whether the host must sample for this request: it asks for something that the device cannot do.
-
-        The device is allowed what `ON_DEVICE` lists. A new field is not among it until somebody adds it there.
-        """
+        """Whether the host must sample for this request, because a field is set that is not in `ON_DEVICE`."""
         plain = SamplingParams()
         others = (each.name for each in fields(self) if each.name not in ON_DEVICE)
         return any(getattr(self, name) != getattr(plain, name) for name in others)
@@ -140,12 +150,12 @@ def _optional_whole(name: str, value: Any) -> int | None:
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    """Some token ids."""
+    """Token ids, as a tuple."""
     return tuple(integer(name, i) for i in with_methods(name, value, ("__iter__",)))
 
 
 def _biases(name: str, value: Any) -> dict[int, float]:
-    """What is added to the logits of which token ids."""
+    """A bias for each token id."""
     pairs = with_methods(name, value, ("items",)).items() if value != () else ()
     return {integer(name, token): real(name, bias, -100, 100) for token, bias in pairs}
 
@@ -159,7 +169,10 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    """Parameters for `count` prompts, from one set for all of them, one each, or None for the defaults."""
+    """Return parameters for `count` prompts.
+
+    params: one set for all of them, a list with one each, or None for the defaults.
+    """
     one = SamplingParams() if params is None else params
     each: list[Any] = list(one) if isinstance(one, (list, tuple)) else [one] * count
     if len(each) != count:

@@ -77,16 +77,35 @@ class Preemption(NamedTuple):
 
 @dataclass
 class Schedule:
-    """One step's work: the chunks of the batch, the block copies to do before it, and which requests came and went."""
+    """One step's work.
+
+    chunks: the tokens to compute.
+    copies: the block copies to do before.
+    admitted: requests that run from this step on.
+    preempted: requests that lost their blocks.
+    resumed: requests that were swapped back in.
+    registered: blocks that the prefix cache finds already, and that this step computes.
+    cached_tokens: tokens that the admitted requests found in the prefix cache.
+    passes: forward passes: several if the device runs ahead, see accelerate/windows.py.
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
-    resumed: list[Request] = field(default_factory=list)  # swapped back in
-    registered: set[int] = field(default_factory=set)  # blocks that the prefix cache finds, and this step computes
-    cached_tokens: int = 0  # found in the prefix cache by the requests admitted
-    passes: int = 1  # of the model: several if its sequences run ahead, see accelerate/windows.py
+    resumed: list[Request] = field(default_factory=list)
+    registered: set[int] = field(default_factory=set)
+    cached_tokens: int = 0
+    passes: int = 1
+
+    def __repr__(self) -> str:
+        tokens = ", ".join(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in self.chunks)
+        parts = [f"computes {tokens or 'nothing'}"]
+        parts += [f"copies block {copy.source} to {copy.destination}" for copy in self.copies]
+        parts += [f"admits r{request.request_id}" for request in self.admitted]
+        parts += [f"preempts r{request.request_id} by {how}" for request, how in self.preempted]
+        parts += [f"resumes r{request.request_id}" for request in self.resumed]
+        return f"Schedule({'; '.join(parts)})"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Figures of a run: blocks, tokens, speed."""
+"""Figures of a run: blocks, tokens and speed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from pagedlab.runner import StepResult
 
 @dataclass
 class Stats:
-    """Blocks and speed of the current busy spell, or of the last one: from the first `add` until idle again.
+    """Figures from the first `add` of an idle engine until it is idle again.
 
-    prompt_tokens are those computed, again for requests that gave way; cached_tokens were found in the prefix
-    cache and skipped. preemptions: how often a request gave way, and swaps: how often by swap. drafts: how often a
-    draft was checked; drafted_tokens were looked at in them, and accepted_tokens agreed with.
+    num_blocks: blocks of the pool.
+    bytes_per_block: keys and values of all layers.
+    blocks_used: blocks in use now.
+    blocks_peak: blocks in use at most.
+    steps: forward passes.
+    prompt_tokens: prompt tokens that were computed, those of preempted requests again.
+    cached_tokens: prompt tokens that the prefix cache had, so they were skipped.
+    output_tokens: new tokens.
+    preemptions: how often a request was preempted.
+    swaps: how often that was by swap.
+    drafts: how often a draft was checked.
+    drafted_tokens: tokens in those drafts.
+    accepted_tokens: tokens of them that the model agreed with.
+    seconds: time spent in steps.
     """
 
     num_blocks: int
@@ -32,8 +43,14 @@ class Stats:
     seconds: float = 0.0
 
     def record(self, result: StepResult, new_tokens: int, seconds: float) -> None:
-        """Count a step: what it computed, how many tokens were new to their texts, and how long it took."""
-        plan, drafts = result.plan, result.drafts
+        """Count a step.
+
+        result: what it computed.
+        new_tokens: how many tokens were added to their sequences.
+        seconds: how long it took.
+        """
+        plan = result.plan
+        drafts = result.drafts
         self.steps += plan.passes
         for _, sequence, start, stop in plan.chunks:
             self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
@@ -47,11 +64,12 @@ class Stats:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a text gets from a step with a draft, on average: those accepted, and the model's own."""
+        """Tokens that a step with a draft adds on average: the accepted ones, and one of the model's own."""
         return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
 
     @property
     def bytes_peak(self) -> int:
+        """Bytes of the blocks in use, at most."""
         return self.blocks_peak * self.bytes_per_block
 
     @property
@@ -60,11 +78,14 @@ class Stats:
         return self.output_tokens / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
-        return (
+        said = (
             f"{self.output_tokens} tokens in {self.seconds:.2f} s ({self.tokens_per_second:.1f} tokens/s, "
             f"{self.steps} steps) after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
             f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), "
             f"now {self.blocks_used} in use"
-            + (f"; {self.preemptions} times a request gave way, {self.swaps} by swap" if self.preemptions else "")
-            + (f"; {self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted" if self.drafts else "")
         )
+        if self.preemptions:
+            said += f"; {self.preemptions} preemptions, {self.swaps} by swap"
+        if self.drafts:
+            said += f"; {self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted"
+        return said

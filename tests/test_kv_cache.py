@@ -98,7 +98,7 @@ def test_parked_blocks_come_back_wherever_they_are_put(out: list[int], data: st.
 def test_parked_blocks_need_as_many_places() -> None:
     cache = numbered_cache()
     parked, before = cache.swap_out([0, 1]), cache.keys.clone()
-    with pytest.raises(ValueError, match="2 blocks were parked, 3 ids"):
+    with pytest.raises(ValueError, match="2 blocks were swapped out, and 3 ids"):
         cache.swap_in(parked, [2, 3, 4])
     assert torch.equal(cache.keys, before)
 
