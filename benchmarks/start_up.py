@@ -38,7 +38,8 @@ def parts(model: str | None, device: str, dtype: str) -> dict[str, float]:
         seconds[name], began = round(time.perf_counter() - began, 2), time.perf_counter()
 
     from pagedlab import LLM, SamplingParams
-    from pagedlab.model import load_model, no_collections
+    from pagedlab.loading import no_collections
+    from pagedlab.model import load_model
 
     with no_collections():  # as `load_model` imports it
         import transformers.modeling_utils  # what loads weights: most of what there is to import

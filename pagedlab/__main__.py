@@ -8,7 +8,7 @@ import sys
 
 from pagedlab import LLM, SamplingParams  # first: it says how torch's threads wait, before torch is imported
 from pagedlab.attention import BACKENDS
-from pagedlab.model import DEFAULT_MODEL
+from pagedlab.loading import DEFAULT_MODEL
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -36,7 +36,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    from pagedlab.model import download
+    from pagedlab.hub import download
 
     try:
         if options.download:

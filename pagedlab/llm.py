@@ -39,7 +39,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     What to run
         model: a hub id, folder or .gguf file, or a `Model` already loaded; None for what
-            `pagedlab.model.choose_model` says.
+            `pagedlab.loading.choose_model` says.
         device: "auto", "cpu", "cuda" or "cuda:1". "auto" is the GPU if there is one.
         dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU, float32 on a CPU.
         seed: where requests without a seed take theirs from.

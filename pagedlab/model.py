@@ -1,12 +1,10 @@
-"""Qwen and friends: finding, fetching and loading a checkpoint, and the hook by which its attention runs on pages.
+"""A loaded model, and the hook that makes a stock transformers model attend through block tables.
 
-The stock transformers module stays as it is. It lets an attention function be chosen by name and passes it
-the keyword arguments of the forward call; ours takes `pages` from there, stores the new keys and values by
-slot, and attends through the block tables. All tokens of all requests travel as one row of length T.
+The transformers module stays as it is. It takes an attention function by name, and passes on the keyword arguments of
+its forward call. Ours takes `pages` from there, stores the new keys and values by slot, and attends through the block
+tables. The tokens of all requests are one row of length T.
 """
 
-import gc
-import json
 import operator
 import os
 import struct
@@ -22,18 +20,34 @@ import torch
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
-from pagedlab.shipped import data_folder
-from pagedlab.validation import integer, one_of, shown
+from pagedlab.load_trial import NEEDS_PAGES, why_not_on_pages
+from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model, no_collections, read, read_config, where_to_run
+from pagedlab.validation import in_short, integer, shown
 
-DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
-TINY_MODEL = data_folder("tiny-qwen2")
-FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # what a checkpoint has on the hub
-SILENT = 10**8  # bytes of weights that are read before anybody wonders
+__all__ = ["DEFAULT_MODEL", "TINY_MODEL", "Model", "Pages", "is_one_prompt", "load_model", "paged_hook"]
+
+# Arguments that transformers passes to every attention function and that change nothing here: positions are in the keys
+# already, and the others say what the module returns.
+IGNORED = {
+    "cache_position",
+    "dropout",  # 0 in a model that is not trained
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "position_ids",
+    "return_dict",
+    "use_cache",
+}
 
 
 @dataclass(frozen=True)
 class Pages:
-    """What the attention hook needs beside q, k and v: where KV lives, for whom, and how to attend to it."""
+    """What the attention hook needs beside q, k and v.
+
+    cache: where keys and values are.
+    batch: whose tokens these are.
+    attend: the attention function.
+    """
 
     cache: KVCache
     batch: Batch
@@ -48,28 +62,64 @@ def paged_hook(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     pages: Pages | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer on pages: query [1, Hq, T, D], key and value [1, Hkv, T, D] -> [1, T, Hq, D]."""
+    """Attention of one layer on pages.
+
+    module: the layer's attention module.
+    query: [1, Hq, T, D].
+    key, value: [1, Hkv, T, D].
+    attention_mask: must be None: the batch says which token sees which.
+    scaling: factor of the scores.
+    pages: what `Model.forward` passes on.
+    others: other arguments of transformers.
+    Return the output, [1, T, Hq, D], and None in place of attention weights.
+    `ValueError` for an argument that would change the result.
+    """
     if pages is None:
-        raise ValueError("this model attends through pagedlab's blocks: call it with pages=..., as pagedlab.LLM does")
+        raise ValueError(NEEDS_PAGES)
+    refuse_unknown(module, attention_mask, others)
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [T, heads, D]
-    batch, layer = pages.batch, int(module.layer_idx)  # type: ignore[arg-type]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    batch = pages.batch
     pages.cache.write(layer, k, v, batch.slots)
-    keys, values = pages.cache.keys[layer], pages.cache.values[layer]
+    keys = pages.cache.keys[layer]
+    values = pages.cache.values[layer]
     out = pages.attend(q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, scaling)
     return out.unsqueeze(0), None
 
 
+def refuse_unknown(module: torch.nn.Module, attention_mask: torch.Tensor | None, others: dict[str, Any]) -> None:
+    """Raise `ValueError` for an argument of an attention call that paged attention does not compute."""
+    if attention_mask is not None:
+        raise ValueError("its attention has a mask of its own, and paged attention is causal")
+    is_causal = others.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal:
+        raise ValueError("its attention is not causal, and paged attention is")
+    for name, value in others.items():
+        if value is not None and name not in IGNORED and name != "is_causal":
+            raise ValueError(f"its attention takes {name}, which paged attention does not compute")
+
+
 @dataclass
 class Model:
-    """A checkpoint in memory: the transformers module, its tokenizer, and which it is and why."""
+    """A checkpoint in memory.
+
+    module: the transformers module.
+    tokenizer: of transformers.
+    name: the hub id, or the folder's name.
+    reason: why this one was chosen.
+    num_ranks: ranks that share its heads, see distributed/.
+    new_cache: makes a KV cache.
+    """
 
     module: Any
     tokenizer: Any
     name: str
     reason: str
-    num_ranks: int = 1  # that share its heads, see distributed/
+    num_ranks: int = 1
     new_cache: Callable[..., KVCache] = KVCache
 
     @property
@@ -82,7 +132,7 @@ class Model:
 
     @property
     def max_length(self) -> int:
-        """Positions that the model was made for: prompt and new tokens together."""
+        """Tokens of prompt and answer together that the model was trained for."""
         return self.module.config.max_position_embeddings
 
     @property
@@ -95,14 +145,26 @@ class Model:
         )
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        """A cache of this model's shape, dtype and device."""
-        config, kind = self.module.config, (self.module.dtype, self.device)
-        num_kv_heads = config.num_key_value_heads // self.num_ranks
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return self.new_cache(config.num_hidden_layers, num_blocks, block_size, num_kv_heads, head_dim, *kind)
+        """Return a cache of this model's shape, dtype and device."""
+        config = self.module.config
+        return self.new_cache(
+            config.num_hidden_layers,
+            num_blocks,
+            block_size,
+            config.num_key_value_heads // self.num_ranks,
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            self.module.dtype,
+            self.device,
+        )
 
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
-        """Run the model over a ragged batch, storing KV in `cache`: logits [R, V] of the rows asked for."""
+        """Run the model over a ragged batch and store its keys and values in the cache.
+
+        batch: T tokens of B sequences.
+        cache: where keys and values are.
+        attend: the attention function.
+        Return the logits [R, V] of the batch's `last_rows`.
+        """
         with torch.inference_mode():
             return self.module(
                 input_ids=batch.token_ids[None],
@@ -172,40 +234,6 @@ def is_one_prompt(prompts: Any) -> bool:
     return not several or (len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer)))
 
 
-def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
-    """Return which checkpoint to load and why: the argument, else what PAGEDLAB_MODEL names, else Qwen2.5-0.5B-Instruct
-    if it lies whole in the local Hugging Face cache, else the tiny model shipped with pagedlab. No network is asked.
-    """
-    if name is not None:
-        return os.fspath(name) if isinstance(name, os.PathLike) else str(name), "you asked for it"
-    if os.environ.get("PAGEDLAB_MODEL"):
-        return os.environ["PAGEDLAB_MODEL"], "PAGEDLAB_MODEL says so"
-    with suppress(ValueError):
-        _locate(DEFAULT_MODEL)
-        return DEFAULT_MODEL, "it is in the local Hugging Face cache"
-    fetch = "python -m pagedlab --download or pagedlab.model.download() fetches it"
-    return str(TINY_MODEL), f"{DEFAULT_MODEL} is not on this machine: {fetch}"
-
-
-def download(name: str = DEFAULT_MODEL) -> None:
-    """Fetch a checkpoint from the Hugging Face hub into the local cache, saying first what it costs: see hub/."""
-    from pagedlab.hub import fetch  # not before: the rest asks no network
-
-    fetch(name)
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """While transformers is imported: what it brings stays, and to search it for garbage takes a quarter longer."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 @no_collections()
 def load_model(
     name: str | os.PathLike[str] | None = None,
@@ -214,117 +242,91 @@ def load_model(
     verbose: bool = True,
     prepare: Callable[[Any], None] | None = None,
 ) -> Model:
-    """Load a Qwen2-, Qwen3- or Llama-shaped checkpoint by hub id, folder or .gguf file, and say which and why.
+    """Load a checkpoint built like Qwen2, Qwen3 or Llama, and print which one and why.
 
-    device "auto": the GPU if there is one. dtype "auto": bfloat16 on a GPU, float32 on a CPU. `ValueError` if the name
-    leads to no usable checkpoint. Weights are safetensors or GGUF; nothing is fetched, and no code from the hub is run.
-    prepare: what to do with the transformers module before it is moved to the device.
+    name: a hub id, folder or .gguf file; None for what `choose_model` says.
+    device: "auto" is the GPU if there is one.
+    dtype: "auto" is bfloat16 on a GPU, float32 on a CPU.
+    verbose: print.
+    prepare: changes the transformers module before it is moved to the device. The trial on pages is then left out.
+    `ValueError`, of one line, if there is no such checkpoint, or if it would not give its own tokens on pages. Weights
+    are safetensors or GGUF. Nothing is downloaded, and no code from the hub is run.
     """
     import transformers
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
     source, reason = choose_model(name)
-    target, kind = _where_to_run(device, dtype)
-    how = {"dtype": kind, "attn_implementation": "pagedlab", "use_safetensors": Path(source).suffix != ".gguf" or None}
-    how |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    module, report = _read("ModelForCausalLM", source, bar=verbose, **how)
-    tokenizer = _read("Tokenizer", source)  # after the weights: no bar tells of it
+    target, kind = where_to_run(device, dtype)
+    problem = why_not_built_alike(read_config(source))
+    if problem:
+        raise ValueError(f"{source!r} {problem}")
+    module, report = read(
+        "ModelForCausalLM",
+        source,
+        bar=verbose,
+        dtype=kind,
+        attn_implementation="pagedlab",
+        use_safetensors=Path(source).suffix != ".gguf" or None,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    tokenizer = read("Tokenizer", source)  # after the weights: no bar tells of it
     short = Path(source).name if os.path.exists(os.path.expanduser(source)) else source
     model = Model(module, tokenizer, short, reason)
-    if problem := _misfit(model, report):
+    problem = _damage(model, report)
+    if problem:
         raise ValueError(f"{source!r} {problem}")
     if prepare:
         prepare(module)
     module.to(target).eval()
+    if not prepare:
+        problem = why_not_on_pages(model)
+        if problem:
+            raise ValueError(f"{source!r} {problem}")
     if verbose:
         print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 
-def read_config(source: str) -> Any:
-    """The config of a checkpoint, without its weights; `ValueError` if there is none."""
-    return _read("Config", source)
-
-
-def _read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
-    """What one of transformers' Auto classes reads, without its reports; all that it raises becomes `ValueError`.
-
-    bar: show its bar of the weights, if they are large and somebody looks; it goes when it is full.
-    """
-    import transformers
-    from transformers.utils import logging
-
-    where = _locate(source)
-    weights = Path(where["pretrained_model_name_or_path"]).glob("*.safetensors")
-    size = sum(file.stat().st_size for file in weights if file.is_file())
-    look = {"leave": False, "disable": None if bar and size > SILENT else True}
-    hook = logging.set_tqdm_hook(lambda new_bar, args, named: new_bar(*args, **named | look))
-    level = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        return getattr(transformers, f"Auto{kind}").from_pretrained(**where, **options)
-    except Exception as error:  # transformers, safetensors, tokenizers and gguf each raise kinds of their own
-        what = f"the {kind.partition('For')[0].lower()} of {source!r}"
-        raise ValueError(f"cannot load {what}, fetch it again or name another: {in_short(error)}") from None
-    finally:
-        logging.set_verbosity(level)
-        logging.set_tqdm_hook(hook)
-
-
-def _locate(source: str) -> dict[str, Any]:
-    """Keyword arguments of `from_pretrained` for a hub id, folder or .gguf file; `ValueError` if it is none."""
-    from huggingface_hub import snapshot_download
-
-    path, hint = Path(os.path.expanduser(source)), "name a folder saved by save_pretrained"
-    if path.suffix == ".gguf" and path.is_file():
-        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    if not os.path.isdir(path) or path.suffix == ".gguf":
-        if path.suffix == ".gguf" or source.count("/") > 1 or source.startswith((".", "/", "~")):
-            raise ValueError(f"there is no {source!r}: name a folder, a .gguf file or a hub id like {DEFAULT_MODEL}")
-        hint = f"python -m pagedlab --download {source} fetches it"
-        try:
-            path = Path(snapshot_download(source, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True))
-        except FileNotFoundError:
-            raise ValueError(f"{source!r} is no folder and not in the local Hugging Face cache: {hint}") from None
-    for kind, name in (("config", "config.json"), ("weights", "*.safetensors"), ("tokenizer", "tokenizer.*")):
-        if not any(file.is_file() for file in path.glob(name)):
-            raise ValueError(f"{source!r} holds no {kind} ({name}): {hint}")
-    for file in path.glob("*config.json"):
-        try:
-            dict(**json.loads(file.read_bytes()))
-        except (OSError, TypeError, ValueError) as error:
-            raise ValueError(f"{source!r} has a damaged {file.name}, fetch it again: {in_short(error)}") from None
-    return {"pretrained_model_name_or_path": str(path)}
-
-
-def _misfit(model: Model, report: dict[str, Any]) -> str | None:
-    """What keeps a model that transformers has loaded from being what its files say, or from running on pages."""
-    config = model.module.config
-    layers = getattr(config, "layer_types", None) or ["sliding" if getattr(config, "sliding_window", None) else "full"]
+def why_not_built_alike(config: Any) -> str | None:
+    """What a config asks for that paged attention does not compute; None if nothing is known."""
+    kinds = getattr(config, "layer_types", None) or []
+    if not kinds and getattr(config, "sliding_window", None):
+        kinds = ["sliding_attention"]
+    others = [kind for kind in kinds if not kind.startswith("full")]
+    if any(kind.startswith("sliding") for kind in others):
+        return "has layers with a sliding window; pagedlab runs models that attend to everything"
+    if others:
+        return f"has layers of the kind {others[0]}; pagedlab runs models whose layers all have full attention"
     if getattr(config, "num_key_value_heads", None) is None:
         return f"is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama"
-    if any(not kind.startswith("full") for kind in layers):
-        return "has layers with a sliding window; pagedlab runs models that attend to everything"
-    for fault in ("missing", "unexpected", "mismatched"):  # transformers would draw random numbers, or look away
-        if keys := sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"]):
+    if getattr(config, "kv_lora_rank", None):
+        return "has multi-head latent attention; pagedlab's blocks hold plain keys and values"
+    if _rope_type(config) == "longrope":
+        return "has longrope position embeddings, with which a long neighbour would change a short prompt's tokens"
+    if getattr(config, "attn_temperature_tuning", None):
+        return "scales attention by the position in the row; pagedlab puts many sequences into one row"
+    return None
+
+
+def _rope_type(config: Any) -> str:
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
+def _damage(model: Model, report: dict[str, Any]) -> str | None:
+    """What keeps a model that transformers has loaded from being what its files say."""
+    config = model.module.config
+    for fault in ("missing", "unexpected", "mismatched"):  # transformers would draw random numbers, or ignore it
+        keys = sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"])
+        if keys:
             return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: fetch config.json and weights again"
     for name, weight in model.module.named_parameters():  # a sum is one quick pass, and float16's own may overflow
         if not (weight.sum().isfinite() or weight.isfinite().all()):
             return f"has NaN or infinite weights, the first in {name}: fetch them again"
-    if (top := max([len(model.tokenizer) - 1, *model.eos_token_ids])) >= config.vocab_size:
-        return f"has a token id {top} and {config.vocab_size} embeddings: its tokenizer or eos_token_id does not fit"
+    largest = max([len(model.tokenizer) - 1, *model.eos_token_ids])
+    if largest >= config.vocab_size:
+        return (
+            f"has a token id {largest} and {config.vocab_size} embeddings: its tokenizer or eos_token_id does not fit"
+        )
     return None
-
-
-def _where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, torch.dtype]:
-    """What "auto" means: the GPU in bfloat16 if there is one, else the CPU in float32."""
-    gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
-    name = "device" if gpus else "device, where torch sees no GPU,"
-    place = one_of(name, str(device), ("auto", "cpu", *gpus)).replace("auto", [*gpus, "cpu"][0])
-    kind = one_of("dtype", str(dtype).removeprefix("torch."), ("auto", "float32", "float16", "bfloat16", "float64"))
-    return torch.device(place), getattr(torch, kind.replace("auto", "float32" if place == "cpu" else "bfloat16"))
-
-
-def in_short(error: BaseException) -> str:
-    """What an error says, in a line."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split()).partition(". ")[0][:200]

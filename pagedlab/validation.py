@@ -65,3 +65,8 @@ def shown(value: object) -> str:
     """What came, short enough for one line."""
     said = repr(value)
     return said if len(said) <= 60 else f"{said[:57]}..."
+
+
+def in_short(error: BaseException) -> str:
+    """What an error says, in a line."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split()).partition(". ")[0][:200]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagedlab.__main__ import main
-from pagedlab.model import DEFAULT_MODEL, TINY_MODEL
+from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL
 
 
 def test_prints_texts_and_statistics(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_download_fetches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fetched: list[str] = []
-    monkeypatch.setattr("pagedlab.model.download", fetched.append)
+    monkeypatch.setattr("pagedlab.hub.download", fetched.append)
     assert main(["--download"]) == 0
     assert main(["--download", "some/model"]) == 0
     assert fetched == [DEFAULT_MODEL, "some/model"]

@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.attention import BACKENDS
-from pagedlab.model import DEFAULT_MODEL, TINY_MODEL, Model, choose_model, download, load_model, read_config
+from pagedlab import model as model_module
+from pagedlab.attention import BACKENDS, get_backend
+from pagedlab.hub import download
+from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model, read_config
+from pagedlab.model import Model, load_model
 
 if TYPE_CHECKING:
     from conftest import Generate
@@ -126,7 +130,7 @@ def put_into(cache: Path, hub_id: str = DEFAULT_MODEL, leave_out: str = "") -> P
 
 
 FALLBACK = (
-    f"{DEFAULT_MODEL} is not on this machine: python -m pagedlab --download or pagedlab.model.download() fetches it"
+    f"{DEFAULT_MODEL} is not on this machine: python -m pagedlab --download or pagedlab.hub.download() fetches it"
 )
 
 
@@ -208,7 +212,7 @@ def test_large_weights_draw_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> 
     screen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(logging.tqdm_lib, "tqdm", partial(tqdm, file=screen, mininterval=0))
     load_model(TINY_MODEL)
-    monkeypatch.setattr("pagedlab.model.SILENT", 0)
+    monkeypatch.setattr("pagedlab.loading.PROGRESS_BAR_ABOVE", 0)
     load_model(TINY_MODEL, verbose=False)
     assert screen.getvalue() == ""
     load_model(TINY_MODEL)
@@ -512,6 +516,62 @@ def test_pickles_are_never_opened(name: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
     with pytest.raises(ValueError, match=r"cannot load the model|there is no .*folder\.gguf"):
         load_model(tmp_path / name, device="cpu", verbose=False)
+
+
+def test_the_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three forward passes, and then the module attends through pages as before."""
+    passes: list[tuple[str, int]] = []
+    forward = transformers.Qwen2ForCausalLM.forward
+
+    def counted(self: Any, input_ids: torch.Tensor, **options: Any) -> Any:
+        passes.append((self.config._attn_implementation, input_ids.numel()))
+        return forward(self, input_ids, **options)
+
+    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "forward", counted)
+    state = torch.random.get_rng_state()
+    model = load_model(TINY_MODEL, device="cpu", verbose=False)
+    assert passes == [("eager", 12), ("pagedlab", 9), ("pagedlab", 1)]
+    assert model.module.config._attn_implementation == "pagedlab"
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(weight.grad is None for weight in model.module.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_a_model_that_computes_something_else_on_pages_is_refused(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_model(TINY_MODEL, device="cpu", dtype=dtype, verbose=False)
+    hook = model_module.paged_hook
+
+    def reversed_values(module: Any, query: Any, key: Any, value: Any, *arguments: Any, **options: Any) -> Any:
+        return hook(module, query, key, value.flip(-1), *arguments, **options)
+
+    monkeypatch.setattr(model_module, "paged_hook", reversed_values)
+    with pytest.raises(ValueError, match=r"is a qwen2 model whose logits on pages are off by \d") as refusal:
+        load_model(TINY_MODEL, device="cpu", dtype=dtype, verbose=False)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"softcap": 30.0}, "takes softcap"),
+        ({"sliding_window": 8}, "takes sliding_window"),
+        ({"s_aux": torch.zeros(4)}, "takes s_aux"),
+        ({"is_causal": False}, "is not causal"),
+        ({"attention_mask": torch.ones(1, 1, 2, 2)}, "a mask of its own"),
+        ({"something_new": 0}, "takes something_new"),
+    ],
+)
+def test_an_argument_that_would_change_the_result_is_refused(tiny: Model, options: dict[str, Any], said: str) -> None:
+    cache = tiny.kv_cache(2, 4)
+    before = cache.keys.clone()
+    q = torch.zeros(1, 4, 2, cache.keys.shape[-1])
+    kv = torch.zeros(1, cache.keys.shape[-2], 2, cache.keys.shape[-1])
+    pages = model_module.Pages(cache, None, get_backend("torch"))  # type: ignore[arg-type]
+    attention = tiny.module.model.layers[0].self_attn
+    arguments = {"attention_mask": None, "dropout": 0.0, "position_ids": None} | options
+    with pytest.raises(ValueError, match=said):
+        model_module.paged_hook(attention, q, kv, kv, pages=pages, **arguments)
+    assert torch.equal(cache.keys, before)
 
 
 def test_other_kinds_of_attention(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.distributed.ranks import SECONDS, Children, RankLost, Ranks
 from pagedlab.distributed.shards import check_split, split_layers
 from pagedlab.distributed.shared import SharedCache, SharedModel, Verb, serve
-from pagedlab.model import Model, choose_model, load_model, read_config
+from pagedlab.loading import choose_model, read_config
+from pagedlab.model import Model, load_model
 
 __all__ = ["RankLost", "open_model"]
 

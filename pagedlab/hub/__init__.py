@@ -1,14 +1,15 @@
-"""Fetching a checkpoint from the Hugging Face hub: `pagedlab.model.download` is the way in."""
+"""Download a checkpoint from the Hugging Face hub. This is the only file that asks the network."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
-from pagedlab.model import FILES, in_short
+from pagedlab.loading import DEFAULT_MODEL, FILES
+from pagedlab.validation import in_short
 
 
-def fetch(name: str) -> None:
-    """Fetch a checkpoint from the Hugging Face hub into the local cache, saying first what it costs.
+def download(name: str = DEFAULT_MODEL) -> None:
+    """Download a checkpoint from the Hugging Face hub into the local cache, saying first what it costs.
 
     What has come stays when you stop it or the hub goes away, and the next call goes on from there (huggingface_hub's
     own would begin a file anew). The cache knows the model once its last file is whole. `ValueError` says what failed.

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from pagedlab import LLM  # first: it says how torch's threads wait, before torch is imported
-from pagedlab.model import DEFAULT_MODEL, download
+from pagedlab.loading import DEFAULT_MODEL
 from pagedlab.serving.app import LOOPBACK, create_app
 from pagedlab.serving.background import server_of
 from pagedlab.validation import integer
@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not local and not keys:
             raise ValueError(f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1")
         if options.download:
+            from pagedlab.hub import download  # a wing: it alone asks the network
+
             download(options.download)
         llm = LLM(options.model or options.download, block_size=options.block_size, num_blocks=options.num_blocks)
         hosts = (*LOOPBACK, options.host) if local else None
