@@ -1,18 +1,60 @@
 """python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they used.
 
-python -m pagedlab --download [hub id] fetches a model first, Qwen2.5-0.5B-Instruct if none is named.
+python -m pagedlab --download [hub id] downloads a model first, Qwen2.5-0.5B-Instruct if none is named.
 """
 
-import argparse
-import sys
+from __future__ import annotations
 
-from pagedlab import LLM, SamplingParams  # first: it says how torch's threads wait, before torch is imported
-from pagedlab.attention import BACKENDS
-from pagedlab.loading import DEFAULT_MODEL
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagedlab import LLM, Completion
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+
+
+def stopped_by_hand(program: Callable[[list[str] | None], int], arguments: list[str] | None) -> int:
+    """Run a program, and end it with one line if somebody presses Ctrl-C."""
+    try:
+        return program(arguments)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """While Python imports and loads, Ctrl-C ends the process at once.
+
+    A library may catch the exception and be left half imported.
+    """
+
+    def end(*_: object) -> None:
+        os.write(2, b"stopped\n")
+        os._exit(INTERRUPTED)
+
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.default_int_handler:  # somebody has a handler of their own, or ignores Ctrl-C
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line's options."""
+    from pagedlab.attention import BACKENDS
+    from pagedlab.loading import DEFAULT_MODEL
+
     parser = argparse.ArgumentParser(prog="python -m pagedlab", description="Continue prompts from a paged KV cache.")
     add = parser.add_argument
     add("prompts", nargs="*", metavar="prompt")
@@ -35,28 +77,52 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
-    from pagedlab.hub import download
+    """What the command line does. Return the exit code."""
+    return stopped_by_hand(_main, arguments)
 
+
+def _main(arguments: list[str] | None) -> int:
+    with ended_by_ctrl_c():
+        from pagedlab import LLM  # first: it says how torch's threads wait, before torch is imported
+
+        options = parse(arguments)
     try:
         if options.download:
+            from pagedlab.hub import download  # a wing: it alone asks the network
+
             download(options.download)
             options.model = options.model or options.download
         if not options.prompts:
             return 0
-        params = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
-        sizes = {"block_size": options.block_size, "num_blocks": options.num_blocks, "tensor_parallel": options.ranks}
-        where = {"device": options.device, "dtype": options.dtype, "attention_backend": options.attention}
-        with LLM(options.model, **where, **sizes) as llm:
-            prompts = [[{"role": "user", "content": p}] for p in options.prompts] if options.chat else options.prompts
-            completions = llm.generate(list(prompts), params)
+        with ended_by_ctrl_c():
+            llm = LLM(
+                options.model,
+                device=options.device,
+                dtype=options.dtype,
+                attention_backend=options.attention,
+                block_size=options.block_size,
+                num_blocks=options.num_blocks,
+                tensor_parallel=options.ranks,
+            )
+        with llm:
+            completions = _generate(llm, options)
     except (ValueError, ConnectionError) as error:  # a rank that ended is one
         print(f"error: {error}", file=sys.stderr)
         return 2
     for prompt, completion in zip(options.prompts, completions, strict=True):
         print(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
-    print(f"\n{f'{options.ranks} ranks' if options.ranks > 1 else 'paged'}: {llm.stats}")
+    kind = f"{options.ranks} ranks" if options.ranks > 1 else "paged"
+    print(f"\n{kind}: {llm.stats}")
     return 0
+
+
+def _generate(llm: LLM, options: argparse.Namespace) -> list[Completion]:
+    from pagedlab import SamplingParams
+
+    prompts: list[Any] = options.prompts
+    if options.chat:
+        prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    return llm.generate(prompts, SamplingParams(options.max_tokens, options.temperature, seed=options.seed))
 
 
 if __name__ == "__main__":

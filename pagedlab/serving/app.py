@@ -26,7 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
 from pagedlab.llm import LLM
-from pagedlab.sampling_params import TokenLogprob
+from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, piece_of, run_loop
 from pagedlab.serving.gate import EXPECTED, Gate, error_response
 from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pagedlab.serving.live_page import LivePage
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MOST_LOGPROBS = 250_000  # of one answer: about 20 MB of JSON
 
 T = TypeVar("T")
 SaltFor = Callable[[str | None, str | None], str | None]
@@ -67,6 +68,31 @@ class Serving:
     default_max_tokens: int
     spell: Spelling
 
+    def tenant_of(self, key: str) -> str | None:
+        """The tenant that the key belongs to; None where there are no keys. `ApiError` for an unknown key."""
+        if self.tenants is None:
+            return None
+        tenant = self.tenants.get(_digest(key))
+        if tenant is None:
+            said = "this API key is not known" if key else "this server asks for an API key"
+            raise ApiError(
+                401,
+                f"{said}: send one as 'Authorization: Bearer KEY'",
+                {"WWW-Authenticate": "Bearer"},
+                type="authentication_error",
+                code="invalid_api_key",
+            )
+        return tenant
+
+    def refuse_key(self, authorization: str) -> ApiError | None:
+        """The error for the value of an Authorization header; None if it may pass."""
+        scheme, _, key = authorization.partition(" ")
+        try:
+            self.tenant_of(key.strip() if scheme.lower() == "bearer" else "")
+        except ApiError as error:
+            return error
+        return None
+
     def check_model(self, name: str | None) -> None:
         """`ApiError` for any model but the one that is loaded, which is meant if none is named."""
         if name not in (None, self.card["id"]):
@@ -81,9 +107,12 @@ class Serving:
     async def submit(self, request: Request, body: Asked, tenant: str | None, max_tokens: int) -> Ticket:
         """Queue what was asked for; `ApiError` if that cannot be. max_tokens: at most, if the body does not say."""
         self.check_model(body.model)
-        ticket = Ticket(self.engine, body.sampling(max_tokens), body.stream, tenant)
+        prompts = body.prompts()
+        params = body.sampling(max_tokens)
+        check_logprobs(params, len(prompts))
+        ticket = Ticket(self.engine, params, body.stream, tenant)
         salt, clamp = self.salt(tenant, body.cache_salt), body.max_tokens is None
-        await unless_gone(request, self.engine.submit(ticket, body.prompts(), salt, clamp))
+        await unless_gone(request, self.engine.submit(ticket, prompts, salt, clamp))
         return ticket
 
 
@@ -98,14 +127,7 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
     """Whose request this is, None where there are no keys. `ApiError` if keys are asked for and it has none."""
-    key = bearer.credentials if bearer else ""
-    tenant = None if serving.tenants is None else serving.tenants.get(_digest(key))
-    if serving.tenants is not None and tenant is None:
-        said = "this API key is not known" if key else "this server asks for an API key"
-        hint = f"{said}: send one as 'Authorization: Bearer KEY'"
-        challenge = {"WWW-Authenticate": "Bearer"}
-        raise ApiError(401, hint, type="authentication_error", code="invalid_api_key", headers=challenge)
-    return tenant
+    return serving.tenant_of(bearer.credentials if bearer else "")
 
 
 Tenant = Annotated[str | None, Depends(get_tenant)]
@@ -186,8 +208,22 @@ async def _answer(
         begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
         return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
 
-    scored = ticket.params.prompt_logprobs is not None  # a long prompt's and many choices' are megabytes
-    return Response(await asyncio.to_thread(written) if scored else written(), media_type="application/json")
+    # Log-probabilities are megabytes. In a thread of their own they hold up no other client for long.
+    body_bytes = await asyncio.to_thread(written) if ticket.params.reports_logprobs else written()
+    return Response(body_bytes, media_type="application/json")
+
+
+def check_logprobs(params: SamplingParams, num_prompts: int) -> None:
+    """`ApiError` if an answer would have more log-probabilities than `MOST_LOGPROBS`."""
+    if params.logprobs is None:
+        return
+    asked = num_prompts * params.n * params.max_tokens * (params.logprobs + 1)
+    if asked > MOST_LOGPROBS:
+        raise ApiError(
+            400,
+            f"n * max_tokens * (top_logprobs + 1) is {asked:,} log-probabilities and this server gives at most "
+            f"{MOST_LOGPROBS:,} in one answer: lower one of the three",
+        )
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -321,18 +357,26 @@ def create_app(
     default_max_tokens: int = 256,
     max_body_bytes: int = 1 << 20,
     allowed_hosts: Iterable[str] | None = LOOPBACK,
+    plain_content: bool = False,
     loop: Loop = run_loop,
 ) -> FastAPI:
-    """An app that serves `llm`, which is the app's own from startup to shutdown.
+    """Return an app that serves an engine. The engine is the app's own from startup to shutdown.
 
-    api_keys: who may come in; a mapping says which tenant each key belongs to, otherwise each is one of its own.
-    salt: makes the prefix cache's salt of (tenant, the request's cache_salt), see `salt_for`. max_waiting: requests
-    that may wait for their first step before others get 429. default_max_tokens: of a chat that does not say.
-    allowed_hosts: names that the server answers to, None for any. loop: what the engine's thread does, see `run_loop`.
+    llm: the engine.
+    api_keys: keys that are accepted; None for no keys. A mapping says which tenant each key belongs to. Otherwise each
+        key is a tenant.
+    salt: makes the prefix cache's salt of (tenant, the request's cache_salt), see `salt_for`.
+    max_waiting: requests that may wait for their first step; further ones get status 429.
+    default_max_tokens: of a chat that does not say.
+    max_body_bytes: of a request.
+    allowed_hosts: names that the server answers to; None for any.
+    plain_content: a special token that is written out in a chat message, such as <|im_end|>, is plain text. Otherwise
+        it is the special token, as in vLLM, so a user can end their own turn and begin another.
+    loop: what the engine's thread does, see `run_loop`.
     """
     default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
     tenants, metrics = _tenants(api_keys), Metrics()
-    engine = EngineThread(llm, max_waiting, metrics.observe, loop)
+    engine = EngineThread(llm, max_waiting, metrics.observe, loop, plain_content)
     live, files = None, list[str]()
     if find_spec("pagedlab.widgets"):  # the rest of the server does without them
         from pagedlab.serving.live_page import FILES, LivePage
@@ -353,7 +397,7 @@ def create_app(
     for path in files:
         app.add_api_route(path, page, include_in_schema=False, response_model=None)
     hosts = None if allowed_hosts is None else tuple(allowed_hosts)
-    app.add_middleware(Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=metrics)
+    app.add_middleware(Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=metrics, refuse_key=serving.refuse_key)
     for kind in EXPECTED:
         app.add_exception_handler(kind, lambda request, error: error_response(error))
     return app

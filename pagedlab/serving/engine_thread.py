@@ -129,10 +129,11 @@ class EngineThread:
         max_waiting: int = 128,
         observe: Callable[[str, Ticket, Completion], None] = lambda *_: None,
         loop: Loop = run_loop,
+        plain_content: bool = False,
     ) -> None:
         self.max_waiting = integer("max_waiting", max_waiting, 1)
         self._llm, self._observe, self._loop = llm, observe, loop
-        self._encoder = Encoder(llm.model)
+        self._encoder = Encoder(llm.model, plain_content)
         self._inbox: Inbox = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by request id, of the requests that are not finished
         self._waiting: set[int] = set()

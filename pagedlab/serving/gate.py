@@ -1,9 +1,10 @@
-"""What stands before the server's app: whom it answers to, how much it reads, and the shape of a refusal."""
+"""What comes before the server's app: which hosts and keys it answers to, how much it reads, and how it refuses."""
 
 import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -14,7 +15,9 @@ from pagedlab.serving.metrics import Metrics
 from pagedlab.serving.openai_api import ApiError, explain_invalid
 
 EXPECTED = (ApiError, HTTPException, RequestValidationError)
-LARGE, PER_SECOND = 1 << 16, 1 << 21  # bytes; bodies above the one take turns, the other a second in all
+LARGE = 1 << 16  # bytes; larger bodies take turns
+PER_SECOND = 1 << 21  # bytes of large bodies that are read in a second
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::\d*)?")  # an IPv6 address in brackets, or a name; a port
 
 
 def error_response(error: Exception) -> Response:
@@ -31,15 +34,37 @@ def error_response(error: Exception) -> Response:
     return Response(content, error.status, error.headers, media_type="application/json")
 
 
-class Gate:
-    """Stands before the app: refuses other hosts' names, bodies that are too large, and counts the answers.
+def host_name(host: str) -> str | None:
+    """The name in a Host header, without its port and the brackets of IPv6; None if it is malformed."""
+    match = HOST.fullmatch(host.lower())
+    return match and (match[1] or match[2])
 
-    A page on the web may point its own name at 127.0.0.1 and have your browser ask; only the Host header tells.
-    Large bodies take turns, with a pause after each: to read JSON holds up all of Python's threads, the engine's too.
+
+class Gate:
+    """Refuses other hosts' names, unknown keys and large bodies, and counts the answers.
+
+    app: what comes after.
+    hosts: names that the server answers to; None for any. A page on the web may point its own name at 127.0.0.1 and
+        let your browser ask; only the Host header tells.
+    max_bytes: of a body. Large bodies take turns, with a pause after each: while Python reads JSON, no other thread
+        runs, the engine's neither.
+    metrics: count the answers.
+    refuse_key: the error for an Authorization header, or None. A body is read only after it.
     """
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, max_bytes: int, metrics: Metrics) -> None:
-        self._app, self._hosts, self._max_bytes, self._metrics = app, hosts, max_bytes, metrics
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: tuple[str, ...] | None,
+        max_bytes: int,
+        metrics: Metrics,
+        refuse_key: Callable[[str], ApiError | None],
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._max_bytes = max_bytes
+        self._metrics = metrics
+        self._refuse_key = refuse_key
         self._next_turn = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,12 +88,18 @@ class Gate:
                 self._metrics.requests.labels(message["status"]).inc()
             await send(message)
 
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        name = re.sub(r":\d*$", "", host).strip("[]").lower()  # without its port, and the brackets of IPv6
-        app = self._app
-        if self._hosts is not None and name not in self._hosts:
-            app = error_response(ApiError(400, f"this server does not answer to the name {host!r}"))
+        refusal = self._refuse(scope)
+        app = self._app if refusal is None else error_response(refusal)
         await app(scope, limited, counted)
+
+    def _refuse(self, scope: Scope) -> ApiError | None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts is not None and host_name(host) not in self._hosts:
+            return ApiError(400, f"this server does not answer to the name {host!r}")
+        if scope.get("method") == "POST":
+            return self._refuse_key(headers.get(b"authorization", b"").decode("latin-1"))
+        return None
 
     async def _turn(self, size: int) -> None:
         now = time.monotonic()

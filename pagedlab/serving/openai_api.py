@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
 
 from pagedlab.sampling_params import SamplingParams
 
-# Parameters of OpenAI's and vLLM's that are not built. With these values, which ask for nothing, they are accepted.
-OFF = ("continue_final_message", "echo", "include_stop_str_in_output", "logprobs", "store", "use_beam_search")
-ON = ("add_generation_prompt", "parallel_tool_calls", "skip_special_tokens", "spaces_between_special_tokens")
-ZERO = ("frequency_penalty", "min_p", "min_tokens", "presence_penalty", "top_logprobs")
-NEUTRAL: dict[str, Any] = {
-    **dict.fromkeys(OFF, False),
-    **dict.fromkeys(ON, True),
-    **dict.fromkeys(ZERO, 0),
-    **dict.fromkeys(("best_of", "length_penalty", "repetition_penalty"), 1),
-    **{"chat_template_kwargs": {}, "logit_bias": {}, "stop_token_ids": [], "suffix": "", "tools": [], "top_k": -1},
-    **{"modalities": ["text"], "response_format": {"type": "text"}, "service_tier": "auto", "tool_choice": "none"},
+# Parameters of OpenAI and vLLM that are not supported, and the values with which they ask for nothing. With these
+# values they are accepted. So is null for every parameter.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),  # of a completion; a chat's template writes them
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "detokenize": (True,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "presence_penalty": (0,),
+    "priority": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_k": (-1,),
+    "top_logprobs": (0,),
+    "use_beam_search": (False,),
 }
-IGNORED = {"metadata", "user", "safety_identifier", "prompt_cache_key"}  # labels for the provider's own books
+IGNORED = {"metadata", "prompt_cache_key", "request_id", "safety_identifier", "user"}  # labels for the provider
 PENALTIES = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids")
 PASSED_ON = ("temperature", "top_k", "top_p", "n", "ignore_eos", "seed", *PENALTIES)  # to SamplingParams, as they are
 
@@ -32,22 +59,24 @@ Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-def _is_neutral(name: str, value: Any) -> bool:
-    """Whether the parameter asks for nothing. Of a completion, logprobs=0 asks for something, though 0 == False."""
-    return isinstance(value, bool) == isinstance(NEUTRAL[name], bool) and value == NEUTRAL[name]
+def _is_among(value: Any, neutral: tuple[Any, ...]) -> bool:
+    """Whether the value asks for nothing. Of a completion, logprobs=0 asks for something, though 0 == False."""
+    return any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in neutral)
 
 
 class Body(BaseModel):
     """An object that has no other names than these, but for those that ask for nothing."""
 
     model_config = ConfigDict(extra="forbid")
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL
 
     @model_validator(mode="before")
     @classmethod
     def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        nothing = {name for name in NEUTRAL.keys() & data.keys() if _is_neutral(name, data[name])} | IGNORED
+        known = cls.neutral.keys() & data.keys()
+        nothing = {name for name in known if _is_among(data[name], cls.neutral[name])} | IGNORED
         asked = {name: value for name, value in data.items() if value is not None and name not in nothing}
         beyond = [name for name in asked if name not in cls.model_fields][1:]  # the first is enough to hear of
         return {name: asked[name] for name in asked.keys() - beyond}
@@ -152,6 +181,7 @@ class Message(BaseModel):
 class ChatRequest(GenerationRequest):
     """messages: the chat so far. max_completion_tokens is the newer name of max_tokens."""
 
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL | {"add_special_tokens": (False,)}
     messages: Some[Message]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     logprobs: bool = False

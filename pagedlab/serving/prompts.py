@@ -1,57 +1,37 @@
-"""From what a client sent to token ids, in a thread of its own: a text of a megabyte holds up nobody's stream."""
+"""Token ids of what a client sends, made in a thread of its own: a text of a megabyte delays no other stream."""
 
 import asyncio
 import copy
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from typing import Any
-
-from tokenizers.models import BPE
-from tokenizers.normalizers import NFC
-from tokenizers.pre_tokenizers import ByteLevel
+from uuid import uuid4
 
 from pagedlab.llm import Prompt
 from pagedlab.model import Model
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.validation import valid_text
 
-NFC_SHRINKS = 4  # characters at most that become one: no canonical decomposition in Unicode is longer
-KEEP_ALL = {b"Sequence", b"Split", b"Digits", b"ByteLevel"}  # what comes before the model and drops no character
+Messages = list[dict[str, str]]
 
 
 class TooLong(ValueError):
     """A prompt does not fit into the model's context, or not together with the new tokens that are asked for."""
 
 
-def longest_token(tokenizer: Any) -> float:
-    """No token stands for more characters of a normalised text than this; infinity if the vocabulary does not say.
-
-    A byte-level vocabulary says it if it has all bytes and nothing of the text is dropped before it: it spells a token
-    with a character for each byte, and a text has at least as many bytes as characters.
-    """
-    backend = tokenizer.backend_tokenizer
-    vocabulary, added = backend.get_vocab(), backend.get_added_tokens_decoder().values()
-    before = backend.pre_tokenizer.__getstate__() if backend.pre_tokenizer else b""
-    says = (
-        isinstance(backend.model, BPE)
-        and vocabulary.keys() >= set(ByteLevel.alphabet())
-        and isinstance(backend.normalizer, (NFC, type(None)))
-        and {b"ByteLevel"} <= set(re.findall(rb'"type":"(\w+)"', before)) <= KEEP_ALL
-        and b'"Removed"' not in before
-        and not any(token.lstrip or token.rstrip for token in added)  # these take any number of spaces with them
-    )
-    return max(map(len, vocabulary)) if says else inf
-
-
 class Encoder:
-    """Makes token ids of prompts in one thread, with a tokenizer of its own: who shares one shares its settings."""
+    """Makes token ids of prompts in one thread.
 
-    def __init__(self, model: Model) -> None:
+    model: whose tokenizer is copied: settings of a shared one could change while it runs.
+    plain_content: a special token that is written out in a chat message is plain text.
+    """
+
+    def __init__(self, model: Model, plain_content: bool = False) -> None:
         self._model = copy.copy(model)
         self._model.tokenizer = copy.deepcopy(model.tokenizer)
-        self._longest = longest_token(model.tokenizer)
+        self._plain_content = plain_content
+        added = model.tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+        self._special = [token.content for token in added]
         self._thread = ThreadPoolExecutor(1, "pagedlab-tokens")
 
     async def encode(self, prompts: Sequence[Prompt], room: int = 1) -> list[list[int]]:
@@ -61,28 +41,64 @@ class Encoder:
     def _encode(self, prompts: Sequence[Prompt], room: int) -> list[list[int]]:
         done = []
         for i, prompt in enumerate(prompts):
-            chat = any(isinstance(message, dict) for message in prompt[:1])
+            is_chat = any(isinstance(message, dict) for message in prompt[:1])
             try:
-                done.append(self._ids(prompt, chat, room))
+                done.append(self._ids(prompt, is_chat, room))
             except Exception as error:  # a chat template may raise anything, and it is about this prompt alone
                 said = f"prompt {i}: {error}" if len(prompts) > 1 else str(error)
                 code = "context_length_exceeded" if isinstance(error, TooLong) else None
-                raise ApiError(400, said, param="messages" if chat else "prompt", code=code) from None
+                raise ApiError(400, said, param="messages" if is_chat else "prompt", code=code) from None
         return done
 
-    def _ids(self, prompt: Any, chat: bool, room: int) -> list[int]:
-        most, name, tokenizer = self._model.max_length, self._model.name, self._model.tokenizer
-        if chat:
-            prompt = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-        if isinstance(prompt, str):
-            characters = self._longest * (1 if prompt.isascii() else NFC_SHRINKS)
-            if len(prompt) > most * characters:
-                takes = f"{name} takes {most:,} tokens, none of which stands for more than {characters}"
-                raise TooLong(f"the prompt has {len(prompt):,} characters and {takes}: shorten it")
+    def _ids(self, prompt: Any, is_chat: bool, room: int) -> list[int]:
+        if is_chat:
+            prompt = self._chat_ids(prompt)
+        elif isinstance(prompt, str):
             valid_text("the prompt", prompt)
-            prompt = tokenizer(prompt, add_special_tokens=not chat, verbose=False)["input_ids"]
+            prompt = self._tokenize(prompt, add_special_tokens=True)
+        most = self._model.max_length
         if len(prompt) + room > most:
             more = f", {room} more are asked for," if room > 1 else ""
-            takes = f"{name} takes {most}, new ones included"
+            takes = f"{self._model.name} takes {most}, new ones included"
             raise TooLong(f"the prompt has {len(prompt)} tokens{more} and {takes}: shorten it")
         return self._model.checked_ids(prompt)
+
+    def _chat_ids(self, messages: Messages) -> list[int]:
+        if self._plain_content and any(self._has_special(message["content"]) for message in messages):
+            return self._plain_chat_ids(messages)
+        text = self._render(messages)
+        valid_text("the prompt", text)
+        return self._tokenize(text)
+
+    def _plain_chat_ids(self, messages: Messages) -> list[int]:
+        """Tokens of a chat: special ones come from the template alone, never from a message's content.
+
+        The template is rendered with a placeholder for each content. `ValueError` if it does more with the contents
+        than to put each of them into its place once.
+        """
+        contents = [message["content"] for message in messages]
+        marks = [f"content{uuid4().hex}" for _ in messages]
+        rest = self._render([message | {"content": mark} for message, mark in zip(messages, marks, strict=True)])
+        ids = list[int]()
+        whole = ""
+        for content, mark in zip(contents, marks, strict=True):
+            before, found, rest = rest.partition(mark)
+            whole += before + (content if found else "")
+            ids += self._tokenize(before)
+            ids += self._tokenize(content, split_special_tokens=True)
+        if whole + rest != self._render(messages):
+            raise ValueError("the chat template changes this message, so its special tokens cannot be made plain text")
+        valid_text("the prompt", whole)
+        return ids + self._tokenize(rest)
+
+    def _has_special(self, content: str) -> bool:
+        return any(special in content for special in self._special)
+
+    def _render(self, messages: Messages) -> str:
+        return self._model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+
+    def _tokenize(self, text: str, **options: Any) -> list[int]:
+        if not text:
+            return []
+        options = {"add_special_tokens": False, "verbose": False} | options
+        return list(self._model.tokenizer(text, **options)["input_ids"])
