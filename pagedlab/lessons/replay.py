@@ -2,10 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pagedlab.blocks import BlockPool
-from pagedlab.eviction import MakePolicy, by_rank
+from pagedlab.eviction import Rank, by_rank
 from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
 
 
@@ -35,13 +35,16 @@ def replay(
     requests: Iterable[tuple[Sequence[int], Sequence[int]]],
     num_blocks: int,
     block_size: int = 16,
-    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | MakePolicy = "lru",
+    eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | Rank = "lru",
 ) -> PrefixStats:
     """Serve (prompt, output) token ids one request after another on a pool and cache of their own, without a model."""
     trace = list(requests)
+    policy: Any = eviction
     if eviction == "belady":
-        eviction = by_rank(Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace))
-    cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=eviction)
+        policy = by_rank(Belady(hash_chain(prompt[:-1], block_size) for prompt, _ in trace))
+    elif callable(eviction):
+        policy = by_rank(eviction)
+    cache = PrefixCache(BlockPool(num_blocks, block_size), eviction=policy)
     for prompt, output in trace:
         computed = [*prompt, *output[:-1]]  # the last token of an answer is never fed back
         table = cache.match(prompt, leave=1)
