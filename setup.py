@@ -10,10 +10,21 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 CARRIED = {
-    "benchmarks": ["attention.py", "attention_methods.py", "machine.py", "serving.py"],  # 07 and 10 run them
+    "benchmarks": [
+        "attention.py",
+        "attention_methods.py",
+        "machine.py",
+        "serving.py",
+    ],  # 07 and 10 run them
     "data/results": ["*.json", "README.md"],
     "data/traces": ["*.csv", "README.md"],
-    "data/tiny-qwen2": ["*config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors", "README.md"],
+    "data/tiny-qwen2": [
+        "*config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        "README.md",
+    ],
 }
 
 
@@ -28,7 +39,9 @@ class BuildWithData(build_py):
             for pattern in patterns:
                 files = list((ROOT / folder).glob(pattern))
                 if not files:
-                    raise FileNotFoundError(f"no {folder}/{pattern} to pack: this is not a whole checkout")
+                    raise FileNotFoundError(
+                        f"no {folder}/{pattern} to pack: this is not a whole checkout"
+                    )
                 for file in files:
                     shutil.copy2(file, target)
 

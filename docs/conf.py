@@ -29,7 +29,7 @@ author = "the pagedlab contributors"
 copyright = f"{author}, Apache-2.0"
 release = re.search(r'__version__ = "(.+)"', (ROOT / "pagedlab" / "__init__.py").read_text())[1]  # type: ignore[index]
 
-extensions = ["myst_nb", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "notebooks/*.ipynb", "data/*/README.md", "CONTRIBUTING.md"]
 exclude_patterns = [".*", "build", "dist", "tests", "**/.ipynb_checkpoints"]
@@ -44,6 +44,13 @@ suppress_warnings = ["myst.header"]  # a page may skip a level of headings
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [
+    ("What to run", "params_style"),
+    ("How much at once", "params_style"),
+    ("Your own classes", "params_style"),
+    ("To measure with", "params_style"),
+]
 default_role = "literal"  # docstrings have `names` in single backticks
 
 html_theme = "furo"
@@ -73,7 +80,11 @@ def say_pictures(app: Sphinx, page: nodes.document) -> None:
     if path.suffix != ".ipynb":
         return
     said = defaultdict[str, list[str]](list)  # of pictures that are the same too
-    for output in [output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]:
+    for output in [
+        output
+        for cell in json.loads(path.read_text())["cells"]
+        for output in cell.get("outputs", [])
+    ]:
         for kind, options in output.get("metadata", {}).items():
             if "alt" in options:
                 data = base64.b64decode("".join(output["data"][kind]))
@@ -86,12 +97,16 @@ def say_pictures(app: Sphinx, page: nodes.document) -> None:
 def level_captions(_: Sphinx, page: str, template: str, context: dict[str, Any], *__: Any) -> None:
     """The theme's captions say that they are headings, and not of which level."""
     if tree := context.get("furo_navigation_tree"):
-        context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+        context["furo_navigation_tree"] = tree.replace(
+            'role="heading"', 'role="heading" aria-level="2"'
+        )
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_lexer("python", IPython3Lexer)  # cells may have magics
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("doctree-read", say_pictures)
-    app.connect("html-page-context", level_captions, priority=900)  # after the theme, which makes the tree
+    app.connect(
+        "html-page-context", level_captions, priority=900
+    )  # after the theme, which makes the tree
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,7 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.blocks import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
+from pagedlab.blocks import (
+    BlockCopy,
+    BlockEvent,
+    BlockPool,
+    BlockTable,
+    InvariantError,
+    OutOfBlocks,
+    blocks_for,
+)
 from pagedlab.threads import spin_little
 
 if TYPE_CHECKING:

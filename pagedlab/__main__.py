@@ -1,6 +1,8 @@
-"""python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they used.
+"""python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they
+used.
 
-python -m pagedlab --download [hub id] downloads a model first, Qwen2.5-0.5B-Instruct if none is named.
+python -m pagedlab --download [hub id] downloads a model first, Qwen2.5-0.5B-Instruct if none is
+named.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def ended_by_ctrl_c() -> Iterator[None]:
         os._exit(INTERRUPTED)
 
     previous = signal.getsignal(signal.SIGINT)
-    if previous is not signal.default_int_handler:  # somebody has a handler of their own, or ignores Ctrl-C
+    if (
+        previous is not signal.default_int_handler
+    ):  # somebody has a handler of their own, or ignores Ctrl-C
         yield
         return
     signal.signal(signal.SIGINT, end)
@@ -55,11 +59,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     from pagedlab.attention import BACKENDS
     from pagedlab.loading import DEFAULT_MODEL
 
-    parser = argparse.ArgumentParser(prog="python -m pagedlab", description="Continue prompts from a paged KV cache.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pagedlab", description="Continue prompts from a paged KV cache."
+    )
     add = parser.add_argument
     add("prompts", nargs="*", metavar="prompt")
-    add("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
-    add("--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help=f"from the hub: {DEFAULT_MODEL}")
+    add(
+        "--model",
+        help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny",
+    )
+    add(
+        "--download",
+        nargs="?",
+        const=DEFAULT_MODEL,
+        metavar="ID",
+        help=f"from the hub: {DEFAULT_MODEL}",
+    )
     add("--attention", default="auto", metavar="BACKEND", help=", ".join(("auto", *BACKENDS)))
     add("--max-tokens", type=int, default=64)
     add("--temperature", type=float, default=0.0)
@@ -83,7 +98,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str] | None) -> int:
     with ended_by_ctrl_c():
-        from pagedlab import LLM  # first: it says how torch's threads wait, before torch is imported
+        # first: it says how torch's threads wait, before torch is imported
+        from pagedlab import (
+            LLM,
+        )
 
         options = parse(arguments)
     try:
@@ -122,7 +140,9 @@ def _generate(llm: LLM, options: argparse.Namespace) -> list[Completion]:
     prompts: list[Any] = options.prompts
     if options.chat:
         prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
-    return llm.generate(prompts, SamplingParams(options.max_tokens, options.temperature, seed=options.seed))
+    return llm.generate(
+        prompts, SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Check the classes that a reader hands to `LLM`, once, and fill in what they may leave out.
 
-A reader may pass a block pool, a block table, a prefix cache or a scheduler of their own. Each function here names the
-whole contract of one of them. What is missing is a `ValueError` of one line, raised before the engine is built.
+A reader may pass a block pool, a block table, a prefix cache or a scheduler of their own. Each
+function here names the whole contract of one of them. What is missing is a `ValueError` of one
+line, raised before the engine is built.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ TABLE_METHODS = ("append", "fork", "truncate", "free", "slots")
 TABLE_ATTRIBUTES = ("pool", "block_ids", "num_tokens")
 CACHE_METHODS = ("match", "insert")
 SCHEDULER_METHODS = ("add", "schedule", "rewind", "remove")
-SCHEDULER_ATTRIBUTES = ("pool", "max_batch_tokens", "max_sequences", "running", "waiting", "swapped")
+SCHEDULER_ATTRIBUTES = (
+    "pool",
+    "max_batch_tokens",
+    "max_sequences",
+    "running",
+    "waiting",
+    "swapped",
+)
 
 CacheFactory = Callable[[Any], Any]
 
@@ -29,10 +37,13 @@ CacheFactory = Callable[[Any], Any]
 def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, scheduler: Any) -> None:
     """Check what can be seen before anything is made: the methods of each class.
 
-    block_pool: a class, or None for `BlockPool`.
-    block_table, scheduler: classes.
-    prefix_caching: True, False, a class, or a function that makes a cache over a pool.
-    `ValueError` names the argument and the methods that it lacks.
+    Args:
+        block_pool: a class, or None for `BlockPool`.
+        block_table, scheduler: classes.
+        prefix_caching: True, False, a class, or a function that makes a cache over a pool.
+
+    Raises:
+        ValueError: Names the argument and the methods that it lacks.
     """
     with_methods("block_pool", block_pool or BlockPool, POOL_METHODS)
     with_methods("block_table", block_table, TABLE_METHODS)
@@ -71,8 +82,12 @@ def make_prefix_cache(
 
 
 def make_scheduler(scheduler: type[Scheduler], *positional: Any, **options: Any) -> Scheduler:
-    """Return a scheduler of the reader's class, with the attributes that the engine reads and writes."""
-    made = with_methods("scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS))
+    """Return a scheduler of the reader's class, with the attributes that the engine reads and
+    writes.
+    """
+    made = with_methods(
+        "scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS)
+    )
     if not hasattr(made, "plan"):
         made.plan = Schedule()
     if not hasattr(made, "cached_tokens"):
@@ -90,6 +105,7 @@ def _check_takes_table(prefix_caching: CacheFactory) -> None:
     if "block_table" not in parameters and not takes_any:
         name = getattr(prefix_caching, "__name__", type(prefix_caching).__name__)
         raise ValueError(
-            f"prefix_caching={name} takes no block_table=, so its tables would not be of the class that block_table "
+            f"prefix_caching={name} takes no block_table=, so its tables would not be of the class "
+            "that block_table "
             "names: let it take that argument, as PrefixCache does"
         )

@@ -1,4 +1,6 @@
-"""One step's work as flat arrays: a batch is one row of tokens with a few small arrays beside it, not a rectangle."""
+"""One step's work as flat arrays: a batch is one row of tokens with a few small arrays beside it,
+not a rectangle.
+"""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -15,13 +17,14 @@ from pagedlab.scheduler import Chunk
 class Batch:
     """One forward pass over T tokens of B sequences, as tensors on the model's device.
 
-    token_ids: int64 [T].
-    positions: int64 [T], of each token in its sequence.
-    slots: int64 [T], where its keys and values go.
-    block_tables: int32 [B, M], as in pagedlab.attention.
-    seq_lens: int32 [B], tokens of each sequence up to the last one here.
-    query_starts: int32 [B + 1], where each sequence's tokens begin in the row.
-    last_rows: int64 [R], the tokens whose logits are wanted.
+    Args:
+        token_ids: int64 [T].
+        positions: int64 [T], of each token in its sequence.
+        slots: int64 [T], where its keys and values go.
+        block_tables: int32 [B, M], as in pagedlab.attention.
+        seq_lens: int32 [B], tokens of each sequence up to the last one here.
+        query_starts: int32 [B + 1], where each sequence's tokens begin in the row.
+        last_rows: int64 [R], the tokens whose logits are wanted.
     """
 
     token_ids: Tensor
@@ -36,10 +39,11 @@ class Batch:
 class FlatChunks(NamedTuple):
     """The tokens of several chunks in one row.
 
-    token_ids: 0 for a token that is not known yet.
-    positions: of each token in its sequence.
-    slots: of each token.
-    starts: where each chunk starts in the row, and where the last one ends.
+    Args:
+        token_ids: 0 for a token that is not known yet.
+        positions: of each token in its sequence.
+        slots: of each token.
+        starts: where each chunk starts in the row, and where the last one ends.
     """
 
     token_ids: list[int]
@@ -53,7 +57,9 @@ def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
     flat = FlatChunks([], [], [], [0])
     for _, sequence, start, stop in chunks:
         if start >= stop:
-            raise ValueError(f"{sequence.name} has no token in this step: its row of logits would be another's")
+            raise ValueError(
+                f"{sequence.name} has no token in this step: its row of logits would be another's"
+            )
         known = sequence.token_ids[start:stop]
         unknown = [0] * (stop - start - len(known))
         flat.token_ids.extend(known + unknown)
@@ -66,9 +72,11 @@ def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
 def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
     """Put the tokens of a step's chunks into one row.
 
-    chunks: what the step computes.
-    device: of the tensors.
     Each chunk says how many of its last rows want logits: `Chunk.num_rows`.
+
+    Args:
+        chunks: what the step computes.
+        device: of the tensors.
     """
     token_ids, positions, slots, starts = flatten_chunks(chunks)
     last_rows = list[int]()

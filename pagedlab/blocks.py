@@ -1,16 +1,19 @@
-"""The block pool and the block table: who owns which block, and when one is copied. No tensors here.
+"""The block pool and the block table: who owns which block, and when one is copied.
 
-A pool hands out fixed-size blocks by number and counts the references to each. A table maps the logical
-blocks of one sequence (tokens 0-15, 16-31, ...) to whatever physical blocks the pool had free. Forking a
-sequence copies that list of numbers, not the blocks; the one block that two sequences would both write is
-copied when somebody writes it (copy-on-write).
+No tensors here.
+
+A pool hands out fixed-size blocks by number and counts the references to each. A table maps the
+logical blocks of one sequence (tokens 0-15, 16-31, ...) to whatever physical blocks the pool had
+free. Forking a sequence copies that list of numbers, not the blocks; the one block that two
+sequences would both write is copied when somebody writes it (copy-on-write).
 
     before                     after a.fork() -> b           after b.append(1)
     a: [7, 1]   counts 1 1     a: [7, 1]   counts 2 2        a: [7, 1]   7 counts 2, 1 counts 1
                                b: [7, 1]                     b: [7, 3]   3 counts 1, copied from 1
 
-The design follows "Efficient Memory Management for Large Language Model Serving with PagedAttention"
-(Kwon et al., 2023, sections 4.2 to 4.4). Moving the tensors is the caller's part: see kv_cache.py.
+The design follows "Efficient Memory Management for Large Language Model Serving with
+PagedAttention" (Kwon et al., 2023, sections 4.2 to 4.4). Moving the tensors is the caller's part:
+see kv_cache.py.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class InvariantError(AssertionError):
 
 
 class BlockCopy(NamedTuple):
-    """Copy the whole block `source` onto `destination`, in every layer, before anything is written."""
+    """Copy the whole block `source` onto `destination`, in every layer, before anything is
+    written.
+    """
 
     source: int
     destination: int
@@ -44,10 +49,11 @@ Kind = Literal["allocate", "share", "release", "copy", "keep", "revive", "hit", 
 class BlockEvent(NamedTuple):
     """One change of a pool.
 
-    kind: the last five are of a prefix cache.
-    block_id: the block that changed.
-    refcount: its count after the change.
-    source: the block that was copied, for "copy" only.
+    Args:
+        kind: the last five are of a prefix cache.
+        block_id: the block that changed.
+        refcount: its count after the change.
+        source: the block that was copied, for "copy" only.
     """
 
     kind: Kind
@@ -57,9 +63,12 @@ class BlockEvent(NamedTuple):
 
 
 class Pool(Protocol):
-    """What a `BlockTable` needs of a pool. Any class with these methods drives the widgets and the engine.
+    """What a `BlockTable` needs of a pool.
 
-    A pool may also have `emit`, which tells subscribers of a copy, and `invalidate`, for pools that cache blocks.
+    Any class with these methods drives the widgets and the engine.
+
+    A pool may also have `emit`, which tells subscribers of a copy, and `invalidate`, for pools that
+    cache blocks.
     """
 
     num_blocks: int
@@ -74,7 +83,9 @@ class Pool(Protocol):
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Blocks that `num_tokens` tokens fill, the last one perhaps in part: the quotient rounded up."""
+    """Blocks that `num_tokens` tokens fill, the last one perhaps in part: the quotient
+    rounded up.
+    """
     return -(-num_tokens // block_size)
 
 
@@ -110,18 +121,20 @@ class LRU:
 class BlockPool:
     """Fixed-size blocks, each with a reference count. Every method is O(1).
 
-    num_blocks: how many blocks there are.
-    block_size: tokens a block.
+    A block is used (count above 0) or free (count 0). A free block may be cached: its contents are
+    kept until the pool needs the block for something else, so `share` can bring it back.
 
-    A block is used (count above 0) or free (count 0). A free block may be cached: its contents are kept until the
-    pool needs the block for something else, so `share` can bring it back.
+    Args:
+        num_blocks: how many blocks there are.
+        block_size: tokens a block.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         self.num_blocks = integer("num_blocks", num_blocks, 1)
         self.block_size = integer("block_size", block_size, 1)  # tokens a block
         self._refcounts = [0] * self.num_blocks
-        # A stack, lowest id on top at first: the block released last, still warm, is handed out next.
+        # A stack, lowest id on top at first: the block released last, still warm, is handed out
+        # next.
         self._free = list(reversed(range(self.num_blocks)))
         self._kept = set[int]()  # blocks whose contents outlive their last reference
         self._cached = set[int]()  # those of them that are at count 0
@@ -149,7 +162,10 @@ class BlockPool:
         return len(self._cached)
 
     def allocate(self) -> int:
-        """Return the id of a free block, now with reference count 1. Raise `OutOfBlocks` when none is free."""
+        """Return the id of a free block, now with reference count 1.
+
+        Raise `OutOfBlocks` when none is free.
+        """
         if self._free:
             block_id = self._free.pop()
         elif self._cached:
@@ -164,22 +180,33 @@ class BlockPool:
         return block_id
 
     def share(self, block_id: int) -> int:
-        """Add a reference to a used or cached block and return its id. `ValueError` if it is neither."""
+        """Add a reference to a used or cached block and return its id.
+
+        `ValueError` if it is neither.
+        """
         block_id = self._known(block_id)
         revived = self._refcounts[block_id] == 0
         if revived:
             if block_id not in self._cached:
-                raise ValueError(f"block {block_id} is free, so there is nothing to share; allocate() hands out blocks")
+                raise ValueError(
+                    f"block {block_id} is free, so there is nothing to share; allocate() hands out "
+                    "blocks"
+                )
             self._uncache(block_id)
         self._refcounts[block_id] += 1
         self.emit("revive" if revived else "share", block_id)
         return block_id
 
     def release(self, block_id: int) -> None:
-        """Take a reference away; at zero the block is free again. `ValueError` if it is free already."""
+        """Take a reference away; at zero the block is free again.
+
+        `ValueError` if it is free already.
+        """
         block_id = self._known(block_id)
         if self._refcounts[block_id] == 0:
-            raise ValueError(f"block {block_id} is free already: it was released more often than it was shared")
+            raise ValueError(
+                f"block {block_id} is free already: it was released more often than it was shared"
+            )
         is_last = self._refcounts[block_id] == 1
         if is_last and block_id in self._kept:
             self._policy.add(block_id)
@@ -190,29 +217,41 @@ class BlockPool:
         self.emit("release", block_id)
 
     def keep(self, block_id: int) -> None:
-        """Mark a used block: when its last reference goes, its contents stay until the block is needed."""
+        """Mark a used block: when its last reference goes, its contents stay until the block is
+        needed.
+        """
         block_id = self._known(block_id)
         if self._refcounts[block_id] == 0:
             raise ValueError(f"block {block_id} is free: only a block in use has contents to keep")
         self._kept.add(block_id)
         self.emit("keep", block_id)
 
-    def attach(self, on_lost: Callable[[int, bool], None], policy: EvictionPolicy | None = None) -> None:
+    def attach(
+        self, on_lost: Callable[[int, bool], None], policy: EvictionPolicy | None = None
+    ) -> None:
         """Register the prefix cache that owns the kept blocks.
 
-        on_lost: called with the block id, and whether it is evicted, before anybody can write to a block that is kept
-            no longer.
-        policy: chooses which cached block is evicted; None for the least recently used one.
-        `ValueError` if another cache owns them.
+        Args:
+            on_lost: called with the block id, and whether it is evicted, before anybody can write
+                to a block that is kept no longer.
+            policy: chooses which cached block is evicted; None for the least recently used one.
+
+        Raises:
+            ValueError: If another cache owns them.
         """
         if self._on_lost is not None or self._kept:
-            raise ValueError("the pool's kept blocks have an owner already: give every cache a pool of its own")
+            raise ValueError(
+                "the pool's kept blocks have an owner already: give every cache a pool of its own"
+            )
         self._on_lost = on_lost
         if policy is not None:
             self._policy = policy
 
     def forget(self, block_id: int) -> None:
-        """Keep the block no longer; a cached one is plainly free at once. Nothing happens to one that is not kept."""
+        """Keep the block no longer; a cached one is plainly free at once.
+
+        Nothing happens to one that is not kept.
+        """
         block_id = self._known(block_id)
         if block_id in self._kept:
             if self._refcounts[block_id] == 0:
@@ -236,8 +275,8 @@ class BlockPool:
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
         """Raise `InvariantError`, naming the blocks, unless the books balance.
 
-        Every block is exactly one of used, cached and free. Given all the tables over this pool, each
-        block's count is also the number of tables that map it.
+        Every block is exactly one of used, cached and free. Given all the tables over this pool,
+        each block's count is also the number of tables that map it.
         """
         free, cached, counts = Counter(self._free), self._cached, self._refcounts
         used = {b for b, count in enumerate(counts) if count > 0}
@@ -247,14 +286,21 @@ class BlockPool:
             ("are both free and in use", used & (free.keys() | cached)),
             ("are both free and cached", free.keys() & cached),
             ("are cached but not marked to be kept", cached - self._kept),
-            ("are lost: neither in use nor free", set(range(self.num_blocks)) - used - free.keys() - cached),
+            (
+                "are lost: neither in use nor free",
+                set(range(self.num_blocks)) - used - free.keys() - cached,
+            ),
         ):
             if blocks:
                 raise InvariantError(f"blocks {sorted(blocks)} {problem}")
         if tables is not None:
             mapped = Counter(b for table in tables for b in table.block_ids)
-            if wrong := [(b, count, mapped[b]) for b, count in enumerate(counts) if count != mapped[b]]:
-                raise InvariantError(", ".join(f"block {b} counts {c} but {n} tables map it" for b, c, n in wrong))
+            if wrong := [
+                (b, count, mapped[b]) for b, count in enumerate(counts) if count != mapped[b]
+            ]:
+                raise InvariantError(
+                    ", ".join(f"block {b} counts {c} but {n} tables map it" for b, c, n in wrong)
+                )
 
     def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
         """Call `callback` with every `BlockEvent` from now on; the function returned stops it."""
@@ -269,7 +315,9 @@ class BlockPool:
                 try:
                     callback(event)
                 except Exception as error:  # who watches must not break what is watched
-                    warnings.warn(f"a subscriber of the pool raised {error!r} at {event}", stacklevel=2)
+                    warnings.warn(
+                        f"a subscriber of the pool raised {error!r} at {event}", stacklevel=2
+                    )
 
     def _uncache(self, block_id: int) -> None:
         if block_id not in self._cached:
@@ -293,12 +341,15 @@ def _ignore(*_: Any) -> None:
 
 
 class BlockTable:
-    """The blocks of one sequence in logical order: tokens [i * B, (i + 1) * B) are in `block_ids[i]`.
+    """The blocks of one sequence in logical order: tokens [i * B, (i + 1) * B) are in
+    `block_ids[i]`.
 
-    pool: where its blocks come from.
+    Invariants: `len(block_ids)` is `num_tokens` over the block size, rounded up. The table holds
+    one reference to each block that it lists. It never writes to a block that another table holds
+    too.
 
-    Invariants: `len(block_ids)` is `num_tokens` over the block size, rounded up. The table holds one reference to each
-    block that it lists. It never writes to a block that another table holds too.
+    Args:
+        pool: where its blocks come from.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -315,8 +366,9 @@ class BlockTable:
     def append(self, n: int = 1) -> list[BlockCopy]:
         """Make room for `n` more tokens and return the copies to do before their KV is written.
 
-        All or nothing: `OutOfBlocks` leaves table and pool as they were. The copies are empty or hold the
-        one pair of a copy-on-write: only a last block that is partly filled and shared is ever copied.
+        All or nothing: `OutOfBlocks` leaves table and pool as they were. The copies are empty or
+        hold the one pair of a copy-on-write: only a last block that is partly filled and shared is
+        ever copied.
         """
         n = integer("n", n)
         if n == 0:
@@ -328,7 +380,8 @@ class BlockTable:
         needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
         if needed and needed > self.pool.num_free:
             raise OutOfBlocks(
-                f"append({n}) takes {needed} of {self.pool.num_blocks} blocks, and {self.pool.num_free} are free: "
+                f"append({n}) takes {needed} of {self.pool.num_blocks} blocks, and "
+                f"{self.pool.num_free} are free: "
                 "free a sequence, or make the pool larger"
             )
         fresh = self._take(needed, self.pool.allocate) if needed else []
@@ -343,19 +396,26 @@ class BlockTable:
         return copies
 
     def copy_last(self, destination: int) -> BlockCopy:
-        """Replace the last block by `destination`, which was just allocated, and release the old one."""
+        """Replace the last block by `destination`, which was just allocated, and release the old
+        one.
+        """
         source = self.block_ids[-1]
         self.block_ids[-1] = destination
         self._emit("copy", destination, source)
         try:
             self.pool.release(source)
-        except BaseException:  # of a reader's pool: nobody will be told of the copy, so it is not made
+        except (
+            BaseException
+        ):  # of a reader's pool: nobody will be told of the copy, so it is not made
             self.block_ids[-1] = source
             raise
         return BlockCopy(source, destination)
 
     def fork(self) -> BlockTable:
-        """Return a second table over the same blocks, each now with one reference more. Nothing is copied."""
+        """Return a second table over the same blocks, each now with one reference more.
+
+        Nothing is copied.
+        """
         child = type(self)(self.pool)
         blocks = iter(self.block_ids)
         child.block_ids = self._take(len(self.block_ids), lambda: self.pool.share(next(blocks)))
@@ -366,14 +426,21 @@ class BlockTable:
         """Forget the tokens from `num_tokens` on and release the blocks that held only those."""
         num_tokens = integer("num_tokens", num_tokens)
         if num_tokens > self.num_tokens:
-            raise ValueError(f"cannot truncate to {num_tokens} tokens: the table holds {self.num_tokens}")
+            raise ValueError(
+                f"cannot truncate to {num_tokens} tokens: the table holds {self.num_tokens}"
+            )
         keep = blocks_for(num_tokens, self.pool.block_size)
         self.num_tokens = num_tokens
-        while len(self.block_ids) > keep:  # last block first: a block never outlives the ones before it
+        while (
+            len(self.block_ids) > keep
+        ):  # last block first: a block never outlives the ones before it
             self.pool.release(self.block_ids.pop())
 
     def free(self) -> None:
-        """Release every block. The table is then empty and can be used again; freeing it twice is harmless."""
+        """Release every block.
+
+        The table is then empty and can be used again; freeing it twice is harmless.
+        """
         self.truncate(0)
 
     def slot(self, position: int) -> int:
@@ -386,9 +453,13 @@ class BlockTable:
     def slots(self, start: int, stop: int) -> list[int]:
         """Physical slots of the tokens at positions start, ..., stop - 1."""
         if not 0 <= start <= stop <= self.num_tokens:
-            raise IndexError(f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens")
+            raise IndexError(
+                f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens"
+            )
         size, blocks = self.pool.block_size, self.block_ids
-        return [blocks[position // size] * size + position % size for position in range(start, stop)]
+        return [
+            blocks[position // size] * size + position % size for position in range(start, stop)
+        ]
 
     def _take(self, count: int, verb: Callable[[], int]) -> list[int]:
         """Call `verb` `count` times; if one fails, release what the others returned and raise."""

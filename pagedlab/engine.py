@@ -2,10 +2,11 @@
 
     request -> scheduler (blocks, copies) -> runner (batch, forward pass, sampler) -> request
 
-A step runs one forward pass over a ragged batch: whole prompts, parts of prompts and single new tokens, one after the
-other in one row, with no padding and no loop over requests around the model.
+A step runs one forward pass over a ragged batch: whole prompts, parts of prompts and single new
+tokens, one after the other in one row, with no padding and no loop over requests around the model.
 
-A step that fails or is interrupted is rewound as a whole. An interrupt waits until the bookkeeping of a call is done.
+A step that fails or is interrupted is rewound as a whole. An interrupt waits until the bookkeeping
+of a call is done.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from pagedlab.stats import Stats
 class Engine:
     """Requests in, tokens out, one step at a time.
 
-    model: whose prompts and tokens these are.
-    cache: where keys and values are.
-    pool: which blocks of it are whose.
-    prefix_cache: finds blocks of earlier prompts; None for none.
-    scheduler: plans each step.
-    new_table: makes an empty block table over the pool.
-    seed: requests without a seed of their own draw with one that is made from this.
     The runner, which runs the plans, is set afterwards: it reads `params`.
+
+    Args:
+        model: whose prompts and tokens these are.
+        cache: where keys and values are.
+        pool: which blocks of it are whose.
+        prefix_cache: finds blocks of earlier prompts; None for none.
+        scheduler: plans each step.
+        new_table: makes an empty block table over the pool.
+        seed: requests without a seed of their own draw with one that is made from this.
     """
 
     runner: Runner
@@ -69,11 +72,13 @@ class Engine:
         self._new_table = new_table
         self._ids = itertools.count()
         self._states: dict[int, RequestState] = {}
-        self._owned: set[int] = set()  # requests of a `generate` or `stream`, which hands them out itself
+        # requests of a `generate` or `stream`, which hands them out itself
+        self._owned: set[int] = set()
         self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
         self._callbacks: list[Callable[[], None]] = []
         self._streams: set[StreamReference] = set()
-        self._abandoned: deque[StreamReference] = deque()  # streams that are gone; the garbage collector appends
+        # streams that are gone; the garbage collector appends
+        self._abandoned: deque[StreamReference] = deque()
         self._to_abort: list[int] = []  # requests that were aborted while a step runs
         self._stepping = False
         ours = {BlockPool, BlockTable, PrefixCache, type(None), Scheduler}
@@ -85,9 +90,10 @@ class Engine:
     def step(self) -> list[Completion]:
         """Run one step and return the completions that it touched; `finished` tells which are done.
 
-        With them come those that finished since the last call, in the steps of a `generate` or `stream`.
-        If scheduling, the model or the sampler fails or is interrupted, the step has not happened: no token is added,
-        and the tables are as before. If the step fails later, the requests in it are aborted.
+        With them come those that finished since the last call, in the steps of a `generate` or
+        `stream`. If scheduling, the model or the sampler fails or is interrupted, the step has not
+        happened: no token is added, and the tables are as before. If the step fails later, the
+        requests in it are aborted.
         """
         with deferred_interrupts() as deferred:
             self._abort_abandoned()
@@ -109,10 +115,14 @@ class Engine:
             return known
 
     def _run(self) -> StepResult | None:
-        """Give the runner steps while it has room, and wait for the oldest. None if nothing is left to do."""
+        """Give the runner steps while it has room, and wait for the oldest.
+
+        None if nothing is left to do.
+        """
         with allowed_interrupts():
             pass  # a pending interrupt is raised here, where nothing of this step has happened
-        self.scheduler.plan = Schedule()  # or a failure before the next plan would rewind the step before
+        # or a failure before the next plan would rewind the step before
+        self.scheduler.plan = Schedule()
         try:
             while True:
                 self._submit_plans()
@@ -143,7 +153,8 @@ class Engine:
             self.cache.copy_blocks(plan.copies)
         except BaseException:
             if self._new_table is not BlockTable:
-                self._abort_everything()  # a reader's table may have copied a block on write, and nobody knows which
+                # a reader's table may have copied a block on write, and nobody knows which
+                self._abort_everything()
             raise
         plan.copies = []
         return plan
@@ -151,8 +162,8 @@ class Engine:
     def _rewind(self) -> None:
         """Take back the step that failed, and those that run ahead of the host.
 
-        If a reader's classes cannot do that, no table can be trusted: every request is aborted. The error of the step
-        is the one that the caller sees.
+        If a reader's classes cannot do that, no table can be trusted: every request is aborted. The
+        error of the step is the one that the caller sees.
         """
         plans = [self.scheduler.plan, *self.runner.abandon()]
         try:
@@ -190,7 +201,8 @@ class Engine:
     def _take_tokens(self, result: StepResult) -> int:
         """Add the sampled tokens to their sequences, and return how many they are."""
         now = time.perf_counter()
-        # All forks first: a sequence that ends with its first token frees the blocks its siblings start from.
+        # All forks first: a sequence that ends with its first token frees the blocks its siblings
+        # start from.
         sequences = []
         for sampled in result.sampled:
             state = self._states[sampled.request.request_id]
@@ -203,14 +215,20 @@ class Engine:
         return new_tokens
 
     def _remember(self, plan: Schedule) -> None:
-        """Let the prefix cache keep the blocks that this step filled, and exchange those that it has already."""
+        """Let the prefix cache keep the blocks that this step filled, and exchange those that it
+        has already.
+        """
         if self.prefix_cache is None:
             return
         size = self.pool.block_size
         for request, sequence, start, stop in plan.chunks:
             fills_a_block = stop // size > start // size
-            if fills_a_block and sequence.table.num_tokens >= stop:  # a draft may have been rejected
-                self.prefix_cache.insert(sequence.table, sequence.token_ids[:stop], salt=request.salt)
+            if (
+                fills_a_block and sequence.table.num_tokens >= stop
+            ):  # a draft may have been rejected
+                self.prefix_cache.insert(
+                    sequence.table, sequence.token_ids[:stop], salt=request.salt
+                )
 
     def _retire_finished(self, completions: Iterable[Completion]) -> None:
         with ExitStack() as stack:  # all of them, even if a reader's scheduler raises at the first
@@ -226,7 +244,9 @@ class Engine:
                 warnings.warn(f"a callback after the step raised {error!r}", stacklevel=2)
 
     def _keep(self, completions: Iterable[Completion]) -> None:
-        """For the next `step` to return: those that have finished, but for the ones that others wait for."""
+        """For the next `step` to return: those that have finished, but for the ones that others
+        wait for.
+        """
         self._unseen = [c for c in completions if c.finished and c.request_id not in self._owned]
 
     def _used(self) -> int:
@@ -234,8 +254,13 @@ class Engine:
 
     # ------------------------------------------------------------------ requests come and go
 
-    def _enqueue(self, ids: list[int], params: SamplingParams, *, stream: bool, salt: str | None) -> int:
-        """Queue a prompt's token ids and return the request id. `ValueError`, with nothing queued, if it never fits."""
+    def _enqueue(
+        self, ids: list[int], params: SamplingParams, *, stream: bool, salt: str | None
+    ) -> int:
+        """Queue a prompt's token ids and return the request id.
+
+        `ValueError`, with nothing queued, if it never fits.
+        """
         request_id = next(self._ids)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         seed = request_seed(self.seed, request_id) if params.seed is None else params.seed
@@ -262,7 +287,8 @@ class Engine:
     def abort(self, request_id: int) -> None:
         """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored.
 
-        While a step runs, from a subscriber of the pool for one, the request is aborted at the end of the step.
+        While a step runs, from a subscriber of the pool for one, the request is aborted at the end
+        of the step.
         """
         with deferred_interrupts():
             if self._stepping:
@@ -299,7 +325,9 @@ class Engine:
             self._abort_all(list(self._states))
 
     def _abort_abandoned(self) -> None:
-        """Abort the requests whose streams are gone, and those that were aborted while a step ran."""
+        """Abort the requests whose streams are gone, and those that were aborted while a step
+        ran.
+        """
         while self._abandoned:
             reference = self._abandoned.popleft()
             self._streams.discard(reference)
@@ -323,9 +351,13 @@ class Engine:
             raise
 
     def _recover(self) -> None:
-        """After a reader's class has failed: release what nobody holds, and abort requests whose tables are wrong."""
+        """After a reader's class has failed: release what nobody holds, and abort requests whose
+        tables are wrong.
+        """
         requests = [state.request for state in self._states.values()]
-        broken = self._recovery.balance(sequence for request in requests for sequence in request.sequences)
+        broken = self._recovery.balance(
+            sequence for request in requests for sequence in request.sequences
+        )
         for request in requests:
             if not {*broken}.isdisjoint(request.sequences):
                 self._abort_now(request.request_id)

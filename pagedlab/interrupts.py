@@ -1,19 +1,22 @@
 """Ctrl-C waits until the engine's bookkeeping is whole.
 
-Ctrl-C and the notebook's stop button are a signal, SIGINT. Python raises KeyboardInterrupt wherever the main thread
-happens to be: between taking a block and noting whose it is, for one. Inside `deferred_interrupts` the signal is noted,
-and raised when the block ends. The forward pass takes long and changes no bookkeeping: it runs inside
-`allowed_interrupts`, where the signal is raised at once.
+Ctrl-C and the notebook's stop button are a signal, SIGINT. Python raises KeyboardInterrupt wherever
+the main thread happens to be: between taking a block and noting whose it is, for one. Inside
+`deferred_interrupts` the signal is noted, and raised when the block ends. The forward pass takes
+long and changes no bookkeeping: it runs inside `allowed_interrupts`, where the signal is raised at
+once.
 
-Pool, table and cache know nothing of this. The engine's own calls are the boundaries: `generate`, `stream`, `add`,
-`step` and `abort`.
+Pool, table and cache know nothing of this. The engine's own calls are the boundaries: `generate`,
+`stream`, `add`, `step` and `abort`.
 """
 
 from __future__ import annotations
 
 import signal
-from _signal import getsignal as get_handler  # signal's own two, without their conversions to enums and back,
-from _signal import signal as set_handler  # which take ten times as long
+
+# The signal module wraps these two in conversions to enums, which take ten times as long.
+from _signal import getsignal as get_handler
+from _signal import signal as set_handler
 from collections.abc import Callable
 from threading import get_ident, main_thread
 from types import SimpleNamespace
@@ -29,7 +32,8 @@ def _note(number: int, frame: Any) -> None:
     if _main.deferring:
         _main.pending = True
     else:
-        _main.deferring = True  # what is raised now passes through code that puts the bookkeeping in order
+        # what is raised now passes through code that puts the bookkeeping in order
+        _main.deferring = True
         _main.handler(number, frame)
         _main.deferring = False  # it raised nothing
 
@@ -43,10 +47,12 @@ def _raise_pending() -> None:
 class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.suppress
     """Note an interrupt, and raise it when the block ends.
 
-    on_interrupt: the block may set it. It is called before the interrupt is raised, if the block itself succeeded:
-        the caller never learns what the block returned.
+    Nothing happens inside another such block, in other threads, and where SIGINT has no handler of
+    Python's.
 
-    Nothing happens inside another such block, in other threads, and where SIGINT has no handler of Python's.
+    Args:
+        on_interrupt: the block may set it. It is called before the interrupt is raised, if the
+            block itself succeeded: the caller never learns what the block returned.
     """
 
     __slots__ = ("_active", "_outermost", "on_interrupt")
@@ -55,7 +61,9 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
         self.on_interrupt: Callable[[], object] | None = None
         handler = get_handler(signal.SIGINT)
         self._outermost = handler is not _note
-        self._active = (self._outermost or not _main.deferring) and get_ident() == MAIN and callable(handler)
+        self._active = (
+            (self._outermost or not _main.deferring) and get_ident() == MAIN and callable(handler)
+        )
         if self._active:
             try:
                 if self._outermost:
@@ -74,7 +82,8 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
             # A model's forty frames say nothing, and IPython takes a second to draw them.
             error.__traceback__ = None
         try:
-            _main.deferring = False  # from here on a signal is raised at once, and defers those after it
+            # from here on a signal is raised at once, and defers those after it
+            _main.deferring = False
             _raise_pending()
             self._restore()
         except BaseException:  # a signal came, before or just now
@@ -94,7 +103,9 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
 
 
 class allowed_interrupts:  # noqa: N801
-    """Inside `deferred_interrupts`: raise interrupts at once, one that is pending too, until this block ends."""
+    """Inside `deferred_interrupts`: raise interrupts at once, one that is pending too, until this
+    block ends.
+    """
 
     __slots__ = ("_active",)
 

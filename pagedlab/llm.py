@@ -1,6 +1,7 @@
 """What a user calls: an engine put together from options, and whole texts from it.
 
-This file alone imports the wings: accelerate/, distributed/ and speculative/. Each is opened when it is asked for.
+This file alone imports the wings: accelerate/, distributed/ and speculative/. Each is opened when
+it is asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab.adapters import check_classes, check_table, make_pool, make_prefix_cache, make_scheduler
+from pagedlab.adapters import (
+    check_classes,
+    check_table,
+    make_pool,
+    make_prefix_cache,
+    make_scheduler,
+)
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
@@ -37,38 +44,42 @@ Prompt = str | list[int] | list[dict[str, str]]
 class LLM(Engine, AbstractContextManager["LLM"]):
     """A language model with a paged KV cache.
 
-    What to run
+    What to run:
         model: a hub id, folder or .gguf file, or a `Model` already loaded; None for what
             `pagedlab.loading.choose_model` says.
         device: "auto", "cpu", "cuda" or "cuda:1". "auto" is the GPU if there is one.
-        dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU, float32 on a CPU.
+        dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU,
+            float32 on a CPU.
         seed: where requests without a seed take theirs from.
         tensor_parallel: ranks that share the model, ended by `close` or `with`.
         speculative: what drafts tokens: `PromptLookup(k=4)` or `DraftModel(model, k=4)`.
         verbose: print which model runs where, and why.
 
-    How much at once
+    How much at once:
         block_size: tokens a block.
         num_blocks: blocks of the pool; None for what fits into memory.
         max_batch_tokens: tokens a forward pass; None for 16,384 on a GPU and 4,096 on a CPU.
-        max_prompt_tokens: how many of them prompts may take where a reader waits for a next token, and in a first
-            step; None for 2,048 on a GPU and no such limit on a CPU.
+        max_prompt_tokens: how many of them prompts may take where a reader waits for a next token,
+            and in a first step; None for 2,048 on a GPU and no such limit on a CPU.
         max_sequences: sequences at once.
-        prefix_caching: keep the blocks of ended texts while there is room, and skip what a new prompt shares with them.
+        prefix_caching: keep the blocks of ended texts while there is room, and skip what a new
+            prompt shares with them.
         preemption: what happens to the KV of a request that is preempted: "recompute" or "swap".
 
-    Your own classes
+    Your own classes:
         attention_backend: a name, or a function with `paged_attention`'s parameters.
-        block_pool, block_table, scheduler: classes with the methods of `BlockPool`, `BlockTable` and `Scheduler`.
-        prefix_caching: a class with `PrefixCache`'s match and insert, made over the pool. It is off for a pool that
-            cannot keep blocks.
+        block_pool, block_table, scheduler: classes with the methods of `BlockPool`, `BlockTable`
+            and `Scheduler`.
+        prefix_caching: a class with `PrefixCache`'s match and insert, made over the pool. It is off
+            for a pool that cannot keep blocks.
 
-    To measure with; "auto" is on where it helps, see pagedlab/accelerate
-        cuda_graphs: run several steps without the host, each in one launch. `step` may then return several new tokens
-            of a sequence.
-        fused: run the model's layers in fewer kernels.
+    To measure with:
+        cuda_graphs: run several steps without the host, each in one launch. `step` may then return
+            several new tokens of a sequence. "auto" is on where it helps.
+        fused: run the model's layers in fewer kernels. "auto" is on where it helps.
 
-    `ValueError`, of one line, for an argument that makes no sense.
+    Raises:
+        ValueError: Of one line, for an argument that makes no sense.
 
     Examples:
         >>> from pagedlab import LLM, SamplingParams
@@ -119,7 +130,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
             self.model = open_model(model, device, dtype, verbose, ranks, attention_backend)
         else:
-            self.model = model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
+            self.model = (
+                model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
+            )
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
             attend = fastest_backend(self.model.device, verbose)
         if speculative is not None:
@@ -141,7 +154,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             max_prompt_tokens = MAX_PROMPT_TOKENS
         if max_prompt_tokens is not None:  # a reader's scheduler need not know it
             options["max_prompt_tokens"] = max_prompt_tokens
-        planner = make_scheduler(scheduler, pool, max_batch_tokens, max_sequences, prefix_cache, **options)
+        planner = make_scheduler(
+            scheduler, pool, max_batch_tokens, max_sequences, prefix_cache, **options
+        )
 
         super().__init__(self.model, cache, pool, prefix_cache, planner, block_table, seed)
         self.runner = EagerRunner(self.model, cache, attend, self.params)
@@ -184,7 +199,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     @property
     def windows(self) -> Windows | None:
-        """What launches several steps ahead of the host; None where every step waits for the one before."""
+        """What launches several steps ahead of the host; None where every step waits for the one
+        before.
+        """
         return getattr(self._eager, "windows", None)
 
     @windows.setter
@@ -226,11 +243,14 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     ) -> list[Completion]:
         """Continue every prompt, all in one ragged batch, and return one completion each, in order.
 
-        prompts: a text, a list of token ids, a list of chat messages ({"role": ..., "content": ...}), or a list of any
-            of these.
-        sampling: for all prompts, or a list with one each.
-        salt: only prompts with the same salt share cached blocks.
-        `ValueError` names the first bad prompt, and then none has been started.
+        Args:
+            prompts: a text, a list of token ids, a list of chat messages ({"role": ..., "content":
+                ...}), or a list of any of these.
+            sampling: for all prompts, or a list with one each.
+            salt: only prompts with the same salt share cached blocks.
+
+        Raises:
+            ValueError: Names the first bad prompt, and then none has been started.
 
         Examples:
             >>> from pagedlab import LLM, SamplingParams
@@ -259,27 +279,43 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 self.drop(added)
         return added
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None) -> Stream:
-        """Return an iterator over the text of one prompt, piece by piece. Leaving the loop early aborts the request.
+    def stream(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
+    ) -> Stream:
+        """Return an iterator over the text of one prompt, piece by piece.
 
-        prompt, sampling, salt: as in `generate`, for one prompt and one text.
+        Leaving the loop early aborts the request.
+
+        Args:
+            prompt, sampling, salt: as in `generate`, for one prompt and one text.
         """
         params = one_each(sampling, 1)[0]
         if params.num_sequences > 1 or params.beam_width:
-            raise ValueError("stream yields one text that grows, not several, nor beams: use generate, or add and step")
+            raise ValueError(
+                "stream yields one text that grows, not several, nor beams: use generate, or add "
+                "and step"
+            )
         with deferred_interrupts():
             stream = Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
             self._streams.add(StreamReference(stream, self._abandoned))
             return stream
 
     def add(
-        self, prompt: Prompt, sampling: SamplingParams | None = None, *, stream: bool = False, salt: str | None = None
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        stream: bool = False,
+        salt: str | None = None,
     ) -> int:
         """Queue a prompt and return its request id, for `step` and `abort`.
 
-        prompt, sampling, salt: as in `generate`, for one prompt.
-        stream: whether its outputs hand their texts out in pieces.
-        `ValueError`, with nothing queued, if it cannot be served.
+        Args:
+            prompt, sampling, salt: as in `generate`, for one prompt.
+            stream: whether its outputs hand their texts out in pieces.
+
+        Raises:
+            ValueError: With nothing queued, if it cannot be served.
         """
         params = one_each(sampling, 1)[0]
         salt = valid_text("salt", salt)
@@ -294,7 +330,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             return request_id
 
     def step_for_others(self) -> None:
-        """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for `step`."""
+        """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for
+        `step`.
+        """
         self._keep(self.step())
 
     def drop(self, completions: list[Completion]) -> None:
@@ -311,11 +349,14 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     # ------------------------------------------------------------------ beginning and end
 
     def warm_up(self) -> None:
-        """Compile all kernels and capture all CUDA graphs now, rather than each when it is first needed."""
+        """Compile all kernels and capture all CUDA graphs now, rather than each when it is first
+        needed.
+        """
         self._abort_abandoned()
         if self._states:
             raise ValueError(
-                f"warm_up takes an idle engine, and {len(self._states)} requests are queued: call it first"
+                f"warm_up takes an idle engine, and {len(self._states)} requests are queued: call "
+                "it first"
             )
         if self._fast:
             self._fast.warm_up(self)

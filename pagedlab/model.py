@@ -1,8 +1,8 @@
 """A loaded model, and the hook that makes a stock transformers model attend through block tables.
 
-The transformers module stays as it is. It takes an attention function by name, and passes on the keyword arguments of
-its forward call. Ours takes `pages` from there, stores the new keys and values by slot, and attends through the block
-tables. The tokens of all requests are one row of length T.
+The transformers module stays as it is. It takes an attention function by name, and passes on the
+keyword arguments of its forward call. Ours takes `pages` from there, stores the new keys and values
+by slot, and attends through the block tables. The tokens of all requests are one row of length T.
 """
 
 import operator
@@ -21,13 +21,29 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kv_cache import KVCache
 from pagedlab.load_trial import NEEDS_PAGES, why_not_on_pages
-from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model, no_collections, read, read_config, where_to_run
+from pagedlab.loading import (
+    DEFAULT_MODEL,
+    TINY_MODEL,
+    choose_model,
+    no_collections,
+    read,
+    read_config,
+    where_to_run,
+)
 from pagedlab.validation import in_short, integer, shown
 
-__all__ = ["DEFAULT_MODEL", "TINY_MODEL", "Model", "Pages", "is_one_prompt", "load_model", "paged_hook"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "TINY_MODEL",
+    "Model",
+    "Pages",
+    "is_one_prompt",
+    "load_model",
+    "paged_hook",
+]
 
-# Arguments that transformers passes to every attention function and that change nothing here: positions are in the keys
-# already, and the others say what the module returns.
+# Arguments that transformers passes to every attention function and that change nothing here:
+# positions are in the keys already, and the others say what the module returns.
 IGNORED = {
     "cache_position",
     "dropout",  # 0 in a model that is not trained
@@ -44,9 +60,10 @@ IGNORED = {
 class Pages:
     """What the attention hook needs beside q, k and v.
 
-    cache: where keys and values are.
-    batch: whose tokens these are.
-    attend: the attention function.
+    Args:
+        cache: where keys and values are.
+        batch: whose tokens these are.
+        attend: the attention function.
     """
 
     cache: KVCache
@@ -66,15 +83,20 @@ def paged_hook(
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer on pages.
 
-    module: the layer's attention module.
-    query: [1, Hq, T, D].
-    key, value: [1, Hkv, T, D].
-    attention_mask: must be None: the batch says which token sees which.
-    scaling: factor of the scores.
-    pages: what `Model.forward` passes on.
-    others: other arguments of transformers.
-    Return the output, [1, T, Hq, D], and None in place of attention weights.
-    `ValueError` for an argument that would change the result.
+    Args:
+        module: the layer's attention module.
+        query: [1, Hq, T, D].
+        key, value: [1, Hkv, T, D].
+        attention_mask: must be None: the batch says which token sees which.
+        scaling: factor of the scores.
+        pages: what `Model.forward` passes on.
+        others: other arguments of transformers.
+
+    Returns:
+        The output, [1, T, Hq, D], and None in place of attention weights.
+
+    Raises:
+        ValueError: For an argument that would change the result.
     """
     if pages is None:
         raise ValueError(NEEDS_PAGES)
@@ -85,12 +107,18 @@ def paged_hook(
     pages.cache.write(layer, k, v, batch.slots)
     keys = pages.cache.keys[layer]
     values = pages.cache.values[layer]
-    out = pages.attend(q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, scaling)
+    out = pages.attend(
+        q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, scaling
+    )
     return out.unsqueeze(0), None
 
 
-def refuse_unknown(module: torch.nn.Module, attention_mask: torch.Tensor | None, others: dict[str, Any]) -> None:
-    """Raise `ValueError` for an argument of an attention call that paged attention does not compute."""
+def refuse_unknown(
+    module: torch.nn.Module, attention_mask: torch.Tensor | None, others: dict[str, Any]
+) -> None:
+    """Raise `ValueError` for an argument of an attention call that paged attention does not
+    compute.
+    """
     if attention_mask is not None:
         raise ValueError("its attention has a mask of its own, and paged attention is causal")
     is_causal = others.get("is_causal")
@@ -107,12 +135,13 @@ def refuse_unknown(module: torch.nn.Module, attention_mask: torch.Tensor | None,
 class Model:
     """A checkpoint in memory.
 
-    module: the transformers module.
-    tokenizer: of transformers.
-    name: the hub id, or the folder's name.
-    reason: why this one was chosen.
-    num_ranks: ranks that share its heads, see distributed/.
-    new_cache: makes a KV cache.
+    Args:
+        module: the transformers module.
+        tokenizer: of transformers.
+        name: the hub id, or the folder's name.
+        reason: why this one was chosen.
+        num_ranks: ranks that share its heads, see distributed/.
+        new_cache: makes a KV cache.
     """
 
     module: Any
@@ -137,11 +166,18 @@ class Model:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end a text: the generation config's, else the tokenizer's. `ValueError` if they are no tokens."""
+        """Tokens that end a text: the generation config's, else the tokenizer's.
+
+        `ValueError` if they are no tokens.
+        """
         eos = self.module.generation_config.eos_token_id
-        ids = eos if isinstance(eos, list) else [self.tokenizer.eos_token_id if eos is None else eos]
+        ids = (
+            eos if isinstance(eos, list) else [self.tokenizer.eos_token_id if eos is None else eos]
+        )
         return frozenset(
-            integer(f"eos_token_id in {self.name}/generation_config.json", i) for i in ids if i is not None
+            integer(f"eos_token_id in {self.name}/generation_config.json", i)
+            for i in ids
+            if i is not None
         )
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
@@ -160,10 +196,13 @@ class Model:
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
         """Run the model over a ragged batch and store its keys and values in the cache.
 
-        batch: T tokens of B sequences.
-        cache: where keys and values are.
-        attend: the attention function.
-        Return the logits [R, V] of the batch's `last_rows`.
+        Args:
+            batch: T tokens of B sequences.
+            cache: where keys and values are.
+            attend: the attention function.
+
+        Returns:
+            The logits [R, V] of the batch's `last_rows`.
         """
         with torch.inference_mode():
             return self.module(
@@ -176,7 +215,9 @@ class Model:
 
     @contextmanager
     def stock_attention(self) -> Iterator[Any]:
-        """The transformers module with its own attention and cache, for `generate`; paged again afterwards."""
+        """The transformers module with its own attention and cache, for `generate`; paged again
+        afterwards.
+        """
         self.module.set_attn_implementation("sdpa")
         try:
             yield self.module
@@ -184,21 +225,36 @@ class Model:
             self.module.set_attn_implementation("pagedlab")
 
     def encode(self, prompt: str | list[int] | list[dict[str, str]]) -> list[int]:
-        """Token ids of a text, of chat messages (through the model's chat template), or ids as they are."""
+        """Token ids of a text, of chat messages (through the model's chat template), or ids as they
+        are.
+        """
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
-        messages = isinstance(prompt, list) and all(isinstance(m, dict) and {"role", "content"} <= {*m} for m in prompt)
+        messages = isinstance(prompt, list) and all(
+            isinstance(m, dict) and {"role", "content"} <= {*m} for m in prompt
+        )
         if messages and prompt:
             try:
-                text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-            except Exception as error:  # jinja's, the template's own, or transformers' where there is no template
-                lacks = f"{self.name} has no chat template that takes these messages ({in_short(error)})"
-                raise ValueError(f"{lacks}: give each a text as content, or pass a text as the prompt") from None
+                text = self.tokenizer.apply_chat_template(
+                    prompt, add_generation_prompt=True, tokenize=False
+                )
+            except (
+                Exception
+            ) as error:  # jinja's, the template's own, or transformers' where there is no template
+                lacks = (
+                    f"{self.name} has no chat template that takes these messages "
+                    f"({in_short(error)})"
+                )
+                raise ValueError(
+                    f"{lacks}: give each a text as content, or pass a text as the prompt"
+                ) from None
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return prompt  # type: ignore[return-value]
 
     def checked_ids(self, prompt: Any) -> list[int]:
-        """Token ids of a prompt that this model can continue; `ValueError` says what is wrong with any other."""
+        """Token ids of a prompt that this model can continue; `ValueError` says what is wrong with
+        any other.
+        """
         try:
             if isinstance(prompt, (set, frozenset, bytes, bytearray)):
                 raise TypeError("no order, or no token ids")
@@ -206,11 +262,16 @@ class Model:
             if [*map(type, ids)].count(int) != len(ids):
                 ids = [operator.index(None if isinstance(i, bool) else i) for i in ids]  # type: ignore[arg-type]
         except TypeError:
-            kinds = "a text, a list of whole numbers (token ids), or a list of chat messages (role and content)"
+            kinds = (
+                "a text, a list of whole numbers (token ids), or a list of chat messages (role and "
+                "content)"
+            )
             raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
-        with suppress(struct.error):  # at one of more than 64 bits; without signs, one below 0 is among the largest
+        with suppress(
+            struct.error
+        ):  # at one of more than 64 bits; without signs, one below 0 is among the largest
             largest = np.frombuffer(struct.pack(f"{len(ids)}q", *ids), np.uint64).max()
             if largest < self.vocab_size and len(ids) < self.max_length:
                 return ids
@@ -229,7 +290,9 @@ class Model:
 
 
 def is_one_prompt(prompts: Any) -> bool:
-    """A text, a list of ids and a list of messages are one prompt; a list of any of these is several."""
+    """A text, a list of ids and a list of messages are one prompt; a list of any of these is
+    several.
+    """
     several = isinstance(prompts, (list, tuple, np.ndarray))
     return not several or (len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer)))
 
@@ -244,13 +307,18 @@ def load_model(
 ) -> Model:
     """Load a checkpoint built like Qwen2, Qwen3 or Llama, and print which one and why.
 
-    name: a hub id, folder or .gguf file; None for what `choose_model` says.
-    device: "auto" is the GPU if there is one.
-    dtype: "auto" is bfloat16 on a GPU, float32 on a CPU.
-    verbose: print.
-    prepare: changes the transformers module before it is moved to the device. The trial on pages is then left out.
-    `ValueError`, of one line, if there is no such checkpoint, or if it would not give its own tokens on pages. Weights
-    are safetensors or GGUF. Nothing is downloaded, and no code from the hub is run.
+    Args:
+        name: a hub id, folder or .gguf file; None for what `choose_model` says.
+        device: "auto" is the GPU if there is one.
+        dtype: "auto" is bfloat16 on a GPU, float32 on a CPU.
+        verbose: print.
+        prepare: changes the transformers module before it is moved to the device. The trial on
+            pages is then left out.
+
+    Raises:
+        ValueError: Of one line, if there is no such checkpoint, or if it would not give its own
+            tokens on pages. Weights are safetensors or GGUF. Nothing is downloaded, and no code
+            from the hub is run.
     """
     import transformers
 
@@ -297,15 +365,23 @@ def why_not_built_alike(config: Any) -> str | None:
     if any(kind.startswith("sliding") for kind in others):
         return "has layers with a sliding window; pagedlab runs models that attend to everything"
     if others:
-        return f"has layers of the kind {others[0]}; pagedlab runs models whose layers all have full attention"
+        return (
+            f"has layers of the kind {others[0]}; pagedlab runs models whose layers all have full "
+            "attention"
+        )
     if getattr(config, "num_key_value_heads", None) is None:
         return f"is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama"
     if getattr(config, "kv_lora_rank", None):
         return "has multi-head latent attention; pagedlab's blocks hold plain keys and values"
     if _rope_type(config) == "longrope":
-        return "has longrope position embeddings, with which a long neighbour would change a short prompt's tokens"
+        return (
+            "has longrope position embeddings, with which a long neighbour would change a short "
+            "prompt's tokens"
+        )
     if getattr(config, "attn_temperature_tuning", None):
-        return "scales attention by the position in the row; pagedlab puts many sequences into one row"
+        return (
+            "scales attention by the position in the row; pagedlab puts many sequences into one row"
+        )
     return None
 
 
@@ -317,16 +393,27 @@ def _rope_type(config: Any) -> str:
 def _damage(model: Model, report: dict[str, Any]) -> str | None:
     """What keeps a model that transformers has loaded from being what its files say."""
     config = model.module.config
-    for fault in ("missing", "unexpected", "mismatched"):  # transformers would draw random numbers, or ignore it
+    for fault in (
+        "missing",
+        "unexpected",
+        "mismatched",
+    ):  # transformers would draw random numbers, or ignore it
         keys = sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"])
         if keys:
-            return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: fetch config.json and weights again"
-    for name, weight in model.module.named_parameters():  # a sum is one quick pass, and float16's own may overflow
+            return (
+                f"has {fault} weights, {len(keys)} in all, first {keys[0]}: fetch config.json and "
+                "weights again"
+            )
+    for (
+        name,
+        weight,
+    ) in model.module.named_parameters():  # a sum is one quick pass, and float16's own may overflow
         if not (weight.sum().isfinite() or weight.isfinite().all()):
             return f"has NaN or infinite weights, the first in {name}: fetch them again"
     largest = max([len(model.tokenizer) - 1, *model.eos_token_ids])
     if largest >= config.vocab_size:
         return (
-            f"has a token id {largest} and {config.vocab_size} embeddings: its tokenizer or eos_token_id does not fit"
+            f"has a token id {largest} and {config.vocab_size} embeddings: its tokenizer or "
+            "eos_token_id does not fit"
         )
     return None

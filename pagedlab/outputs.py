@@ -23,8 +23,10 @@ class Output:
         model's context is used up; "abort" if the request was aborted.
     cumulative_logprob: sum of the tokens' log-probabilities (natural log).
     score: of a beam that has ended, its log-probability over its length to the power of length_penalty.
-    logprobs: one a token; None if `SamplingParams.logprobs` is None.
-    detokenizer: yields the text in pieces; None without a stream and without stop strings.
+
+    Args:
+        logprobs: one a token; None if `SamplingParams.logprobs` is None.
+        detokenizer: yields the text in pieces; None without a stream and without stop strings.
     """
 
     _sequence: Sequence
@@ -58,20 +60,25 @@ class Output:
         return self._sequence.score
 
     def __repr__(self) -> str:
-        return f"Output({self.text!r}, {len(self.token_ids)} tokens, finish_reason={self.finish_reason!r})"
+        return (
+            f"Output({self.text!r}, {len(self.token_ids)} tokens, "
+            f"finish_reason={self.finish_reason!r})"
+        )
 
 
 @dataclass
 class Completion:
     """The outputs of one prompt: `n` samples, or the beams with the best first.
 
-    request_id: what `LLM.add` returned.
-    prompt_token_ids: the prompt, as tokens.
-    outputs: the answers.
-    added: when the request was added, in seconds of `time.perf_counter`.
-    times: when the first, second, ... token was sampled. The time to first token is `times[0] - added`.
-    prompt_logprobs: one a token of the prompt, None for the first, which nothing comes before. The list is None if
-        `SamplingParams.prompt_logprobs` is None.
+    Args:
+        request_id: what `LLM.add` returned.
+        prompt_token_ids: the prompt, as tokens.
+        outputs: the answers.
+        added: when the request was added, in seconds of `time.perf_counter`.
+        times: when the first, second, ... token was sampled. The time to first token is `times[0] -
+            added`.
+        prompt_logprobs: one a token of the prompt, None for the first, which nothing comes before.
+            The list is None if `SamplingParams.prompt_logprobs` is None.
     """
 
     request_id: int
@@ -95,10 +102,12 @@ class Completion:
 class Stream(Iterator[str]):
     """Yields the text of one request piece by piece.
 
-    llm: the engine.
-    completion: of the request, with one output.
-    If it is closed or interrupted before its end, it aborts the request. If it is garbage before its end, the engine
-    aborts the request in its next `step` or `add`.
+    If it is closed or interrupted before its end, it aborts the request. If it is garbage before
+    its end, the engine aborts the request in its next `step` or `add`.
+
+    Args:
+        llm: the engine.
+        completion: of the request, with one output.
     """
 
     def __init__(self, llm: Any, completion: Completion) -> None:
@@ -127,7 +136,9 @@ class Stream(Iterator[str]):
         self._llm.drop([self._completion])
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a stream cannot be copied or pickled: it is the only reader of its request")
+        raise TypeError(
+            "a stream cannot be copied or pickled: it is the only reader of its request"
+        )
 
     @property
     def request_id(self) -> int:
@@ -137,8 +148,8 @@ class Stream(Iterator[str]):
 class StreamReference(ref[Stream]):
     """Tells which request a stream had, once the stream is gone.
 
-    The garbage collector may run at any line, in a step too, so what it calls must not touch the engine. It appends
-    the reference to `abandoned`; the engine aborts the request in its next step.
+    The garbage collector may run at any line, in a step too, so what it calls must not touch the
+    engine. It appends the reference to `abandoned`; the engine aborts the request in its next step.
     """
 
     __slots__ = ("request_id",)

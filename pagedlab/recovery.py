@@ -1,8 +1,9 @@
 """Put the counts of a pool in order after a class that a reader wrote has failed.
 
-The project's own pool, table and scheduler change everything or nothing. A class of a reader may raise in the middle
-of its work, or after it. A block may then have a reference that no table holds, or a table may list a block that it
-does not hold. Both are found by counting: each block's references are those of the tables and those held outside.
+The project's own pool, table and scheduler change everything or nothing. A class of a reader may
+raise in the middle of its work, or after it. A block may then have a reference that no table holds,
+or a table may list a block that it does not hold. Both are found by counting: each block's
+references are those of the tables and those held outside.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ ATTEMPTS = 3  # a reader's method that raises once usually works when it is call
 class Recovery:
     """Compares the counts of one pool with the tables of an engine.
 
-    pool: the engine's pool.
-    new_table: makes an empty table over the pool.
+    Args:
+        pool: the engine's pool.
+        new_table: makes an empty table over the pool.
     """
 
     def __init__(self, pool: Pool, new_table: Callable[[Any], BlockTable]) -> None:
@@ -38,17 +40,22 @@ class Recovery:
                 self._held_outside[block_id] = self._pool.refcount(block_id)
 
     def balance(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Release every reference that nobody holds, and return the sequences whose tables are wrong.
+        """Release every reference that nobody holds, and return the sequences whose tables are
+        wrong.
 
-        sequences: all that hold blocks of the pool.
         The tables of the sequences returned are empty: their requests cannot go on.
+
+        Args:
+            sequences: all that hold blocks of the pool.
         """
-        counts = [_persist(lambda b=b: self._pool.refcount(b)) for b in range(self._pool.num_blocks)]  # type: ignore[misc]
+        counts = [self._count(block_id) for block_id in range(self._pool.num_blocks)]
         sequences = list(sequences)
         broken = [sequence for sequence in sequences if self._is_broken(sequence, counts)]
         held = self._held_by(sequences)
         short = {block_id for block_id, count in enumerate(counts) if count < held[block_id]}
-        broken += [s for s in sequences if s not in broken and not short.isdisjoint(s.table.block_ids)]
+        broken += [
+            s for s in sequences if s not in broken and not short.isdisjoint(s.table.block_ids)
+        ]
         for sequence in broken:
             self.empty(sequence)
         held = self._held_by(sequences)
@@ -73,12 +80,16 @@ class Recovery:
             held.update(sequence.table.block_ids)
         return held
 
+    def _count(self, block_id: int) -> int:
+        """Return the number of references to a block, even if the pool raises the first time."""
+        return _persist(lambda: self._pool.refcount(block_id))
+
     def _release(self, block_id: int) -> None:
         """Release one reference, even if the pool raises before or after it does so."""
-        before = _persist(lambda: self._pool.refcount(block_id))
+        before = self._count(block_id)
 
         def release() -> None:
-            if _persist(lambda: self._pool.refcount(block_id)) == before:
+            if self._count(block_id) == before:
                 self._pool.release(block_id)
 
         _persist(release)

@@ -1,4 +1,6 @@
-"""A request that is not finished: what was asked of it, and how its sequences grow, fork and end."""
+"""A request that is not finished: what was asked of it, and how its sequences grow, fork and
+end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 class RequestState:
     """Ties a request's sequences to the completion that its caller reads.
 
-    `ValueError` if a token in logit_bias is none of the model's.
+    Raises:
+        ValueError: If a token in logit_bias is none of the model's.
     """
 
     request: Request
@@ -66,7 +69,9 @@ class RequestState:
         nth = len(self.request.sequences)
         table = first.table.fork()
         seed = first.seed + nth
-        sequence = Sequence(f"{first.name}.{nth}", table, first.token_ids[:], seed, first.num_prompt_tokens)
+        sequence = Sequence(
+            f"{first.name}.{nth}", table, first.token_ids[:], seed, first.num_prompt_tokens
+        )
         self.request.sequences.append(sequence)
         self.show(sequence, stream=self.completion.outputs[0].detokenizer is not None)
         return sequence
@@ -74,8 +79,11 @@ class RequestState:
     def extend(self, sequence: Sequence, sampled: SampledTokens, now: float) -> int:
         """Add sampled tokens to their sequence, up to the first that ends it.
 
-        now: the time that the completion notes for them, in seconds.
-        Return how many tokens were added.
+        Args:
+            now: the time that the completion notes for them, in seconds.
+
+        Returns:
+            How many tokens were added.
         """
         sequence.drop_draft()  # what was accepted of it is among the new tokens
         self._take_prompt_logprobs(sequence, sampled)
@@ -99,8 +107,12 @@ class RequestState:
             reported += sampled.prompt_logprobs
             sequence.score_from = None if sampled.tokens else len(reported) - 1
 
-    def _count_until_end(self, sequence: Sequence, tokens: list[int], detokenizer: Detokenizer | None) -> int:
-        """How many of the tokens belong to the sequence: it ends at an end token, or with a stop string."""
+    def _count_until_end(
+        self, sequence: Sequence, tokens: list[int], detokenizer: Detokenizer | None
+    ) -> int:
+        """How many of the tokens belong to the sequence: it ends at an end token, or with a stop
+        string.
+        """
         if not self.end_tokens and detokenizer is None:
             return len(tokens)
         for count, token in enumerate(tokens, 1):
@@ -122,9 +134,12 @@ class RequestState:
         sequence.table.free()
 
     def search(self, logprobs: torch.Tensor, now: float) -> int:
-        """Move a beam search on by one token. Its outputs are then the beams that go on, or the best that ended.
+        """Move a beam search on by one token.
 
-        logprobs: [beams, V]. Return how many outputs there are.
+        Its outputs are then the beams that go on, or the best that ended.
+
+        Args:
+            logprobs: [beams, V]. Return how many outputs there are.
         """
         assert self.beams is not None
         self.beams.advance_texts(self.request, logprobs)

@@ -4,8 +4,8 @@
         runner.submit(plan)
     result = runner.collect()
 
-`EagerRunner` runs a step when it is collected. accelerate/ has one that runs several steps ahead of the host, and
-speculative/ one that proposes tokens before a step and checks them in it.
+`EagerRunner` runs a step when it is collected. accelerate/ has one that runs several steps ahead of
+the host, and speculative/ one that proposes tokens before a step and checks them in it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Forward = Callable[..., Tensor]
 class StepResult:
     """What a step computed, or several steps that ran ahead of the host.
 
-    plan: the plan of the step, without the sequences that have ended since.
-    sampled: the next tokens of each sequence.
-    beam_rows: of each beam search, the log-probabilities [beams, V] of its beams' next tokens.
-    drafts: the drafts that were checked, of a runner that proposes them.
+    Args:
+        plan: the plan of the step, without the sequences that have ended since.
+        sampled: the next tokens of each sequence.
+        beam_rows: of each beam search, the log-probabilities [beams, V] of its beams' next tokens.
+        drafts: the drafts that were checked, of a runner that proposes them.
     """
 
     plan: Schedule
@@ -59,7 +60,10 @@ class Runner(Protocol):
         """Get ready for a step that is about to be planned."""
 
     def submit(self, plan: Schedule) -> bool:
-        """Take a step over. False, with nothing done, if it needs tokens that are not known before others end."""
+        """Take a step over.
+
+        False, with nothing done, if it needs tokens that are not known before others end.
+        """
 
     def collect(self) -> StepResult | None:
         """Wait for the oldest step. None if nobody is left whom it was for."""
@@ -74,14 +78,19 @@ class Runner(Protocol):
 class EagerRunner:
     """Runs each step when it is collected.
 
-    model: whose forward pass runs, unless `forward` is set to another.
-    cache: where keys and values are.
-    attend: the attention function.
-    params: what each request asks for, by request id; the engine keeps it up to date.
+    Args:
+        model: whose forward pass runs, unless `forward` is set to another.
+        cache: where keys and values are.
+        attend: the attention function.
+        params: what each request asks for, by request id; the engine keeps it up to date.
     """
 
     def __init__(
-        self, model: Model, cache: KVCache, attend: PagedAttention, params: Mapping[int, SamplingParams]
+        self,
+        model: Model,
+        cache: KVCache,
+        attend: PagedAttention,
+        params: Mapping[int, SamplingParams],
     ) -> None:
         self.forward: Forward = model.forward
         self.attend = attend
@@ -106,7 +115,9 @@ class EagerRunner:
         return True
 
     def collect(self, check: Check | None = None) -> StepResult | None:
-        """Run the step. check: compares drafts with what the model says, see `sampler.sample_step`."""
+        """Run the step. check: compares drafts with what the model says, see
+        `sampler.sample_step`.
+        """
         plan = self._plan
         assert plan is not None, "no step was submitted"
         logits = self._logits(plan)

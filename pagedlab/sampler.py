@@ -1,8 +1,10 @@
-"""From a step's logits to next tokens: one for each sequence, several where a draft is checked, rows for beam searches.
+"""From a step's logits to next tokens: one for each sequence, several where a draft is checked,
+rows for beam searches.
 
-A draw depends on the request's seed and the position of the token alone, not on its neighbours in the batch or on what
-was drawn before. So a request gives the same text alone, in a crowd, or computed a second time. The draw itself is in
-sampling.py; penalties and log-probabilities are in logits/, and run only for requests that ask for them.
+A draw depends on the request's seed and the position of the token alone, not on its neighbours in
+the batch or on what was drawn before. So a request gives the same text alone, in a crowd, or
+computed a second time. The draw itself is in sampling.py; penalties and log-probabilities are in
+logits/, and run only for requests that ask for them.
 """
 
 from __future__ import annotations
@@ -18,21 +20,24 @@ from pagedlab.sampling import sample
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Request, Sequence
 
-# Compares a draft with the model: logits of its rows, the sequence, the model's own tokens and their log-probabilities,
-# the parameters -> the tokens that are kept, and their log-probabilities.
-Check = Callable[[Tensor, Sequence, list[int], list[float], SamplingParams], tuple[list[int], list[float]]]
+# Compares a draft with the model: logits of its rows, the sequence, the model's own tokens and
+# their log-probabilities, the parameters -> the tokens that are kept, and their log-probabilities.
+Check = Callable[
+    [Tensor, Sequence, list[int], list[float], SamplingParams], tuple[list[int], list[float]]
+]
 
 
 @dataclass
 class SampledTokens:
     """The next tokens of one sequence.
 
-    sequence: whose; if nth > 0, the tokens are of the nth sequence to be forked from it now.
-    tokens: drafted tokens that were accepted, none without a draft, and one of the model's own after them. Empty if
-        the step only scored the prompt.
-    scores: the log-probability of each token, before anything that changes the draw.
-    logprobs: of each token with the likeliest in its place, if the request asks for them.
-    prompt_logprobs: the same of the prompt's tokens that this step scored.
+    Args:
+        sequence: whose; if nth > 0, the tokens are of the nth sequence to be forked from it now.
+        tokens: drafted tokens that were accepted, none without a draft, and one of the model's own
+            after them. Empty if the step only scored the prompt.
+        scores: the log-probability of each token, before anything that changes the draw.
+        logprobs: of each token with the likeliest in its place, if the request asks for them.
+        prompt_logprobs: the same of the prompt's tokens that this step scored.
     """
 
     request: Request
@@ -48,8 +53,11 @@ class SampledTokens:
 class RowGroup:
     """The rows of logits that belong to one sequence.
 
-    rows: those that next tokens are sampled from: one, and one for each drafted token; none if the prompt goes on.
-    prompt_rows: a row, and the prompt token that it predicts, for each that wants a log-probability.
+    Args:
+        rows: those that next tokens are sampled from: one, and one for each drafted token; none if
+            the prompt goes on.
+        prompt_rows: a row, and the prompt token that it predicts, for each that wants a
+            log-probability.
     """
 
     request: Request
@@ -66,18 +74,29 @@ class RowGroup:
 
 
 def sample_step(
-    logits: Tensor, chunks: Iterable[Chunk], params: Mapping[int, SamplingParams], check: Check | None = None
+    logits: Tensor,
+    chunks: Iterable[Chunk],
+    params: Mapping[int, SamplingParams],
+    check: Check | None = None,
 ) -> tuple[list[SampledTokens], list[tuple[Request, Tensor]]]:
     """Sample the next tokens of a step.
 
-    logits: [R, V], the rows that the chunks want, `num_rows` each.
-    params: what each request asks for, by request id.
-    check: decides how much of a draft is kept; needed where some chunk has one.
-    Return the tokens, and the log-probabilities [beams, V] of each beam search. A search advances later, with its
     tables: once it has, the step can no longer be rewound.
+
+    Args:
+        logits: [R, V], the rows that the chunks want, `num_rows` each.
+        params: what each request asks for, by request id.
+        check: decides how much of a draft is kept; needed where some chunk has one.
+
+    Returns:
+        The tokens, and the log-probabilities [beams, V] of each beam search. A search advances
+        later, with its
     """
     groups, beam_rows = _group_rows(chunks, params)
-    searches = [(request, torch.log_softmax(logits[rows].float(), dim=1)) for request, rows in beam_rows.items()]
+    searches = [
+        (request, torch.log_softmax(logits[rows].float(), dim=1))
+        for request, rows in beam_rows.items()
+    ]
     if not groups:
         return [], searches
     sampled = _sample(logits, groups)
@@ -85,9 +104,14 @@ def sample_step(
         if len(group.rows) > 1:
             assert check is not None, "a draft needs somebody to check it"
             rows = logits[group.rows.start : group.rows.stop]
-            one.tokens, one.scores = check(rows, group.sequence, one.tokens, one.scores, group.params)
+            one.tokens, one.scores = check(
+                rows, group.sequence, one.tokens, one.scores, group.params
+            )
     if any(group.params.reports_logprobs for group in groups):
-        from pagedlab.logits import report_logprobs  # a wing: requests that ask for none do without it
+        # a wing: requests that ask for none do without it
+        from pagedlab.logits import (
+            report_logprobs,
+        )
 
         report_logprobs(logits, groups, sampled)
     return sampled, searches
@@ -148,6 +172,10 @@ def _sample(logits: Tensor, groups: Seq[RowGroup]) -> list[SampledTokens]:
     start = 0
     for group in groups:
         stop = start + len(group.rows)
-        sampled.append(SampledTokens(group.request, group.sequence, tokens[start:stop], scores[start:stop], group.nth))
+        sampled.append(
+            SampledTokens(
+                group.request, group.sequence, tokens[start:stop], scores[start:stop], group.nth
+            )
+        )
         start = stop
     return sampled

@@ -1,7 +1,7 @@
 """Sample one token from each row of logits, on their device.
 
-A sample depends on the request's seed and the token's position alone, not on other rows or on earlier samples. So a
-request gives the same text alone, beside others, or after a preemption.
+A sample depends on the request's seed and the token's position alone, not on other rows or on
+earlier samples. So a request gives the same text alone, beside others, or after a preemption.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ MULTIPLIERS = tuple(_signed(factor) for factor in FACTORS)
 class Limits(NamedTuple):
     """The rows that sample from fewer tokens than all.
 
-    rows: int64 [S].
-    top_k, top_p: float64 [S, 1].
+    Args:
+        rows: int64 [S].
+        top_k, top_p: float64 [S, 1].
     """
 
     rows: Tensor
@@ -41,9 +42,11 @@ class Limits(NamedTuple):
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
     """Return a number in [0, 1) for each pair, float64 [R]: splitmix64 of seed and position.
 
-    seeds, positions: int64 [R].
     Integer arithmetic wraps at 64 bits on every device, so the numbers are the same on all of them.
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+
+    Args:
+        seeds, positions: int64 [R].
     """
     bits = _mix(_mix(seeds) + positions)
     return _shift(bits, 11).double() * 2.0**-53
@@ -61,14 +64,20 @@ def _shift(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def sample(
+    logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
     """Sample one token from each row.
 
-    logits: [R, V].
-    params: of each row.
-    seeds: int64 [R].
-    positions: int64 [R], of each new token in its sequence.
-    Return the token ids, int64 [R], and their log-probabilities, fp32 [R], before temperature, top_k and top_p.
+    Args:
+        logits: [R, V].
+        params: of each row.
+        seeds: int64 [R].
+        positions: int64 [R], of each new token in its sequence.
+
+    Returns:
+        The token ids, int64 [R], and their log-probabilities, fp32 [R], before temperature, top_k
+        and top_p.
     """
     is_greedy = not any(p.temperature for p in params)
     limits = None
@@ -99,7 +108,8 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 def _temperatures(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """The temperature of each row, float64 [R]."""
     temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    return temperature.to(logits.device, non_blocking=True)  # or the host would wait for every step in flight
+    # or the host would wait for every step in flight
+    return temperature.to(logits.device, non_blocking=True)
 
 
 def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> Limits | None:
@@ -117,8 +127,9 @@ def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> Limits | None:
 def invert(probs: Tensor, u: Tensor) -> Tensor:
     """Sample one token from each row by inverting the cumulative distribution, int64 [R].
 
-    probs: [R, V], with any sum above 0.
-    u: [R], uniform in [0, 1).
+    Args:
+        probs: [R, V], with any sum above 0.
+        u: [R], uniform in [0, 1).
     """
     cumulative = probs.cumsum(dim=1)
     total = cumulative[:, -1:]
@@ -128,13 +139,18 @@ def invert(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def _distribution(logits: Tensor, temperature: Tensor, limits: Limits | None) -> Tensor:
-    """Probabilities [R, V]: temperature first, then top_k, then top_p. Only rows with limits are sorted."""
+    """Probabilities [R, V]: temperature first, then top_k, then top_p.
+
+    Only rows with limits are sorted.
+    """
     logits = logits.double()
-    # From the largest down: however small the temperature, the quotients are 0 or below and never infinite at the top.
+    # From the largest down: however small the temperature, the quotients are 0 or below and never
+    # infinite at the top.
     scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
     if limits is not None:
         rows, top_k, top_p = limits
-        order = logits[rows].argsort(dim=1, descending=True, stable=True)  # of equal ones, the lower token id first
+        # of equal ones, the lower token id first
+        order = logits[rows].argsort(dim=1, descending=True, stable=True)
         rank = torch.arange(logits.shape[1], device=logits.device)
         ranked = scaled[rows].gather(1, order).masked_fill(rank >= top_k, float("-inf"))
         probs = torch.softmax(ranked, dim=1)

@@ -1,4 +1,7 @@
-"""What a caller may ask for: how to continue a prompt, and what is reported of the tokens. No torch."""
+"""What a caller may ask for: how to continue a prompt, and what is reported of the tokens.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,24 @@ from typing import Any, Literal, NamedTuple
 
 from pagedlab.validation import integer, one_of, real, shown, with_methods
 
-# Fields that a request may set while the device samples for it, see accelerate/windows.py. The kernel reads
-# temperature, seed and ignore_eos; the host applies the others before or after the steps.
+# Fields that a request may set while the device samples for it, see accelerate/windows.py. The
+# kernel reads temperature, seed and ignore_eos; the host applies the others before or after the
+# steps.
 ON_DEVICE = frozenset(
-    {"max_tokens", "temperature", "n", "seed", "ignore_eos", "stop", "length_penalty", "early_stopping"}
+    {
+        "max_tokens",
+        "temperature",
+        "n",
+        "seed",
+        "ignore_eos",
+        "stop",
+        "length_penalty",
+        "early_stopping",
+    }
 )
 
-# Of splitmix64 (Steele, Lea, Flood, 2014): what is added before each mix, and what is multiplied by in it.
+# Of splitmix64 (Steele, Lea, Flood, 2014): what is added before each mix, and what is multiplied by
+# in it.
 GOLDEN = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -23,9 +37,10 @@ FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 class TokenLogprob(NamedTuple):
     """The log-probability of one token.
 
-    token_id: the token.
-    logprob: natural log of the model's probability.
-    top: the likeliest tokens in its place and their log-probabilities, best first.
+    Args:
+        token_id: the token.
+        logprob: natural log of the model's probability.
+        top: the likeliest tokens in its place and their log-probabilities, best first.
     """
 
     token_id: int
@@ -37,25 +52,30 @@ class TokenLogprob(NamedTuple):
 class SamplingParams:
     """How to continue one prompt. `ValueError` at once if a value makes no sense.
 
-    max_tokens: new tokens, at most.
-    temperature: 0 takes the likeliest token; above 0 samples.
-    top_k: sample from the k likeliest tokens only; 0 for all.
-    top_p: sample from the likeliest tokens that together reach this probability.
-    n: how many sequences to sample. They share the prompt's blocks, and sequence i samples with seed + i.
-    beam_width: above 0, search for that many likeliest sequences instead.
-    stop: strings that end the text. They are not part of it.
-    ignore_eos: go on to max_tokens even after an end-of-text token.
-    seed: makes samples repeatable; None makes one from the engine's seed and the request's id.
-    length_penalty, early_stopping: rules of a beam search, see `pagedlab.beam`.
-    logprobs: report each new token's log-probability and those of the k likeliest tokens in its place, before
-        temperature and penalties; None for none.
-    prompt_logprobs: the same for each token of the prompt.
-    min_p: sample from tokens that have at least this share of the likeliest token's probability.
-    repetition_penalty: divides positive logits of all tokens that came before, and multiplies negative ones.
-    presence_penalty: is subtracted once from the logit of each token that is among the new ones.
-    frequency_penalty: is subtracted for each time that the token is among the new ones.
-    logit_bias: {token id: what is added to its logit}.
-    stop_token_ids: more tokens that end the text.
+    Args:
+        max_tokens: new tokens, at most.
+        temperature: 0 takes the likeliest token; above 0 samples.
+        top_k: sample from the k likeliest tokens only; 0 for all.
+        top_p: sample from the likeliest tokens that together reach this probability.
+        n: how many sequences to sample. They share the prompt's blocks, and sequence i samples with
+            seed + i.
+        beam_width: above 0, search for that many likeliest sequences instead.
+        stop: strings that end the text. They are not part of it.
+        ignore_eos: go on to max_tokens even after an end-of-text token.
+        seed: makes samples repeatable; None makes one from the engine's seed and the request's id.
+        length_penalty, early_stopping: rules of a beam search, see `pagedlab.beam`.
+        logprobs: report each new token's log-probability and those of the k likeliest tokens in its
+            place, before temperature and penalties; None for none.
+        prompt_logprobs: the same for each token of the prompt.
+        min_p: sample from tokens that have at least this share of the likeliest token's
+            probability.
+        repetition_penalty: divides positive logits of all tokens that came before, and multiplies
+            negative ones.
+        presence_penalty: is subtracted once from the logit of each token that is among the new
+            ones.
+        frequency_penalty: is subtracted for each time that the token is among the new ones.
+        logit_bias: {token id: what is added to its logit}.
+        stop_token_ids: more tokens that end the text.
 
     Examples:
         >>> from pagedlab import SamplingParams
@@ -102,17 +122,31 @@ class SamplingParams:
             "logprobs": _optional_whole("logprobs", self.logprobs),
             "prompt_logprobs": _optional_whole("prompt_logprobs", self.prompt_logprobs),
             "min_p": real("min_p", self.min_p, 0, 1),
-            "repetition_penalty": real("repetition_penalty", self.repetition_penalty, 0, 100, above=True),
+            "repetition_penalty": real(
+                "repetition_penalty", self.repetition_penalty, 0, 100, above=True
+            ),
             "presence_penalty": real("presence_penalty", self.presence_penalty, -2, 2),
             "frequency_penalty": real("frequency_penalty", self.frequency_penalty, -2, 2),
             "logit_bias": _biases("logit_bias", self.logit_bias),
             "stop_token_ids": _ids("stop_token_ids", self.stop_token_ids),
         }
-        for name, value in checked.items():  # NumPy's numbers become Python's, which do not overflow
+        for (
+            name,
+            value,
+        ) in checked.items():  # NumPy's numbers become Python's, which do not overflow
             object.__setattr__(self, name, value)
         if self.temperature == 0 and self.n > 1:
-            raise ValueError(f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 or n=1")
-        other = self.n != 1 or self.temperature != 0 or self.stop or self.adjusts or self.reports_logprobs
+            raise ValueError(
+                f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 "
+                "or n=1"
+            )
+        other = (
+            self.n != 1
+            or self.temperature != 0
+            or self.stop
+            or self.adjusts
+            or self.reports_logprobs
+        )
         if self.beam_width and other:
             takes = "n=1, temperature=0, no stop strings, logprobs or penalties"
             raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
@@ -139,7 +173,9 @@ class SamplingParams:
 
     @cached_property
     def wants_host(self) -> bool:
-        """Whether the host must sample for this request, because a field is set that is not in `ON_DEVICE`."""
+        """Whether the host must sample for this request, because a field is set that is not in
+        `ON_DEVICE`.
+        """
         plain = SamplingParams()
         others = (each.name for each in fields(self) if each.name not in ON_DEVICE)
         return any(getattr(self, name) != getattr(plain, name) for name in others)
@@ -168,22 +204,28 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return texts
 
 
-def one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+def one_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
     """Return parameters for `count` prompts.
 
-    params: one set for all of them, a list with one each, or None for the defaults.
+    Args:
+        params: one set for all of them, a list with one each, or None for the defaults.
     """
     one = SamplingParams() if params is None else params
     each: list[Any] = list(one) if isinstance(one, (list, tuple)) else [one] * count
     if len(each) != count:
-        raise ValueError(f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each")
+        raise ValueError(
+            f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each"
+        )
     if wrong := [other for other in each if not isinstance(other, SamplingParams)]:
         raise ValueError(f"sampling must be SamplingParams, got {shown(wrong[0])}")
     return each
 
 
 def request_seed(engine_seed: int, request_id: int) -> int:
-    """The seed of a request that names none: a hash of both numbers, so that no two engines or requests draw alike.
+    """The seed of a request that names none: a hash of both numbers, so that no two engines or
+    requests draw alike.
 
     63 bits of splitmix64, as in `sampling.uniform`.
     """

@@ -1,8 +1,11 @@
-"""Which sequences run in the next step, and in which blocks. Pure Python: it sees numbers of tokens, never a tensor.
+"""Which sequences run in the next step, and in which blocks.
 
-A request waits, runs, or is swapped out. A running request takes blocks one by one as its sequences grow. When no block
-is free, the request that arrived last is preempted, whole, and its blocks go to those that arrived before it. Its KV is
-either thrown away and computed again later (recompute), or moved to host memory (swap).
+Pure Python: it sees numbers of tokens, never a tensor.
+
+A request waits, runs, or is swapped out. A running request takes blocks one by one as its sequences
+grow. When no block is free, the request that arrived last is preempted, whole, and its blocks go to
+those that arrived before it. Its KV is either thrown away and computed again later (recompute), or
+moved to host memory (swap).
 
     waiting --admit--> running --finished-->
        ^                |   ^
@@ -10,8 +13,9 @@ either thrown away and computed again later (recompute), or moved to host memory
        +----------------+   +------------ swapped
                         +------swap----------^
 
-No request waits for ever: the oldest is never preempted, `add` refuses what would not fit alone, and a preempted
-request returns before any new one is admitted. So the oldest goes on in every step until it is done.
+No request waits for ever: the oldest is never preempted, `add` refuses what would not fit alone,
+and a preempted request returns before any new one is admitted. So the oldest goes on in every step
+until it is done.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ from pagedlab.sequence import Request, Sequence, SwappedKV, common_prefix
 from pagedlab.validation import integer, one_of
 
 How = Literal["recompute", "swap"]
-MAX_SCORED = 1024  # prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
+# prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
+MAX_SCORED = 1024
 RAMP = 4  # how much larger each step of prompts may be than the one before
 
 
@@ -53,23 +58,32 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits that are wanted, up to the end: the next ones, and those that score the prompt."""
+        """Rows of logits that are wanted, up to the end: the next ones, and those that score the
+        prompt.
+        """
         first = self.sequence.score_from
         return self.num_next if first is None else max(0, self.stop - max(self.start, first))
 
     @property
     def num_next(self) -> int:
-        """Rows that next tokens come from: at the last known token, if it is here, and at each drafted one after it."""
+        """Rows that next tokens come from: at the last known token, if it is here, and at each
+        drafted one after it.
+        """
         return max(0, self.stop - self.sequence.length + self.sequence.num_draft + 1)
 
     @property
     def is_last(self) -> bool:
-        """Whether the sequence is computed to its end with this chunk, so that its next token can be sampled."""
+        """Whether the sequence is computed to its end with this chunk, so that its next token can
+        be sampled.
+        """
         return self.num_next > 0
 
 
 class Preemption(NamedTuple):
-    """`request` was preempted. What it had computed is computed again later, or waits in host memory."""
+    """`request` was preempted.
+
+    What it had computed is computed again later, or waits in host memory.
+    """
 
     request: Request
     how: How
@@ -79,14 +93,15 @@ class Preemption(NamedTuple):
 class Schedule:
     """One step's work.
 
-    chunks: the tokens to compute.
-    copies: the block copies to do before.
-    admitted: requests that run from this step on.
-    preempted: requests that lost their blocks.
-    resumed: requests that were swapped back in.
-    registered: blocks that the prefix cache finds already, and that this step computes.
-    cached_tokens: tokens that the admitted requests found in the prefix cache.
-    passes: forward passes: several if the device runs ahead, see accelerate/windows.py.
+    Args:
+        chunks: the tokens to compute.
+        copies: the block copies to do before.
+        admitted: requests that run from this step on.
+        preempted: requests that lost their blocks.
+        resumed: requests that were swapped back in.
+        registered: blocks that the prefix cache finds already, and that this step computes.
+        cached_tokens: tokens that the admitted requests found in the prefix cache.
+        passes: forward passes: several if the device runs ahead, see accelerate/windows.py.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -99,7 +114,9 @@ class Schedule:
     passes: int = 1
 
     def __repr__(self) -> str:
-        tokens = ", ".join(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in self.chunks)
+        tokens = ", ".join(
+            f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in self.chunks
+        )
         parts = [f"computes {tokens or 'nothing'}"]
         parts += [f"copies block {copy.source} to {copy.destination}" for copy in self.copies]
         parts += [f"admits r{request.request_id}" for request in self.admitted]
@@ -112,9 +129,10 @@ class Schedule:
 class Budget:
     """How much a step may still compute.
 
-    tokens: of all kinds.
-    prompt_tokens: of prompts, so that nobody waits long for the next token of another sequence.
-    scored_tokens: of prompts whose rows of logits are kept.
+    Args:
+        tokens: of all kinds.
+        prompt_tokens: of prompts, so that nobody waits long for the next token of another sequence.
+        scored_tokens: of prompts whose rows of logits are kept.
     """
 
     tokens: int
@@ -145,9 +163,10 @@ class Budget:
 class Demand(NamedTuple):
     """What one request computes in a step, if blocks are free for it.
 
-    tokens: each sequence, and how many tokens of it.
-    is_prompt: whether these are more than the next token of each sequence.
-    is_scored: whether the prompt's own log-probabilities are wanted.
+    Args:
+        tokens: each sequence, and how many tokens of it.
+        is_prompt: whether these are more than the next token of each sequence.
+        is_scored: whether the prompt's own log-probabilities are wanted.
     """
 
     tokens: list[tuple[Sequence, int]]
@@ -158,19 +177,20 @@ class Demand(NamedTuple):
 class Scheduler:
     """Queues of requests over one pool.
 
-    pool: where blocks come from.
-    max_batch_tokens: tokens a step.
-    max_sequences: sequences that run at once.
-    prefix_cache: finds blocks of earlier prompts; None for none.
-    max_prompt_tokens: tokens of prompts in a step in which some reader waits for a next token; None for no such limit.
-        Where no reader waits, a first step takes as many, so that the device starts early, and each later one up to
-        four times as many as the one before.
-    preemption: "recompute" or "swap". Swapping falls back to recomputing when the host is full.
-    swapper: moves the contents of blocks; "swap" needs one.
-    max_host_blocks: blocks that the host may hold; None for as many as the pool has.
+    All queues are in the order of `order`. A policy of your own is a subclass that overrides
+    `order`, `may_admit`, `next_waiting` or `victim`.
 
-    All queues are in the order of `order`. A policy of your own is a subclass that overrides `order`, `may_admit`,
-    `next_waiting` or `victim`.
+    Args:
+        pool: where blocks come from.
+        max_batch_tokens: tokens a step.
+        max_sequences: sequences that run at once.
+        prefix_cache: finds blocks of earlier prompts; None for none.
+        max_prompt_tokens: tokens of prompts in a step in which some reader waits for a next token;
+            None for no such limit. Where no reader waits, a first step takes as many, so that the
+            device starts early, and each later one up to four times as many as the one before.
+        preemption: "recompute" or "swap". Swapping falls back to recomputing when the host is full.
+        swapper: moves the contents of blocks; "swap" needs one.
+        max_host_blocks: blocks that the host may hold; None for as many as the pool has.
     """
 
     def __init__(
@@ -215,9 +235,11 @@ class Scheduler:
         return request.request_id
 
     def may_admit(self, request: Request) -> bool:
-        """Whether blocks are free for all its tokens, those that others still have to compute, and one a sequence.
+        """Whether blocks are free for all its tokens, those that others still have to compute, and
+        one a sequence.
 
-        Without the last, a request would be admitted only to be preempted when the next block is due.
+        Without the last, a request would be admitted only to be preempted when the next block is
+        due.
         """
         size = self.pool.block_size
         running = self._running_sequences()
@@ -227,11 +249,16 @@ class Scheduler:
         return need <= free or need - self._shared_blocks(request) <= free
 
     def next_waiting(self) -> Request:
-        """The request that is considered next. A smaller one does not pass one for which blocks are short."""
+        """The request that is considered next.
+
+        A smaller one does not pass one for which blocks are short.
+        """
         return self.waiting[0]
 
     def victim(self) -> Request:
-        """The running request that is preempted: the one that arrived last, so that the oldest always goes on."""
+        """The running request that is preempted: the one that arrived last, so that the oldest
+        always goes on.
+        """
         return self.running[-1]
 
     # ------------------------------------------------------------------ a step
@@ -250,13 +277,16 @@ class Scheduler:
         limit = min(self.max_sequences, self.max_batch_tokens)
         if request.num_sequences > limit:
             raise ValueError(
-                f"{request.num_sequences} sequences of one prompt run side by side and the engine takes {limit}: "
+                f"{request.num_sequences} sequences of one prompt run side by side and the engine "
+                f"takes {limit}: "
                 "raise max_sequences and max_batch_tokens"
             )
         insort(self.waiting, request, key=self.order)
 
     def schedule(self) -> Schedule:
-        """Choose the next step's tokens and give them slots. The plan is empty only when nothing is left to do.
+        """Choose the next step's tokens and give them slots.
+
+        The plan is empty only when nothing is left to do.
 
         If this fails, the caller rewinds `plan`.
         """
@@ -273,8 +303,9 @@ class Scheduler:
     def rewind(self, plan: Schedule) -> None:
         """Take back a step that failed: no table may claim KV that was never computed.
 
-        Tables are truncated to where the step began. Requests that it admitted wait again, and so do those whose blocks
-        were to be copied and are not. Blocks that it registered are forgotten. Doing it twice is harmless.
+        Tables are truncated to where the step began. Requests that it admitted wait again, and so
+        do those whose blocks were to be copied and are not. Blocks that it registered are
+        forgotten. Doing it twice is harmless.
         """
         self._forget(plan.registered)
         plan.registered = set()
@@ -306,22 +337,26 @@ class Scheduler:
             self._ramp = 1  # the next step is a first one
 
     def look_ahead(self, chunks: Seq[Chunk], most: int) -> list[Chunk] | None:
-        """Give slots to up to `most` more tokens of each chunk's sequence, whose own tokens may still be computed.
+        """Give slots to up to `most` more tokens of each chunk's sequence, whose own tokens may
+        still be computed.
 
-        None, with nothing changed, if blocks are short or a request could come in: the next step is `schedule`'s then.
+        None, with nothing changed, if blocks are short or a request could come in: the next step is
+        `schedule`'s then.
         """
         candidates = [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
         if any(self._has_room(request) for request in candidates):
             return None
         further = []
         for request, sequence, _, stop in chunks:
-            end = sequence.num_prompt_tokens + request.max_tokens - 1  # the token sampled last is never fed back
+            # the token sampled last is never fed back
+            end = sequence.num_prompt_tokens + request.max_tokens - 1
             if sequence.finish_reason is None and stop < end:
                 further.append(Chunk(request, sequence, stop, min(stop + most, end)))
         if not self._fits([(sequence, stop - start) for _, sequence, start, stop in further]):
             return None
         for _, sequence, start, stop in further:
-            sequence.table.append(stop - start)  # no copies: its last block is its own since it was last written
+            # no copies: its last block is its own since it was last written
+            sequence.table.append(stop - start)
         return further
 
     # ------------------------------------------------------------------ the three phases
@@ -336,7 +371,9 @@ class Scheduler:
     def _some_reader_waits(self) -> bool:
         """Whether somebody reads a running sequence token by token, and its next token is due."""
         for request in self.running:
-            if not request.read_at_end and any(s.num_uncomputed == 1 + s.num_draft for s in request.to_compute):
+            if not request.read_at_end and any(
+                s.num_uncomputed == 1 + s.num_draft for s in request.to_compute
+            ):
                 return True
         return False
 
@@ -371,10 +408,15 @@ class Scheduler:
     def _report_deadlock(self) -> None:
         """Raise `OutOfBlocks` if requests are left and none can go on."""
         queued = self.waiting or self.running or self.swapped
-        if not queued or self.plan.chunks or any(seq.num_ahead for seq in self._running_sequences()):
+        if (
+            not queued
+            or self.plan.chunks
+            or any(seq.num_ahead for seq in self._running_sequences())
+        ):
             return
         raise OutOfBlocks(
-            f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks free: release "
+            f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks "
+            "free: release "
             "the blocks that are held outside the engine, or mend a policy that lets nobody in"
         )
 
@@ -395,7 +437,10 @@ class Scheduler:
         self._give_slots(request, demand)
 
     def _start(self, request: Request) -> None:
-        """Give slots to a request that was just admitted or resumed. If blocks are short, it goes back by itself."""
+        """Give slots to a request that was just admitted or resumed.
+
+        If blocks are short, it goes back by itself.
+        """
         demand = self._demand(request)
         if self._fits(demand.tokens):
             self._register(self._give_slots(request, demand))
@@ -409,9 +454,12 @@ class Scheduler:
             self._rejoin(request)
             sequences = request.unfinished
         is_scored = sequences[0].score_from is not None
-        # A sequence that is computed again may be there before its siblings, so all of them are asked.
+        # A sequence that is computed again may be there before its siblings, so all of them are
+        # asked.
         is_prompt = any(seq.num_uncomputed > 1 + seq.num_draft for seq in sequences)
-        return Demand(request.next_tokens(self._budget.limit(is_prompt, is_scored)), is_prompt, is_scored)
+        return Demand(
+            request.next_tokens(self._budget.limit(is_prompt, is_scored)), is_prompt, is_scored
+        )
 
     def _give_slots(self, request: Request, demand: Demand) -> list[Chunk]:
         """Append the tokens to their tables, and note the chunks and the copies in the plan."""
@@ -426,9 +474,12 @@ class Scheduler:
         return chunks
 
     def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
-        """Whether blocks are free for this many more tokens of each sequence, copies on write included."""
+        """Whether blocks are free for this many more tokens of each sequence, copies on write
+        included.
+        """
         size, free = self.pool.block_size, self.pool.num_free
-        # A sequence starts two blocks at most beside those it fills: an exact count is needed only where few are free.
+        # A sequence starts two blocks at most beside those it fills: an exact count is needed only
+        # where few are free.
         if sum(n // size + 2 for _, n in wanted) <= free:
             return True
         need = 0
@@ -444,9 +495,11 @@ class Scheduler:
         return need <= free
 
     def _register(self, chunks: Iterable[Chunk]) -> None:
-        """Let the prefix cache find the blocks that these chunks fill, though this step has yet to compute them.
+        """Let the prefix cache find the blocks that these chunks fill, though this step has yet to
+        compute them.
 
-        Nobody is preempted any more, so all of them will be computed. In each layer KV is written before it is read.
+        Nobody is preempted any more, so all of them will be computed. In each layer KV is written
+        before it is read.
         """
         if self._register_blocks is None:
             return
@@ -454,7 +507,8 @@ class Scheduler:
         for request, sequence, start, stop in chunks:
             if stop // size == start // size:
                 continue
-            known = sequence.token_ids[: min(stop, sequence.num_known)]  # a drafted token may be rejected
+            # a drafted token may be rejected
+            known = sequence.token_ids[: min(stop, sequence.num_known)]
             try:
                 block_ids = self._register_blocks(sequence.table, known, salt=request.salt)
                 self.plan.registered.update(block_ids)
@@ -482,7 +536,10 @@ class Scheduler:
         insort(queue, request, key=self.order)
 
     def _withdraw(self, request: Request) -> None:
-        """Take the request's chunks out of the plan. It has some only if a policy preempts an older request."""
+        """Take the request's chunks out of the plan.
+
+        It has some only if a policy preempts an older request.
+        """
         for chunk in self.plan.chunks:
             if chunk.request is request:
                 chunk.sequence.table.truncate(chunk.start)
@@ -499,7 +556,8 @@ class Scheduler:
         block_ids = _blocks_of(request.unfinished)
         if self.preemption != "swap" or not block_ids:
             return False
-        # Copies are done after this: a block that waits for one has nothing yet that could be moved.
+        # Copies are done after this: a block that waits for one has nothing yet that could be
+        # moved.
         if any(copy.destination in block_ids for copy in self.plan.copies):
             return False
         on_host = sum(other.swapped_kv.num_blocks for other in self.swapped if other.swapped_kv)
@@ -517,7 +575,9 @@ class Scheduler:
         return SwappedKV(self.swapper.swap_out(block_ids), len(block_ids), tables)
 
     def _resume(self, request: Request) -> None:
-        """Bring a swapped request back into blocks, other ones perhaps, shared among its sequences as they were."""
+        """Bring a swapped request back into blocks, other ones perhaps, shared among its sequences
+        as they were.
+        """
         swapped_kv = request.swapped_kv
         assert swapped_kv is not None
         assert self.swapper is not None
@@ -525,17 +585,23 @@ class Scheduler:
         try:
             for sequence, places, num_tokens in swapped_kv.tables:
                 for place in places:
-                    fresh[place] = self.pool.share(fresh[place]) if place in fresh else self.pool.allocate()
-                    sequence.table.block_ids.append(fresh[place])  # at once: an error further on gives it back
+                    fresh[place] = (
+                        self.pool.share(fresh[place]) if place in fresh else self.pool.allocate()
+                    )
+                    # at once: an error further on gives it back
+                    sequence.table.block_ids.append(fresh[place])
                 sequence.table.num_tokens = num_tokens
-            self.swapper.swap_in(swapped_kv.contents, [fresh[place] for place in range(swapped_kv.num_blocks)])
+            self.swapper.swap_in(
+                swapped_kv.contents, [fresh[place] for place in range(swapped_kv.num_blocks)]
+            )
         except BaseException:
             for sequence, *_ in swapped_kv.tables:
                 sequence.table.free()
             raise
         for sequence, *_ in swapped_kv.tables:
             table = sequence.table
-            table.truncate(min(table.num_tokens, sequence.length - 1))  # less, if a window failed meanwhile
+            # less, if a window failed meanwhile
+            table.truncate(min(table.num_tokens, sequence.length - 1))
         request.swapped_kv = None
         self.swapped.remove(request)
         insort(self.running, request, key=self.order)
@@ -547,17 +613,23 @@ class Scheduler:
         insort(self.running, request, key=self.order)
         self.plan.admitted.append(request)
         first = request.unfinished[0]
-        if self.prefix_cache is not None and first.score_from is None:  # a cached token would give no logits
+        if (
+            self.prefix_cache is not None and first.score_from is None
+        ):  # a cached token would give no logits
             # One token at least is left to compute, or there would be no logits to go on from.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
             self.cached_tokens += first.table.num_tokens
             self.plan.cached_tokens += first.table.num_tokens
 
     def _rejoin(self, request: Request) -> None:
-        """Fork the sequences of a request that is computed again from its first, once that has what they share."""
+        """Fork the sequences of a request that is computed again from its first, once that has what
+        they share.
+        """
         first, *others = request.unfinished
         if not self.plan.registered.isdisjoint(first.table.block_ids):
-            return  # a fork may have to copy its last block, and copies are done before anything is computed
+            # a fork may have to copy its last block, and copies are done before anything is
+            # computed
+            return
         for sequence in others:
             if sequence.table.num_tokens:
                 continue
@@ -572,13 +644,19 @@ class Scheduler:
         return [sequence for request in self.running for sequence in request.unfinished]
 
     def _has_room(self, request: Request) -> bool:
-        """Whether the request may run beside the others: enough sequences are left, and enough blocks."""
+        """Whether the request may run beside the others: enough sequences are left, and enough
+        blocks.
+        """
         if sum(r.num_sequences for r in self.running) + request.num_sequences > self.max_sequences:
             return False
         if not self.running:
             return True
         if request.swapped_kv:
-            need = request.swapped_kv.num_blocks + len(self._running_sequences()) + request.num_sequences
+            need = (
+                request.swapped_kv.num_blocks
+                + len(self._running_sequences())
+                + request.num_sequences
+            )
             return need <= self.pool.num_free
         return self.may_admit(request)
 

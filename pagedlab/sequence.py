@@ -1,4 +1,6 @@
-"""What the scheduler deals in: a request, its sequences, and how many tokens each sequence computes next."""
+"""What the scheduler deals in: a request, its sequences, and how many tokens each sequence computes
+next.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,17 +12,20 @@ from pagedlab.blocks import BlockTable, blocks_for
 class Sequence:
     """A sequence of tokens that is being generated, and the blocks that hold its KV.
 
-    name: what people see, "r0" or "r0.2".
-    table: the blocks; they hold the KV of the first `table.num_tokens` tokens.
-    token_ids: the prompt, then the new tokens.
-    seed: what its tokens are sampled with.
-    num_prompt_tokens: how many of the tokens are the prompt's.
-    finish_reason: "stop", "length" or "abort"; None while it runs.
-    cumulative_logprob: the sum over its new tokens.
-    score: of a beam that has ended.
-    num_draft: tokens at the end that are only proposed, see speculative/; none between steps.
-    num_ahead: tokens after the end that a device samples at the moment, see accelerate/windows.py.
-    score_from: the prompt's tokens after this position still want a log-probability; None if none do.
+    Args:
+        name: what people see, "r0" or "r0.2".
+        table: the blocks; they hold the KV of the first `table.num_tokens` tokens.
+        token_ids: the prompt, then the new tokens.
+        seed: what its tokens are sampled with.
+        num_prompt_tokens: how many of the tokens are the prompt's.
+        finish_reason: "stop", "length" or "abort"; None while it runs.
+        cumulative_logprob: the sum over its new tokens.
+        score: of a beam that has ended.
+        num_draft: tokens at the end that are only proposed, see speculative/; none between steps.
+        num_ahead: tokens after the end that a device samples at the moment, see
+            accelerate/windows.py.
+        score_from: the prompt's tokens after this position still want a log-probability; None if
+            none do.
     """
 
     name: str
@@ -77,9 +82,10 @@ class Sequence:
 class SwappedKV(NamedTuple):
     """The KV of one request in host memory.
 
-    contents: what the swapper returned.
-    num_blocks: how many blocks it holds.
-    tables: of each sequence, the places of its blocks among these, and its number of tokens.
+    Args:
+        contents: what the swapper returned.
+        num_blocks: how many blocks it holds.
+        tables: of each sequence, the places of its blocks among these, and its number of tokens.
     """
 
     contents: Any
@@ -89,15 +95,18 @@ class SwappedKV(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """One prompt and the sequences that continue it. There is one sequence until the prompt is computed.
+    """One prompt and the sequences that continue it.
 
-    request_id: counts up, so it says who came first.
-    sequences: those that exist now.
-    num_sequences: how many there will be.
-    max_tokens: new tokens of each sequence, at most.
-    salt: only requests with the same salt share cached blocks.
-    swapped_kv: its KV, while the request is swapped out.
-    read_at_end: the caller waits for the whole answer, not for each token.
+    There is one sequence until the prompt is computed.
+
+    Args:
+        request_id: counts up, so it says who came first.
+        sequences: those that exist now.
+        num_sequences: how many there will be.
+        max_tokens: new tokens of each sequence, at most.
+        salt: only requests with the same salt share cached blocks.
+        swapped_kv: its KV, while the request is swapped out.
+        read_at_end: the caller waits for the whole answer, not for each token.
     """
 
     request_id: int
@@ -124,7 +133,8 @@ class Request:
         return [seq for seq in self.unfinished if seq.num_outputs + seq.num_ahead < self.max_tokens]
 
     def blocks_at_most(self, block_size: int) -> int:
-        """Blocks in the worst case: the full blocks of the prompt are shared, each sequence has the others alone.
+        """Blocks in the worst case: the full blocks of the prompt are shared, each sequence has the
+        others alone.
 
         The token sampled last is never fed back, so it needs no slot.
         """
@@ -145,8 +155,11 @@ class Request:
     def next_tokens(self, budget: int) -> list[tuple[Sequence, int]]:
         """How many tokens each sequence computes in the next step.
 
-        budget: tokens in all.
-        The sequences of one request are sampled together: either each computes its last known token, or none does.
+        The sequences of one request are sampled together: either each computes its last known
+        token, or none does.
+
+        Args:
+            budget: tokens in all.
         """
         sequences = self.to_compute
         if not budget or not sequences:
@@ -158,20 +171,27 @@ class Request:
             return self._sample_together(sequences, budget)
         return self._recompute_together(sequences, budget)
 
-    def _sample_together(self, sequences: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    def _sample_together(
+        self, sequences: list[Sequence], budget: int
+    ) -> list[tuple[Sequence, int]]:
         """All uncomputed tokens of all sequences, or none if the budget is too small."""
         wanted = [(seq, seq.num_uncomputed) for seq in sequences]
         if sum(num_tokens for _, num_tokens in wanted) > budget:
             return []
         return wanted
 
-    def _recompute_together(self, sequences: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
-        """After a preemption: each sequence up to its last known token, where it waits for the others."""
+    def _recompute_together(
+        self, sequences: list[Sequence], budget: int
+    ) -> list[tuple[Sequence, int]]:
+        """After a preemption: each sequence up to its last known token, where it waits for the
+        others.
+        """
         first = sequences[0]
         wanted = []
         for seq in sequences:
             num_tokens = min(seq.num_uncomputed - 1, budget)
-            is_forked = seq is first or seq.table.num_tokens > 0  # the others start as forks of the first
+            # the others start as forks of the first
+            is_forked = seq is first or seq.table.num_tokens > 0
             if num_tokens and is_forked:
                 wanted.append((seq, num_tokens))
                 budget -= num_tokens

@@ -1,4 +1,5 @@
-"""Where the files lie that pagedlab brings along: its tiny model, traces, measured results, and what measured them.
+"""Where the files lie that pagedlab brings along: its tiny model, traces, measured results, and
+what measured them.
 
 They are found from wherever a notebook was copied to; nothing reads `../data`.
 """
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 _INSTALLED = Path(__file__).resolve().with_name("data")  # setup.py puts it there in a wheel
-_HOME = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "data"  # in a checkout it lies beside pagedlab/
+# in a checkout it lies beside pagedlab/
+_HOME = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "data"
 
 
 def data_folder(name: str) -> Path:
@@ -17,7 +19,9 @@ def data_folder(name: str) -> Path:
 
 
 def results(name: str) -> Any:
-    """What was measured and recorded as data/results/<name>.json: results("h200")["attention"], for one."""
+    """What was measured and recorded as data/results/<name>.json: results("h200")["attention"], for
+    one.
+    """
     return json.loads((data_folder("results") / f"{name}.json").read_text(encoding="utf-8"))
 
 

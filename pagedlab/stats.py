@@ -11,20 +11,21 @@ from pagedlab.runner import StepResult
 class Stats:
     """Figures from the first `add` of an idle engine until it is idle again.
 
-    num_blocks: blocks of the pool.
-    bytes_per_block: keys and values of all layers.
-    blocks_used: blocks in use now.
-    blocks_peak: blocks in use at most.
-    steps: forward passes.
-    prompt_tokens: prompt tokens that were computed, those of preempted requests again.
-    cached_tokens: prompt tokens that the prefix cache had, so they were skipped.
-    output_tokens: new tokens.
-    preemptions: how often a request was preempted.
-    swaps: how often that was by swap.
-    drafts: how often a draft was checked.
-    drafted_tokens: tokens in those drafts.
-    accepted_tokens: tokens of them that the model agreed with.
-    seconds: time spent in steps.
+    Args:
+        num_blocks: blocks of the pool.
+        bytes_per_block: keys and values of all layers.
+        blocks_used: blocks in use now.
+        blocks_peak: blocks in use at most.
+        steps: forward passes.
+        prompt_tokens: prompt tokens that were computed, those of preempted requests again.
+        cached_tokens: prompt tokens that the prefix cache had, so they were skipped.
+        output_tokens: new tokens.
+        preemptions: how often a request was preempted.
+        swaps: how often that was by swap.
+        drafts: how often a draft was checked.
+        drafted_tokens: tokens in those drafts.
+        accepted_tokens: tokens of them that the model agreed with.
+        seconds: time spent in steps.
     """
 
     num_blocks: int
@@ -45,9 +46,10 @@ class Stats:
     def record(self, result: StepResult, new_tokens: int, seconds: float) -> None:
         """Count a step.
 
-        result: what it computed.
-        new_tokens: how many tokens were added to their sequences.
-        seconds: how long it took.
+        Args:
+            result: what it computed.
+            new_tokens: how many tokens were added to their sequences.
+            seconds: how long it took.
         """
         plan = result.plan
         drafts = result.drafts
@@ -64,7 +66,9 @@ class Stats:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a step with a draft adds on average: the accepted ones, and one of the model's own."""
+        """Tokens that a step with a draft adds on average: the accepted ones, and one of the
+        model's own.
+        """
         return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
 
     @property
@@ -79,9 +83,12 @@ class Stats:
 
     def __str__(self) -> str:
         said = (
-            f"{self.output_tokens} tokens in {self.seconds:.2f} s ({self.tokens_per_second:.1f} tokens/s, "
-            f"{self.steps} steps) after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
-            f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} MiB), "
+            f"{self.output_tokens} tokens in {self.seconds:.2f} s ({self.tokens_per_second:.1f} "
+            "tokens/s, "
+            f"{self.steps} steps) after {self.prompt_tokens} prompt tokens computed and "
+            f"{self.cached_tokens} cached; "
+            f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} "
+            "MiB), "
             f"now {self.blocks_used} in use"
         )
         if self.preemptions:

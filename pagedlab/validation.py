@@ -1,7 +1,7 @@
 """What an argument must be, asked in one way everywhere, before anything changes.
 
-Each function returns the value in Python's own type, or raises `ValueError`: one line that names the argument, says
-what would do, and what came.
+Each function returns the value in Python's own type, or raises `ValueError`: one line that names
+the argument, says what would do, and what came.
 """
 
 import math
@@ -26,12 +26,18 @@ def integer(name: str, value: Any, least: int = 0, most: float = math.inf) -> in
     raise ValueError(f"{name} must be a whole number {limit}, got {shown(value)}")
 
 
-def real(name: str, value: Any, least: float, most: float = sys.float_info.max, *, above: bool = False) -> float:
-    """A number from `least` to `most`, or `above` the one and up to the other; NaN, infinity and True are none."""
+def real(
+    name: str, value: Any, least: float, most: float = sys.float_info.max, *, above: bool = False
+) -> float:
+    """A number from `least` to `most`, or `above` the one and up to the other; NaN, infinity and
+    True are none.
+    """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and least <= value <= most and not (above and value == least):
         return float(value)
-    limit = (f"above {least:g}" if above else f"of at least {least:g}") + f" and at most {most:g}" * (most < 1e300)
+    limit = (
+        f"above {least:g}" if above else f"of at least {least:g}"
+    ) + f" and at most {most:g}" * (most < 1e300)
     raise ValueError(f"{name} must be a number {limit}, got {shown(value)}")
 
 
@@ -47,7 +53,9 @@ def with_methods(name: str, value: Any, verbs: Iterable[str]) -> Any:
     """A class or an object that has all of these attributes."""
     if lacking := [verb for verb in verbs if not hasattr(value, verb)]:
         who = (value if isinstance(value, type) else type(value)).__name__
-        raise ValueError(f"{name} must have the verbs {', '.join(verbs)}, and {who} lacks {', '.join(lacking)}")
+        raise ValueError(
+            f"{name} must have the verbs {', '.join(verbs)}, and {who} lacks {', '.join(lacking)}"
+        )
     return value
 
 
@@ -57,7 +65,9 @@ def valid_text(name: str, value: Any) -> str | None:
         if value is None or (isinstance(value, str) and value.encode() is not None):
             return value
     except UnicodeEncodeError:
-        raise ValueError(f"{name} must be valid Unicode, and {value[:60]!r} has half a surrogate pair") from None
+        raise ValueError(
+            f"{name} must be valid Unicode, and {value[:60]!r} has half a surrogate pair"
+        ) from None
     raise ValueError(f"{name} must be a text or None, got {shown(value)}")
 
 

@@ -70,7 +70,9 @@ def write(args: argparse.Namespace) -> None:
     def store() -> None:
         with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
             while batch := finished.get():  # an empty list ends it
-                decoded = writer.tokenizer.batch_decode([ids for _, ids, _ in batch], skip_special_tokens=True)
+                decoded = writer.tokenizer.batch_decode(
+                    [ids for _, ids, _ in batch], skip_special_tokens=True
+                )
                 for (plan, _, complete), text in zip(batch, decoded, strict=True):
                     record = asdict(plan) | {"text": plan.prefix + text, "complete": complete}
                     del record["prompt"]
@@ -89,7 +91,9 @@ def write(args: argparse.Namespace) -> None:
     finished.put([])
     storing.join()
     seconds = time.monotonic() - started
-    print(f"{texts} texts, {tokens} written tokens in {seconds:.0f} s: {tokens / seconds:.0f} tokens/s")
+    print(
+        f"{texts} texts, {tokens} written tokens in {seconds:.0f} s: {tokens / seconds:.0f} tokens/s"
+    )
 
 
 # kind: (share of the source's words that must be there, share of words that may be new)
@@ -156,11 +160,19 @@ def clean(record: dict[str, Any]) -> str | None:
     have, want = stems(text), stems(record["source"])
     known = want | stems(record["prefix"] + " " + record["asks"][0])
     length = len(words) / len(record["source"].split())
-    if len(have & want) < kept * len(want) or len(have - known) > fresh * len(have) or not 0.4 < length < 1.9:
+    if (
+        len(have & want) < kept * len(want)
+        or len(have - known) > fresh * len(have)
+        or not 0.4 < length < 1.9
+    ):
         return None
     if record["kind"] in ("story", "fact", "thing", "scene") and new_names(text, source):
         return None
-    names = set(re.findall(r"\b[A-Z][a-z]+\b", record["source"])) if record["kind"] == "story" else set()
+    names = (
+        set(re.findall(r"\b[A-Z][a-z]+\b", record["source"]))
+        if record["kind"] == "story"
+        else set()
+    )
     if any(twice(name, text) and not twice(name, record["source"]) for name in names):
         return None
     return text
@@ -217,7 +229,9 @@ class Assembler:
         facts = recall.any_recall(self.rng)
         between = [piece["text"] for piece in pieces]
         pairs = self.rng.sample(facts.questions, min(len(facts.questions), self.rng.randint(1, 4)))
-        return "\n\n".join([facts.text(), *between, *[f"Question: {q}\nAnswer: {a}" for q, a in pairs]])
+        return "\n\n".join(
+            [facts.text(), *between, *[f"Question: {q}\nAnswer: {a}" for q, a in pairs]]
+        )
 
     def recall_chat(self, pieces: list[dict[str, Any]]) -> str:
         """Facts from the user or in the instructions, other talk, then questions on the facts."""
@@ -229,14 +243,26 @@ class Assembler:
             facts = recall.speaker(self.rng)
             if self.rng.random() < 0.3:
                 question, answer = self.rng.choice(facts.questions)
-                text = self.system() + turn("user", f"{facts.text()} {question}") + turn("assistant", answer)
+                text = (
+                    self.system()
+                    + turn("user", f"{facts.text()} {question}")
+                    + turn("assistant", answer)
+                )
                 return text + "".join(self.exchange(piece) for piece in pieces)
             text = self.system() + turn("user", "Hello! " * self.rng.randint(0, 1) + facts.text())
-            text += turn("assistant", f"Hello {facts.facts[0].split()[-1].rstrip('.')}! How can I help you?")
+            text += turn(
+                "assistant", f"Hello {facts.facts[0].split()[-1].rstrip('.')}! How can I help you?"
+            )
         else:
             facts = recall.any_recall(self.rng)
-            pairs = self.rng.sample(facts.questions, min(len(facts.questions), self.rng.randint(1, 3)))
-            first = f"{facts.text()} {pairs[0][0]}" if self.rng.random() < 0.6 else f"{facts.text()}\n\n{pairs[0][0]}"
+            pairs = self.rng.sample(
+                facts.questions, min(len(facts.questions), self.rng.randint(1, 3))
+            )
+            first = (
+                f"{facts.text()} {pairs[0][0]}"
+                if self.rng.random() < 0.6
+                else f"{facts.text()}\n\n{pairs[0][0]}"
+            )
             text = self.system() + turn("user", first) + turn("assistant", pairs[0][1])
             text += "".join(self.exchange(piece) for piece in pieces[:1])
             return text + "".join(turn("user", q) + turn("assistant", a) for q, a in pairs[1:])
@@ -250,41 +276,73 @@ class Assembler:
     def documents(self, pieces: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         """Every piece is used once, in a document of a random kind; yields (kind, text)."""
         rng = self.rng
-        kinds = {"prose": 34, "chat": 38, "long chat": 9, "long prose": 6, "recall prose": 6, "recall chat": 7}
+        kinds = {
+            "prose": 34,
+            "chat": 38,
+            "long chat": 9,
+            "long prose": 6,
+            "recall prose": 6,
+            "recall chat": 7,
+        }
         at = 0
         while at < len(pieces):
             kind = rng.choices(list(kinds), list(kinds.values()))[0]
-            count = {"prose": 1, "chat": 1, "long chat": rng.randint(2, 7), "long prose": rng.randint(2, 6)}.get(
-                kind, rng.randint(0, 3)
-            )
+            count = {
+                "prose": 1,
+                "chat": 1,
+                "long chat": rng.randint(2, 7),
+                "long prose": rng.randint(2, 6),
+            }.get(kind, rng.randint(0, 3))
             taken, at = pieces[at : at + count], at + count
             if kind == "prose":
-                text = taken[0]["text"] + (self.on_story(taken[0], chat=False) if rng.random() < 0.25 else "")
-                if rng.random() < {"fact": 0.35, "thing": 0.35, "story": 0.1, "small talk": 0.5, "note": 0.1}.get(
-                    taken[0]["kind"], 0
-                ):
-                    text = self.ask(taken[0]) + rng.choice([" ", "\n", "\n\n"]) + text  # a question without a template
+                text = taken[0]["text"] + (
+                    self.on_story(taken[0], chat=False) if rng.random() < 0.25 else ""
+                )
+                if rng.random() < {
+                    "fact": 0.35,
+                    "thing": 0.35,
+                    "story": 0.1,
+                    "small talk": 0.5,
+                    "note": 0.1,
+                }.get(taken[0]["kind"], 0):
+                    text = (
+                        self.ask(taken[0]) + rng.choice([" ", "\n", "\n\n"]) + text
+                    )  # a question without a template
                 yield kind, text
             elif kind == "chat":
                 text = self.system() + self.exchange(taken[0])
-                yield kind, text + (self.on_story(taken[0], chat=True) if rng.random() < 0.25 else "")
+                yield (
+                    kind,
+                    text + (self.on_story(taken[0], chat=True) if rng.random() < 0.25 else ""),
+                )
             elif kind == "long chat":
                 text = self.system()
                 for piece in taken:
-                    text += self.exchange(piece) + (self.on_story(piece, chat=True) if rng.random() < 0.3 else "")
+                    text += self.exchange(piece) + (
+                        self.on_story(piece, chat=True) if rng.random() < 0.3 else ""
+                    )
                 yield kind, text
             elif kind == "long prose":
                 story = [piece for piece in taken if piece["kind"] == "story"][:1]
-                questions = self.on_story(story[0], chat=False) if story and rng.random() < 0.5 else ""
+                questions = (
+                    self.on_story(story[0], chat=False) if story and rng.random() < 0.5 else ""
+                )
                 yield kind, "\n\n".join(piece["text"] for piece in taken) + questions
             else:
-                yield kind, self.recall_prose(taken) if kind == "recall prose" else self.recall_chat(taken)
+                yield (
+                    kind,
+                    self.recall_prose(taken) if kind == "recall prose" else self.recall_chat(taken),
+                )
 
 
 def not_said(reason: str, text: str) -> list[str]:
     """The sentences of `text` that do not say once more what `reason` says."""
     said = stems(reason)
-    return [s for s in re.split(r"(?<=[.!?]) ", text) if len(stems(s) & said) < 0.5 * min(len(stems(s)), len(said))]
+    return [
+        s
+        for s in re.split(r"(?<=[.!?]) ", text)
+        if len(stems(s) & said) < 0.5 * min(len(stems(s)), len(said))
+    ]
 
 
 def by_hand(count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
@@ -310,7 +368,11 @@ def by_hand(count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
             short = rng.choice([1, 2])
             text = " ".join(sentences[:short])
             how = "one sentence" if short == 1 else "two sentences"
-            asks = [f"{plan.asks[0]} Answer in {how}.", f"In {how}: {plan.asks[0]}", f"{plan.asks[0]} Keep it short."]
+            asks = [
+                f"{plan.asks[0]} Answer in {how}.",
+                f"In {how}: {plan.asks[0]}",
+                f"{plan.asks[0]} Keep it short.",
+            ]
         yield {"kind": plan.kind, "text": text, "asks": asks, "names": plan.names}
 
 
@@ -320,11 +382,18 @@ def shard(job: tuple[int, list[dict[str, Any]], int, Path]) -> tuple[int, int, s
     rng = random.Random(number)
     pieces = pieces + list(by_hand(count, rng))
     rng.shuffle(pieces)
-    documents = [json.dumps({"kind": kind, "text": text}) + "\n" for kind, text in Assembler(rng).documents(pieces)]
+    documents = [
+        json.dumps({"kind": kind, "text": text}) + "\n"
+        for kind, text in Assembler(rng).documents(pieces)
+    ]
     rng.shuffle(documents)
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=2) as file:
         file.writelines(documents)
-    return len(documents), sum(map(len, documents)), hashlib.sha256("".join(documents).encode()).hexdigest()
+    return (
+        len(documents),
+        sum(map(len, documents)),
+        hashlib.sha256("".join(documents).encode()).hexdigest(),
+    )
 
 
 def assemble(args: argparse.Namespace) -> None:
@@ -346,12 +415,21 @@ def assemble(args: argparse.Namespace) -> None:
             if text and text not in seen and text != record["source"]:
                 seen.add(text)
                 count[1] += 1
-                pieces.append({"kind": record["kind"], "text": text, "asks": record["asks"], "names": record["names"]})
+                pieces.append(
+                    {
+                        "kind": record["kind"],
+                        "text": text,
+                        "asks": record["asks"],
+                        "names": record["names"],
+                    }
+                )
     rng.shuffle(pieces)
     held, pieces = pieces[: len(pieces) // 50], pieces[len(pieces) // 50 :]
     args.out.mkdir(parents=True, exist_ok=True)
     part_size = int(args.part * len(pieces))
-    jobs = [(1000, held, len(held) * args.by_hand // max(1, part_size), args.out / "heldout.jsonl.gz")]
+    jobs = [
+        (1000, held, len(held) * args.by_hand // max(1, part_size), args.out / "heldout.jsonl.gz")
+    ]
     for number in range(args.shards):
         part = rng.sample(pieces, part_size)
         jobs.append((number, part, args.by_hand, args.out / f"train-{number:02}.jsonl.gz"))
@@ -374,14 +452,18 @@ def assemble(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("write", help="let the generator write")
     one.add_argument("generator", help="Hugging Face folder or id of the model that writes")
     one.add_argument("out", type=Path)
     one.add_argument("--minutes", type=float, default=4.0)
     one.add_argument("--rows", type=int, default=4096)
-    one.add_argument("--length", type=int, default=464, help="prompt and answer together, in tokens")
+    one.add_argument(
+        "--length", type=int, default=464, help="prompt and answer together, in tokens"
+    )
     one.add_argument("--top-p", type=float, default=0.95)
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--device", default="cuda")
@@ -390,7 +472,9 @@ def main() -> None:
     two.add_argument("raw", type=Path)
     two.add_argument("out", type=Path, help="folder for the files of documents")
     two.add_argument("--shards", type=int, default=12)
-    two.add_argument("--part", type=float, default=0.35, help="share of the written texts that a shard has")
+    two.add_argument(
+        "--part", type=float, default=0.35, help="share of the written texts that a shard has"
+    )
     two.add_argument("--by-hand", type=int, default=120_000, help="hand-written pieces in a shard")
     two.add_argument("--seed", type=int, default=0)
     two.set_defaults(call=assemble)

@@ -102,7 +102,13 @@ def character(rng: random.Random, taken: str = "") -> dict[str, str]:
         kind, _, gender = rng.choice(WORDS["people"]).partition(":")
         gender = gender or rng.choice("fm")
         age_is_known = kind in ("boy", "girl", "grandmother", "grandfather")
-        look = rng.choice([word for word in WORDS["adjectives"] if not (age_is_known and word in ("old", "young"))])
+        look = rng.choice(
+            [
+                word
+                for word in WORDS["adjectives"]
+                if not (age_is_known and word in ("old", "young"))
+            ]
+        )
     name = rng.choice([n for n in WORDS["women" if gender == "f" else "men"] if n != taken])
     noun = f"{look} {kind}" if rng.random() < 0.6 else kind
     he, him, his = ("she", "her", "her") if gender == "f" else ("he", "him", "his")
@@ -166,7 +172,12 @@ def story(rng: random.Random) -> Plan:
             ("Write a story for children about", "."),
         )
     ] + ["Tell me a story.", "Tell me a short story, please."]
-    names = {"hero": hero["name"], "hero_kind": hero["kind"], "friend": friend["name"], "friend_kind": friend["kind"]}
+    names = {
+        "hero": hero["name"],
+        "hero_kind": hero["kind"],
+        "friend": friend["name"],
+        "friend_kind": friend["kind"],
+    }
     return Plan("story", source, asks, names=names)
 
 
@@ -197,7 +208,11 @@ def asks_for(question: str, indirect: str) -> list[str]:
         asks += [f"What do you know about {noun[1]}?"]
     howto = re.fullmatch(r"How do I (.+)\?", question)
     if howto:
-        asks += [f"How can I {howto[1]}?", f"Show me how to {howto[1]}.", f"I want to {howto[1]}. How do I do that?"]
+        asks += [
+            f"How can I {howto[1]}?",
+            f"Show me how to {howto[1]}.",
+            f"I want to {howto[1]}. How do I do that?",
+        ]
     return asks
 
 
@@ -265,7 +280,11 @@ def talk(rng: random.Random) -> Plan:
 def note(rng: random.Random) -> Plan:
     """A paragraph about memory."""
     about, source = rng.choice(NOTES)
-    return Plan("note", source, [f"Tell me something about {about}.", f"Write a few sentences about {about}."])
+    return Plan(
+        "note",
+        source,
+        [f"Tell me something about {about}.", f"Write a few sentences about {about}."],
+    )
 
 
 def small_talk(rng: random.Random) -> Plan:
@@ -278,14 +297,24 @@ def letter(rng: random.Random) -> Plan:
     """A letter about what somebody sees."""
     plan = scene(rng)
     a, b = rng.sample(ALL_NAMES, 2)
-    asks = [f"Write a short letter from {a} to {b}.", f"Write a friendly letter to {b}. My name is {a}."]
+    asks = [
+        f"Write a short letter from {a} to {b}.",
+        f"Write a friendly letter to {b}. My name is {a}.",
+    ]
     asks += [f"Help {a} to write a letter to {b}.", f"Write a letter to {b}."]
     if rng.random() < 0.25:
         relative = rng.choice(["grandmother", "grandfather", "mother", "father", "aunt", "uncle"])
         b, his = capital(relative), "her" if a in WORDS["women"] else "his"
-        asks = [f"Write a letter from {a} to {his} {relative}.", f"Write a short letter to my {relative}. I am {a}."]
-    greeting, news, goodbye, sign = (rng.choice(WORDS[name]) for name in ("greetings", "news", "goodbyes", "signs"))
-    return Plan("letter", f"Dear {b},\n\n{greeting} {news} {plan.source} {goodbye}\n\n{sign}\n{a}", asks)
+        asks = [
+            f"Write a letter from {a} to {his} {relative}.",
+            f"Write a short letter to my {relative}. I am {a}.",
+        ]
+    greeting, news, goodbye, sign = (
+        rng.choice(WORDS[name]) for name in ("greetings", "news", "goodbyes", "signs")
+    )
+    return Plan(
+        "letter", f"Dear {b},\n\n{greeting} {news} {plan.source} {goodbye}\n\n{sign}\n{a}", asks
+    )
 
 
 def free(rng: random.Random) -> Plan:
@@ -347,7 +376,9 @@ def requests(seed: int) -> Iterator[Plan]:
         plan.prompt = f"{rng.choice(PROMPTS[plan.kind]).format(**plan.names)}\n\n{plan.source}"
         if plan.kind in ("story", "thing", "fact", "scene") and rng.random() < 0.5:
             words = plan.source.split(" ")
-            plan.prefix = " ".join(words[: rng.randint(2, 4)])  # half of the answers begin as the source does
+            plan.prefix = " ".join(
+                words[: rng.randint(2, 4)]
+            )  # half of the answers begin as the source does
         if plan.names.get("opening") and rng.random() < 0.4:
             plan.prefix = plan.names["opening"]
         yield plan

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from plans import ALL_NAMES, WORDS, article, capital
 
 COLOURS, JOBS, TOWNS, PETS, FOODS, TOPICS, FURNITURE, NUMBERS = (
-    WORDS[name] for name in ("colours", "jobs", "towns", "pets", "foods", "topics", "furniture", "numbers")
+    WORDS[name]
+    for name in ("colours", "jobs", "towns", "pets", "foods", "topics", "furniture", "numbers")
 )
 
 
@@ -34,7 +35,9 @@ def colours(rng: random.Random) -> Recall:
     things = rng.sample(FURNITURE, rng.randint(3, 9))
     pairs = [(thing, rng.choice(COLOURS)) for thing in things]
     facts = [f"The {thing} is {colour}." for thing, colour in pairs]
-    questions = [(f"What colour is the {thing}?", f"The {thing} is {colour}.") for thing, colour in pairs]
+    questions = [
+        (f"What colour is the {thing}?", f"The {thing} is {colour}.") for thing, colour in pairs
+    ]
     return Recall(facts, questions)
 
 
@@ -44,7 +47,9 @@ def owners(rng: random.Random) -> Recall:
     pairs = list(zip(rng.sample(ALL_NAMES, count), rng.sample(FURNITURE, count), strict=True))
     facts = [f"{name} has {article(thing)}." for name, thing in pairs]
     questions = [(f"Who has the {thing}?", f"{name} has the {thing}.") for name, thing in pairs]
-    questions += [(f"What does {name} have?", f"{name} has {article(thing)}.") for name, thing in pairs]
+    questions += [
+        (f"What does {name} have?", f"{name} has {article(thing)}.") for name, thing in pairs
+    ]
     return Recall(facts, questions)
 
 
@@ -82,7 +87,9 @@ def person(rng: random.Random) -> Recall:
     gender = rng.choice("fm")
     name = rng.choice(WORDS["women" if gender == "f" else "men"])
     he, his = ("she", "her") if gender == "f" else ("he", "his")
-    job, town, pet, food, colour = (rng.choice(words) for words in (JOBS, TOWNS, PETS, FOODS, COLOURS))
+    job, town, pet, food, colour = (
+        rng.choice(words) for words in (JOBS, TOWNS, PETS, FOODS, COLOURS)
+    )
     pet_name = rng.choice([n for n in ALL_NAMES if n != name])
     number = rng.choice(NUMBERS)
     said = [
@@ -92,7 +99,11 @@ def person(rng: random.Random) -> Recall:
             f"What is the name of {name}'s {pet}?",
             f"The {pet} is named {pet_name}.",
         ),
-        (f"{capital(he)} likes {food} best.", f"What does {name} like to eat?", f"{name} likes {food} best."),
+        (
+            f"{capital(he)} likes {food} best.",
+            f"What does {name} like to eat?",
+            f"{name} likes {food} best.",
+        ),
         (
             f"{capital(his)} door is {colour}.",
             f"What colour is the door of {name}?",
@@ -106,7 +117,9 @@ def person(rng: random.Random) -> Recall:
     ]
     said = rng.sample(said, rng.randint(2, 5))
     facts = [f"{name} is {article(job)}."] + [fact for fact, _, _ in said]
-    questions = [(f"What is the job of {name}?", f"{name} is {article(job)}.")] + [(q, a) for _, q, a in said]
+    questions = [(f"What is the job of {name}?", f"{name} is {article(job)}.")] + [
+        (q, a) for _, q, a in said
+    ]
     return Recall(facts, questions)
 
 
@@ -116,7 +129,11 @@ def speaker(rng: random.Random) -> Recall:
     said = [
         (f"I live in {town}.", "Where do I live?", f"You live in {town}."),
         (f"I have {article(pet)}.", "Which animal do I have?", f"You have {article(pet)}."),
-        (f"My favourite colour is {colour}.", "What is my favourite colour?", f"Your favourite colour is {colour}."),
+        (
+            f"My favourite colour is {colour}.",
+            "What is my favourite colour?",
+            f"Your favourite colour is {colour}.",
+        ),
     ]
     said = rng.sample(said, rng.randint(1, 3))
     questions = [("What is my name?", f"Your name is {name}.")] + [(q, a) for _, q, a in said]
@@ -125,22 +142,41 @@ def speaker(rng: random.Random) -> Recall:
 
 def house(rng: random.Random) -> Recall:
     """Rules of a house, as they stand in instructions for an assistant."""
-    place = rng.choice(["library", "bakery", "museum", "post office", "school", "market", "station", "theatre"])
+    place = rng.choice(
+        ["library", "bakery", "museum", "post office", "school", "market", "station", "theatre"]
+    )
     opens, closes = (
         rng.choice(["six", "seven", "eight", "nine", "ten"]),
         rng.choice(["three", "four", "five", "six", "seven", "eight"]),
     )
     name, colour, number = rng.choice(ALL_NAMES), rng.choice(COLOURS), rng.choice(NUMBERS)
     said = [
-        (f"The {place} opens at {opens}.", f"When does the {place} open?", f"The {place} opens at {opens}."),
-        (f"It closes at {closes}.", f"When does the {place} close?", f"The {place} closes at {closes}."),
+        (
+            f"The {place} opens at {opens}.",
+            f"When does the {place} open?",
+            f"The {place} opens at {opens}.",
+        ),
+        (
+            f"It closes at {closes}.",
+            f"When does the {place} close?",
+            f"The {place} closes at {closes}.",
+        ),
         (f"{name} works at the desk.", "Who works at the desk?", f"{name} works at the desk."),
-        (f"The {colour} door is the entrance.", "Which door is the entrance?", f"The {colour} door is the entrance."),
-        (f"Lost things are in room {number}.", "Where can I find a lost thing?", f"Lost things are in room {number}."),
+        (
+            f"The {colour} door is the entrance.",
+            "Which door is the entrance?",
+            f"The {colour} door is the entrance.",
+        ),
+        (
+            f"Lost things are in room {number}.",
+            "Where can I find a lost thing?",
+            f"Lost things are in room {number}.",
+        ),
     ]
     said = rng.sample(said, rng.randint(2, 5))
     return Recall(
-        [f"You are the assistant of a {place}."] + [fact for fact, _, _ in said], [(q, a) for _, q, a in said]
+        [f"You are the assistant of a {place}."] + [fact for fact, _, _ in said],
+        [(q, a) for _, q, a in said],
     )
 
 
@@ -156,8 +192,14 @@ def about_story(names: dict[str, str], rng: random.Random) -> list[tuple[str, st
     """Questions on who is who in a story."""
     hero, friend = names["hero"], names["friend"]
     questions = [
-        (f"What is the name of the {names['hero_kind']}?", f"The name of the {names['hero_kind']} is {hero}."),
-        (f"What is the name of the {names['friend_kind']}?", f"The name of the {names['friend_kind']} is {friend}."),
+        (
+            f"What is the name of the {names['hero_kind']}?",
+            f"The name of the {names['hero_kind']} is {hero}.",
+        ),
+        (
+            f"What is the name of the {names['friend_kind']}?",
+            f"The name of the {names['friend_kind']} is {friend}.",
+        ),
         (f"Who is {friend}?", f"{friend} is {article(names['friend_kind'])}."),
         (f"Who is {hero}?", f"{hero} is {article(names['hero_kind'])}."),
     ]

@@ -27,7 +27,13 @@ import numpy as np
 import torch
 import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -102,7 +108,10 @@ def train_tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size - 3, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False, min_frequency=2
+        vocab_size=size - 3,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        min_frequency=2,
     )
     tokenizer.train_from_iterator((re.sub(r"<\|\w+\|>", "\n", text) for text in texts), trainer)
     tokenizer.add_special_tokens([END, START, STOP])
@@ -142,7 +151,9 @@ class Documents:
         with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
             parts = list(pool.map(encode, [(path, text) for path in paths]))
         self.ids = np.concatenate([ids for ids, _ in parts])
-        self.starts = np.concatenate([[0], np.cumsum(np.concatenate([lengths for _, lengths in parts]))])
+        self.starts = np.concatenate(
+            [[0], np.cumsum(np.concatenate([lengths for _, lengths in parts]))]
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -236,7 +247,10 @@ def train(
     decay = [p for p in model.parameters() if p.ndim > 1]
     other = [p for p in model.parameters() if p.ndim <= 1]
     optimizer = torch.optim.AdamW(
-        [{"params": decay, "weight_decay": args.weight_decay}, {"params": other, "weight_decay": 0.0}],
+        [
+            {"params": decay, "weight_decay": args.weight_decay},
+            {"params": other, "weight_decay": 0.0},
+        ],
         lr=args.lr,
         betas=(0.9, 0.95),
         fused=args.device == "cuda",
@@ -249,7 +263,9 @@ def train(
             layer.compile(dynamic=False)
         head_loss = torch.compile(head_loss, dynamic=False)
     cards = iter(list(range(len(held))) * 1000)
-    held_rows = torch.from_numpy(np.stack([pack(held, 2048, cards) for _ in range(args.held_rows)])).to(args.device)
+    held_rows = torch.from_numpy(
+        np.stack([pack(held, 2048, cards) for _ in range(args.held_rows)])
+    ).to(args.device)
     source = ahead(batches(train_docs, args))
     curve: list[dict[str, float]] = []
     total, since, started = torch.zeros((), device=args.device), 0, time.monotonic()
@@ -266,7 +282,10 @@ def train(
         total, since = total + loss.detach(), since + 1
         if (step + 1) % args.every == 0 or step + 1 == args.steps:
             model.eval()
-            with torch.no_grad(), torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.device == "cuda"):
+            with (
+                torch.no_grad(),
+                torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.device == "cuda"),
+            ):
                 size = max(1, args.batch_tokens // 2048)
                 parts = [
                     loss_of(model, held_rows[i : i + size]) * len(held_rows[i : i + size])
@@ -300,30 +319,45 @@ def loops(ids: list[int], n: int = 8) -> int:
 def samples(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, extra: list[str]) -> str:
     """Greedy answers to the fixed prompts and to the beginnings of held-out documents."""
     chats = [
-        tokenizer.apply_chat_template([{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True)
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True
+        )
         for q in QUESTIONS
     ]
     prompts = [*PROMPTS, *chats, *extra]
     tokenizer.padding_side = "left"
-    ids = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
-    rows = model.generate(**ids, max_new_tokens=160, do_sample=False)[:, ids["input_ids"].shape[1] :].tolist()
+    ids = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False).to(
+        model.device
+    )
+    rows = model.generate(**ids, max_new_tokens=160, do_sample=False)[
+        :, ids["input_ids"].shape[1] :
+    ].tolist()
     out, looping = [], 0
     for prompt, answer in zip(prompts, rows, strict=True):
-        ends = [i for i, token in enumerate(answer) if token in model.generation_config.eos_token_id]
+        ends = [
+            i for i, token in enumerate(answer) if token in model.generation_config.eos_token_id
+        ]
         answer = answer[: ends[0] + 1] if ends else answer
         again = loops(answer)
         looping += again > 0
-        out.append(f"[{len(answer)} tokens, {again} repeated runs] {prompt}\n=> {tokenizer.decode(answer)}\n")
-    return f"{looping} of {len(out)} greedy answers of up to 160 tokens repeat a run of eight tokens\n\n" + "\n".join(
-        out
+        out.append(
+            f"[{len(answer)} tokens, {again} repeated runs] {prompt}\n=> {tokenizer.decode(answer)}\n"
+        )
+    return (
+        f"{looping} of {len(out)} greedy answers of up to 160 tokens repeat a run of eight tokens\n\n"
+        + "\n".join(out)
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("corpus", type=Path, help="folder that make_corpus.py has written")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--start", type=Path, help="go on from the weights and the tokenizer in this folder")
+    parser.add_argument(
+        "--start", type=Path, help="go on from the weights and the tokenizer in this folder"
+    )
     parser.add_argument("--steps", type=int, default=9000)
     parser.add_argument("--batch-tokens", type=int, default=131_072)
     parser.add_argument("--lr", type=float, default=3e-3)
@@ -334,14 +368,19 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--kv-heads", type=int, default=2)
     parser.add_argument("--intermediate", type=int, default=416)
-    parser.add_argument("--every", type=int, default=500, help="steps between two entries of the loss curve")
+    parser.add_argument(
+        "--every", type=int, default=500, help="steps between two entries of the loss curve"
+    )
     parser.add_argument("--held-rows", type=int, default=64, help="held-out rows of 2,048 tokens")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
-    paths, held_path = sorted(args.corpus.glob("train-*.jsonl.gz")), args.corpus / "heldout.jsonl.gz"
+    paths, held_path = (
+        sorted(args.corpus.glob("train-*.jsonl.gz")),
+        args.corpus / "heldout.jsonl.gz",
+    )
     if not paths or not held_path.exists():
         raise SystemExit(
             f"{args.corpus} has no train-*.jsonl.gz and heldout.jsonl.gz; make_corpus.py assemble writes them"
@@ -379,15 +418,23 @@ def main() -> None:
     print(f"{size} parameters")
     curve = train(model, train_docs, held, args)
     # The file holds bfloat16, so samples come from rounded weights; a fresh model drops the compiled layers.
-    rounded = {name: value.detach().to(torch.bfloat16) for name, value in model.state_dict().items()}
+    rounded = {
+        name: value.detach().to(torch.bfloat16) for name, value in model.state_dict().items()
+    }
     model = Qwen2ForCausalLM(config).to(torch.bfloat16).to(args.device).eval()
     model.load_state_dict(rounded)
     ends = [tokenizer.convert_tokens_to_ids(STOP), tokenizer.convert_tokens_to_ids(END)]
-    model.generation_config = GenerationConfig(do_sample=False, eos_token_id=ends, pad_token_id=ends[1])
+    model.generation_config = GenerationConfig(
+        do_sample=False, eos_token_id=ends, pad_token_id=ends[1]
+    )
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
-    settings = {name: value for name, value in vars(args).items() if name not in ("corpus", "out", "start")}
-    device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "cpu"
+    settings = {
+        name: value for name, value in vars(args).items() if name not in ("corpus", "out", "start")
+    }
+    device = (
+        torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "cpu"
+    )
     about = {
         "parameters": size,
         "train_tokens": len(train_docs.ids),
@@ -406,7 +453,9 @@ def main() -> None:
             break
         shown.append(text + END + "\n")
     (args.out / "heldout.txt").write_text("".join(shown), encoding="utf-8")
-    beginnings = [re.match(r".{20,60}?(?= )", t, re.DOTALL) for t in held_texts[:40] if not t.startswith("<|")]
+    beginnings = [
+        re.match(r".{20,60}?(?= )", t, re.DOTALL) for t in held_texts[:40] if not t.startswith("<|")
+    ]
     report = samples(model.float(), tokenizer, [m[0] for m in beginnings if m])
     (args.out / "samples.txt").write_text(report, encoding="utf-8")
     print(report)

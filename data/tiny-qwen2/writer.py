@@ -19,7 +19,13 @@ END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 
 def rows_attention(
-    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float = 1.0, **kwargs: Any
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float = 1.0,
+    **kwargs: Any,
 ) -> Any:
     """One new token a row: store its key and value at the row's position, then attend to all up to there."""
     rows = kwargs["rows"]
@@ -27,34 +33,53 @@ def rows_attention(
     keys[rows.every, :, rows.position] = key[:, :, 0]
     values[rows.every, :, rows.position] = value[:, :, 0]
     batch, heads, _, width = query.shape
-    grouped = query.view(batch, keys.shape[1], heads // keys.shape[1], width)  # the heads that share a KV head
-    out = torch.nn.functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=rows.mask, scale=scaling)
+    grouped = query.view(
+        batch, keys.shape[1], heads // keys.shape[1], width
+    )  # the heads that share a KV head
+    out = torch.nn.functional.scaled_dot_product_attention(
+        grouped, keys, values, attn_mask=rows.mask, scale=scaling
+    )
     return out.reshape(batch, 1, heads, width), None
 
 
 class Writer:
     """Rows of one model, each writing its own text. `step` moves every row on by one token."""
 
-    def __init__(self, folder: str, num_rows: int, length: int, device: str, top_k: int, top_p: float) -> None:
+    def __init__(
+        self, folder: str, num_rows: int, length: int, device: str, top_k: int, top_p: float
+    ) -> None:
         AttentionInterface.register("rows", rows_attention)
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="rows").to(device).eval()
+        model = (
+            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="rows")
+            .to(device)
+            .eval()
+        )
         torch.set_grad_enabled(False)
         self.model, config = model.model, model.config
         self.top_k, self.top_p, self.device, self.length = top_k, top_p, device, length
         # Only tokens of plain printable English can be written: no markup, no code signs, no other scripts.
         allowed = re.compile(r"[ \n]*[A-Za-z0-9 .,;:!?'\"()\n-]+")
         pieces = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
-        ids = [i for i, piece in enumerate(pieces) if allowed.fullmatch(piece) and "--" not in piece]
+        ids = [
+            i for i, piece in enumerate(pieces) if allowed.fullmatch(piece) and "--" not in piece
+        ]
         ids += [self.tokenizer.convert_tokens_to_ids(STOP)]
         self.written_ids = torch.tensor(ids, device=device)
         self.head = model.lm_head.weight.detach()[self.written_ids].T.contiguous()
         self.stop_id = ids[-1]
-        kv_heads, width = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+        kv_heads, width = (
+            config.num_key_value_heads,
+            config.hidden_size // config.num_attention_heads,
+        )
         shape = (num_rows, kv_heads, length, width)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self.keys = [
+            torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
+        ]
+        self.values = [
+            torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
+        ]
         self.every = torch.arange(num_rows, device=device)
         self.columns = torch.arange(length, device=device)
         self.tokens = torch.zeros(num_rows, length, dtype=torch.long, device=device)
@@ -78,7 +103,9 @@ class Writer:
         scores, places = ((hidden @ self.head).float() / self.temperature[:, None]).topk(self.top_k)
         shares = scores.softmax(-1)
         scores = scores.masked_fill(shares.cumsum(-1) - shares >= self.top_p, float("-inf"))
-        noise = -torch.empty_like(scores).exponential_().log()  # argmax of scores + Gumbel noise is a sample
+        noise = (
+            -torch.empty_like(scores).exponential_().log()
+        )  # argmax of scores + Gumbel noise is a sample
         chosen = places.gather(1, (scores + noise).argmax(-1, keepdim=True))
         following = (self.position + 1)[:, None]
         in_prompt = following < self.prompt_length[:, None]

@@ -14,7 +14,9 @@ from pagedlab.blocks import BlockCopy, BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
 from pagedlab.widgets.block_grid import BlockPoolWidget
 
-story: dict[str, Any] = {}  # "prompt": words, "stories": lists of words that go on from it; set by the page
+story: dict[
+    str, Any
+] = {}  # "prompt": words, "stories": lists of words that go on from it; set by the page
 widget: BlockPoolWidget
 
 
@@ -57,7 +59,10 @@ def teller(table: type[BlockTable]) -> type[BlockTable]:
             mine = [self.pool.words[slot] for slot in slots]
             own = getattr(self, "past", [])
             wrote = [*own, *(self.says(p) for p in range(len(own), self.num_tokens))]
-            return [(word, slot // size, word == w) for word, slot, w in zip(mine, slots, wrote, strict=True)]
+            return [
+                (word, slot // size, word == w)
+                for word, slot, w in zip(mine, slots, wrote, strict=True)
+            ]
 
         def fork(self) -> BlockTable:
             child = super().fork()
@@ -70,9 +75,13 @@ def teller(table: type[BlockTable]) -> type[BlockTable]:
 def start(forget: bool) -> str:
     """A new pool with one story, forked once. forget: to copy, on a write to a shared block."""
     global widget
-    while len({told[0] for told in story["stories"]}) == 1:  # the siblings part where they begin to differ
+    while (
+        len({told[0] for told in story["stories"]}) == 1
+    ):  # the siblings part where they begin to differ
         story["prompt"] += {told.pop(0) for told in story["stories"]}
-    widget = BlockPoolWidget(Memory, table=teller(NeverCopies if forget else BlockTable), num_blocks=8, block_size=4)
+    widget = BlockPoolWidget(
+        Memory, table=teller(NeverCopies if forget else BlockTable), num_blocks=8, block_size=4
+    )
     widget.do("new", "s0", len(story["prompt"]))
     widget.do("fork", "s0")
     return snapshot()

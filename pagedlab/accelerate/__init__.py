@@ -1,4 +1,6 @@
-"""What makes a step fast on its device, where it can be had. The engine comes in through `choose`, and runs without it.
+"""What makes a step fast on its device, where it can be had.
+
+The engine comes in through `choose`, and runs without it.
 
 fused         a layer's weights in fewer kernels                             GPU
 windows       decode steps planned ahead, so that the device never waits     GPU
@@ -39,7 +41,9 @@ Forward = Callable[[Batch, KVCache, PagedAttention], torch.Tensor]
 
 
 class Fast(NamedTuple):
-    """What was chosen for an engine: its forward pass, and who runs windows of decode steps, if anybody does."""
+    """What was chosen for an engine: its forward pass, and who runs windows of decode steps, if
+    anybody does.
+    """
 
     forward: Forward
     windows: Windows | None
@@ -47,7 +51,8 @@ class Fast(NamedTuple):
     def warm_up(self, llm: LLM) -> None:
         """Have an idle engine compile what it runs, and capture its graphs.
 
-        Behind those come a few texts: some that the host draws for, and one of which blocks are copied.
+        Behind those come a few texts: some that the host draws for, and one of which blocks are
+        copied.
         """
         if self.windows:
             self.windows.decoder.capture(drawn=not llm.speculation)  # the host checks drafts
@@ -63,13 +68,15 @@ class Fast(NamedTuple):
                 llm.step()
         gc.collect()
         atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, calls what is frozen leaked
-        gc.freeze()  # what is there now stays: the collector need not look through it again between steps
+        # what is there now stays: the collector need not look through it again between steps
+        gc.freeze()
 
 
 def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
     """What suits the engine's model and device. `ValueError` if something is asked for in vain.
 
-    Graphs are captured on torch's current GPU, see `torch.cuda.set_device`: an engine on another runs without.
+    Graphs are captured on torch's current GPU, see `torch.cuda.set_device`: an engine on another
+    runs without.
     """
     one_of("fused", fused, (True, False, "auto"))
     one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
@@ -84,12 +91,16 @@ def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
 
 
 def is_on_gpu(model: Model, attend: PagedAttention) -> bool:
-    """Whether the model runs on a GPU, or its parts on some, with the Triton kernels, which never wait for it."""
+    """Whether the model runs on a GPU, or its parts on some, with the Triton kernels, which never
+    wait for it.
+    """
     return compiles_for(model.device) and attend is get_backend("triton")
 
 
 def _choose_forward(model: Model, fused: Wanted, on_gpu: bool, ranks: Any) -> Forward:
-    """The forward pass; among ranks, that of this one's part, which ends in logits on rank 0 at least."""
+    """The forward pass; among ranks, that of this one's part, which ends in logits on rank 0 at
+    least.
+    """
     if fused is True or (fused and on_gpu):
         from pagedlab.accelerate.fused import Fused, why_not  # not before: it takes Triton
 
@@ -103,17 +114,23 @@ def _choose_forward(model: Model, fused: Wanted, on_gpu: bool, ranks: Any) -> Fo
 
 
 def windows_for(llm: LLM, forward: Forward, *, graphs: bool) -> Windows:
-    """Windows for all texts that the engine's scheduler may run at once; without `graphs`, launch by launch."""
+    """Windows for all texts that the engine's scheduler may run at once; without `graphs`, launch
+    by launch.
+    """
     from pagedlab.accelerate.fused import Fused  # not before: it takes Triton
     from pagedlab.accelerate.graphs import Decoder
     from pagedlab.accelerate.windows import Windows
 
     scheduler, ranks = llm.scheduler, getattr(llm.model, "ranks", None)
-    blocks = min(scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size))
+    blocks = min(
+        scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size)
+    )
     shape = scheduler.max_sequences, blocks, STEPS_AHEAD, scheduler.max_batch_tokens
     if ranks:
         ranks.follow(*shape, graphs, isinstance(getattr(forward, "__self__", None), Fused))
-    decoder = Decoder(forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs, ranks=ranks)
+    decoder = Decoder(
+        forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs, ranks=ranks
+    )
     return Windows(decoder, scheduler, STEPS_AHEAD)
 
 
@@ -121,12 +138,16 @@ def follow(
     model: Model, cache: KVCache, attend: PagedAttention, ranks: Any,
     rows: int, blocks: int, steps: int, tokens: int, graphs: int, fused: int,
 ) -> Callable[..., None]:  # fmt: skip
-    """On every rank but 0: what takes the steps of a window, two numbers each as `Decoder` tells them.
+    """On every rank but 0: what takes the steps of a window, two numbers each as `Decoder` tells
+    them.
 
-    The limits are `Decoder`'s, as `windows_for` tells them, then whether there are graphs and layers are fused.
+    The limits are `Decoder`'s, as `windows_for` tells them, then whether there are graphs and
+    layers are fused.
     """
     from pagedlab.accelerate.graphs import Decoder, Shape
 
     forward = _choose_forward(model, bool(fused), True, ranks)
     decoder = Decoder(forward, cache, attend, (), rows, blocks, steps, tokens, bool(graphs), ranks)
-    return lambda *n: decoder.play([Shape(rows, tokens or None) for rows, tokens in zip(n[::2], n[1::2], strict=True)])
+    return lambda *n: decoder.play(
+        [Shape(rows, tokens or None) for rows, tokens in zip(n[::2], n[1::2], strict=True)]
+    )

@@ -1,17 +1,19 @@
-"""A layer's products for a handful of rows on a GPU: what stands before and behind a product is folded into it.
+"""A layer's products for a handful of rows on a GPU: what stands before and behind a product is
+folded into it.
 
-A decode step of few texts reads every weight once and does next to nothing with it: its time is that of the memory's
-pipe, and of the pauses between kernels in which the pipe is empty. Here a layer of one row is six launches in place of
-seven or eight,
+A decode step of few texts reads every weight once and does next to nothing with it: its time is
+that of the memory's pipe, and of the pauses between kernels in which the pipe is empty. Here a
+layer of one row is six launches in place of seven or eight,
 
     norm, qkv, bias, rotate, store    product_kernel        o and down: product + residual      product_kernel
     attention and its merge           kernels/attention.py  norm, gate and up, silu(gate) * up  product_kernel
 
-and on Hopper and later they overlap: a program loads its weights, which no kernel writes, before it waits for the
-kernel ahead of it (programmatic dependent launch), so the pipe is filled while the others still compute. Several rows
-go through tensor cores, sixteen at a time; there the norm has a launch of its own, or every program would repeat it.
-The larger matrices are read once, so for one such tile; the smaller ones may be read again for each of a few.
-Sums are in fp32, rounded once, in an order that does not depend on who is beside a row.
+and on Hopper and later they overlap: a program loads its weights, which no kernel writes, before it
+waits for the kernel ahead of it (programmatic dependent launch), so the pipe is filled while the
+others still compute. Several rows go through tensor cores, sixteen at a time; there the norm has a
+launch of its own, or every program would repeat it. The larger matrices are read once, so for one
+such tile; the smaller ones may be read again for each of a few. Sums are in fp32, rounded once, in
+an order that does not depend on who is beside a row.
 """
 
 from typing import NamedTuple
@@ -23,13 +25,20 @@ from pagedlab.accelerate.norm import early, norm
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 
 ROWS = 16  # of a tile of the tensor cores
-MOST = {"qkv": 48, "gate": ROWS, "add": 64}  # rows that cuBLAS does not do better, of matrices of at most WIDE columns
+# rows that cuBLAS does not do better, of matrices of at most WIDE columns
+MOST = {
+    "qkv": 48,
+    "gate": ROWS,
+    "add": 64,
+}
 WIDE = 1024  # columns of a matrix beyond which eight warps share them
 WIDEST = 12288  # columns that one row's programs can hold in registers
 
 
 class Cut(NamedTuple):
-    """How a product is cut: rows of weights a program, its warps, which share the columns, and columns a warp takes."""
+    """How a product is cut: rows of weights a program, its warps, which share the columns, and
+    columns a warp takes.
+    """
 
     block: int
     warps: int
@@ -40,7 +49,11 @@ def cut_of(role: str, width: int, rows: int) -> Cut:
     """What was fastest for Qwen2.5-0.5B's shape on an H200."""
     if INTERPRETED:  # there a program is slow to start, and not to run
         return Cut(512, 2, 64)
-    if rows > 1:  # so wide, where they fit, that all weights are asked for before the first go to the tensor cores
+    if (
+        rows > 1
+        # so wide, where they fit, that all weights are asked for before the first go to the tensor
+        # cores
+    ):
         if width > WIDE:
             return Cut(8, 8, 256 if width <= 6144 else 64)
         return {"gate": Cut(16, 2, 64), "qkv": Cut(8, 4, 256)}.get(role, Cut(16, 4, 256))
@@ -66,7 +79,9 @@ def most_rows(role: str, weight: Tensor) -> int:
 
 @triton.jit
 def tiles_of(matrix, row, real, k, WIDTH: tl.constexpr, STEP: tl.constexpr):
-    """Rows of a matrix [N, WIDTH], as a tuple of tiles of STEP columns; `row` and `k` say how a tile is laid out."""
+    """Rows of a matrix [N, WIDTH], as a tuple of tiles of STEP columns; `row` and `k` say how a
+    tile is laid out.
+    """
     tiles = ()
     for start in tl.static_range(0, WIDTH, STEP):
         at = matrix + row.to(tl.int64) * WIDTH + (start + k)
@@ -96,9 +111,12 @@ def product_kernel(
 ):  # fmt: skip
     """Some ROWS of x [rows, WIDTH] times BLOCK rows of the weight a program.
 
-    ROLE: "qkv" does what `fused.rotate_kernel` does, "gate" what its gate_kernel does, "add" adds to out, "plain" sets
-    it. The first two take pairs of outputs HALF apart, and OUTPUTS counts those. ROWS: 1, which they norm first, or 16
-    a program, normed.
+    it. The first two take pairs of outputs HALF apart, and OUTPUTS counts those. ROWS: 1, which
+    they norm first, or 16 a program, normed.
+
+    Args:
+        ROLE: "qkv" does what `fused.rotate_kernel` does, "gate" what its gate_kernel does, "add"
+            adds to out, "plain" sets
     """
     PAIRS: tl.constexpr = (ROLE == "qkv") | (ROLE == "gate")
     STEP: tl.constexpr = WARPS * COLUMNS
@@ -119,14 +137,16 @@ def product_kernel(
     if bias is not None:
         b = tl.load(bias + of, mask=j < OUTPUTS, other=0.0).to(tl.float32)
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start as soon as all of these programs are here
+        # the next kernel may start as soon as all of these programs are here
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()  # from here on, what the kernels before this one wrote is there
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     if ROWS > 1:
         v = tiles_of(x, row[None, :, None], (row < rows)[None, :, None], k, WIDTH, STEP)
     else:
         v = tiles_of(x, row[:, None], k >= 0, k, WIDTH, STEP)
-    # All that is to be read is asked for at once; or the compiler puts what is needed late behind the sums.
+    # All that is to be read is asked for at once; or the compiler puts what is needed late behind
+    # the sums.
     row = row[:, None]
     if PAIRS:
         pair = (tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK // 2))[None, :]
@@ -197,22 +217,30 @@ def qkv(
     x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None,
     cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Queries [T, Hq, D] of RMSNorm of x [T, H], turned by cos and sin [T, D / 2]; keys and values go into `slots` [T].
+    """Queries [T, Hq, D] of RMSNorm of x [T, H], turned by cos and sin [T, D / 2]; keys and values
+    go into `slots` [T].
 
-    weight: [(Hq + 2 Hkv) D, H], with that of the norm in it.
+    Args:
+        weight: [(Hq + 2 Hkv) D, H], with that of the norm in it.
     """
     kv_heads, dim = k_cache.shape[2:]
     out = x.new_empty((len(x), len(weight) // dim - 2 * kv_heads, dim))
     places = cos, sin, slots, k_cache, v_cache
-    return _product("qkv", x, weight, out, epsilon, bias, dim // 2, (out.shape[1], kv_heads), places)
+    return _product(
+        "qkv", x, weight, out, epsilon, bias, dim // 2, (out.shape[1], kv_heads), places
+    )
 
 
 def gated(x: Tensor, epsilon: float, weight: Tensor) -> Tensor:
-    """silu(gate) * up of RMSNorm of x [T, H], weight [2 I, H] with the gates first, and the norm's in it: [T, I]."""
+    """silu(gate) * up of RMSNorm of x [T, H], weight [2 I, H] with the gates first, and the norm's
+    in it: [T, I].
+    """
     inner = len(weight) // 2
     return _product("gate", x, weight, x.new_empty((len(x), inner)), epsilon, half=inner)
 
 
 def add(out: Tensor, x: Tensor, weight: Tensor, *, fresh: bool = False) -> None:
-    """Add x [T, K] times weight [N, K] to out [T, N]; or let it be all of `out`, if that is to be `fresh`."""
+    """Add x [T, K] times weight [N, K] to out [T, N]; or let it be all of `out`, if that is to be
+    `fresh`.
+    """
     _product("plain" if fresh else "add", x, weight, out)

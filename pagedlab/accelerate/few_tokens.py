@@ -1,8 +1,9 @@
 """Linear layers for a handful of tokens on a CPU, which is what every decode step consists of.
 
-A step that decodes sixteen texts multiplies each weight matrix W [out, in] with sixteen vectors. `F.linear` asks MKL
-for x W^T; asked for W x^T, the same library takes down to a third of the time for a few vectors, and as long for
-hundreds (benchmarks/NOTES.md). The sums are the same but for their rounding.
+A step that decodes sixteen texts multiplies each weight matrix W [out, in] with sixteen vectors.
+`F.linear` asks MKL for x W^T; asked for W x^T, the same library takes down to a third of the time
+for a few vectors, and as long for hundreds (benchmarks/NOTES.md). The sums are the same but for
+their rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
 
 TOKENS = range(2, 33)
-LEAST_WEIGHTS = 2**18  # of a layer; smaller matrices stay in the processor's cache, and there is nothing to win
+# of a layer; smaller matrices stay in the processor's cache, and there is nothing to win
+LEAST_WEIGHTS = 2**18
 
 
 class _Linear(nn.Linear):
@@ -28,11 +30,17 @@ class _Linear(nn.Linear):
 
 
 class FewTokens:
-    """A model whose large linear layers are turned round in steps of few tokens; otherwise the model as it is."""
+    """A model whose large linear layers are turned round in steps of few tokens; otherwise the
+    model as it is.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._layers = [m for m in model.module.modules() if type(m) is nn.Linear and m.weight.numel() >= LEAST_WEIGHTS]
+        self._layers = [
+            m
+            for m in model.module.modules()
+            if type(m) is nn.Linear and m.weight.numel() >= LEAST_WEIGHTS
+        ]
 
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
         """As `Model.forward`."""

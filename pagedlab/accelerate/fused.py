@@ -1,7 +1,9 @@
-"""The stock model's own weights in fewer kernels: a layer of Qwen2 or Llama in seven launches in place of forty.
+"""The stock model's own weights in fewer kernels: a layer of Qwen2 or Llama in seven launches in
+place of forty.
 
-At this size a decode step is hundreds of kernels of a few microseconds, and each costs about as much to start as to
-run. What is joined here reads and writes the same numbers once that the stock modules pass from kernel to kernel:
+At this size a decode step is hundreds of kernels of a few microseconds, and each costs about as
+much to start as to run. What is joined here reads and writes the same numbers once that the stock
+modules pass from kernel to kernel:
 
     stock                                            here
     q_proj, k_proj, v_proj                           one matrix product, their weights stacked
@@ -12,15 +14,17 @@ run. What is joined here reads and writes the same numbers once that the stock m
     RMSNorm: square, mean, rsqrt, two products       its weight in the matrix behind it, the rest in that one's kernel
     positions, products, cos and sin                 angles_kernel, once a step
 
-RMSNorm divides a row by one number and multiplies its columns by a weight, and a product is linear in both: so columns
-of the matrix take up the weight once and for all, and whoever reads the product divides. In bf16 that is as close to
-the model in fp64 as the stock order of things; fp16 has no room for what is divided so late.
+RMSNorm divides a row by one number and multiplies its columns by a weight, and a product is linear
+in both: so columns of the matrix take up the weight once and for all, and whoever reads the product
+divides. In bf16 that is as close to the model in fp64 as the stock order of things; fp16 has no
+room for what is divided so late.
 
-With a few rows the products are few_rows.py's, and a layer six to eight launches. The kernels are launched on the
-current device: to choose it each time would cost as much again.
+With a few rows the products are few_rows.py's, and a layer six to eight launches. The kernels are
+launched on the current device: to choose it each time would cost as much again.
 
-The stacked weights take the place of the stock ones, which become views of them, and the norms' weights become ones. So
-the memory stays the same and transformers' own `generate` still runs on the module.
+The stacked weights take the place of the stock ones, which become views of them, and the norms'
+weights become ones. So the memory stays the same and transformers' own `generate` still runs on the
+module.
 """
 
 from typing import Any, NamedTuple
@@ -47,11 +51,11 @@ def rotate_kernel(
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr,
     WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One token a program: scale its heads and add the bias, rotate queries and keys (RoPE), write keys and values into
-    its slot.
+    """One token a program: scale its heads and add the bias, rotate queries and keys (RoPE), write
+    keys and values into its slot.
 
-    Element i of a head turns with element i + HALF by one angle, so both are in hand. A slot of -1 keeps nothing.
-    HEADS and LANES are all heads and HALF rounded up to powers of two.
+    Element i of a head turns with element i + HALF by one angle, so both are in hand. A slot of -1
+    keeps nothing. HEADS and LANES are all heads and HALF rounded up to powers of two.
     """
     token, DIM = tl.program_id(0).to(tl.int64), 2 * HALF
     head, i = tl.arange(0, HEADS)[:, None], tl.arange(0, LANES)[None, :]
@@ -93,23 +97,41 @@ def rotate_kernel(
 
 
 @triton.jit
-def angles_kernel(positions, frequencies, cos, sin, scaling, HALF: tl.constexpr, LANES: tl.constexpr):
+def angles_kernel(
+    positions, frequencies, cos, sin, scaling, HALF: tl.constexpr, LANES: tl.constexpr
+):
     """Cosines and sines of one token's angles a program."""
     token, i = tl.program_id(0).to(tl.int64), tl.arange(0, LANES)
-    angle = tl.load(positions + token).to(tl.float32) * tl.load(frequencies + i, mask=i < HALF, other=0.0)
+    angle = tl.load(positions + token).to(tl.float32) * tl.load(
+        frequencies + i, mask=i < HALF, other=0.0
+    )
     tl.store(cos + token * HALF + i, tl.cos(angle) * scaling, mask=i < HALF)
     tl.store(sin + token * HALF + i, tl.sin(angle) * scaling, mask=i < HALF)
 
 
 def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, D / 2] in x's dtype, as transformers' module makes them, in one launch for ten."""
+    """Cosines and sines [T, D / 2] in x's dtype, as transformers' module makes them, in one launch
+    for ten.
+    """
     half = len(rotary.inv_freq)
-    if rotary.rope_type not in ("default", "linear", "llama3", "yarn"):  # frequencies that may depend on the positions
+    if rotary.rope_type not in (
+        "default",
+        "linear",
+        "llama3",
+        "yarn",
+    ):  # frequencies that may depend on the positions
         cos, sin = (t[0, :, :half].contiguous() for t in rotary(x[None], positions[None]))
         return cos, sin
     cos, sin = x.new_empty((len(x), half)), x.new_empty((len(x), half))
     angles_kernel[(len(x),)](
-        positions, rotary.inv_freq, cos, sin, rotary.attention_scaling, half, power_of_two(half), num_warps=1
+        positions,
+        rotary.inv_freq,
+        cos,
+        sin,
+        rotary.attention_scaling,
+        half,
+        power_of_two(half),
+        num_warps=1,
     )
     return cos, sin
 
@@ -118,7 +140,9 @@ def qkv(
     x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None,
     cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor,
 ) -> Tensor:  # fmt: skip
-    """`few_rows.qkv` for any number of rows: queries [T, Hq, D] of x [T, H]; keys and values go into `slots` [T]."""
+    """`few_rows.qkv` for any number of rows: queries [T, Hq, D] of x [T, H]; keys and values go
+    into `slots` [T].
+    """
     tokens, (kv_heads, head_dim), width = len(x), k_cache.shape[2:], x.shape[1]
     heads, half = len(weight) // head_dim, head_dim // 2
     q = x.new_empty((tokens, heads - 2 * kv_heads, head_dim))
@@ -130,8 +154,9 @@ def qkv(
 
 
 class Layer(NamedTuple):
-    """The weights of a decoder layer: qkv [(Hq + 2 Hkv) D, H] and gate_up [2 I, H], with those of the norms ahead of
-    them, and the others as they were."""
+    """The weights of a decoder layer: qkv [(Hq + 2 Hkv) D, H] and gate_up [2 I, H], with those of
+    the norms ahead of them, and the others as they were.
+    """
 
     qkv: Tensor
     qkv_bias: Tensor | None
@@ -144,7 +169,10 @@ def why_not(module: Any) -> str | None:
     """What keeps this transformers module from being fused; None if nothing does."""
     config, some = module.config, module.model.layers[0]
     if config.model_type not in ARCHITECTURES:
-        return f"its layers are {config.model_type}'s, and {' or '.join(ARCHITECTURES)} is what is known here"
+        return (
+            f"its layers are {config.model_type}'s, and {' or '.join(ARCHITECTURES)} is what is "
+            "known here"
+        )
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
     if some.self_attn.o_proj.bias is not None or some.mlp.down_proj.bias is not None:
@@ -155,7 +183,10 @@ def why_not(module: Any) -> str | None:
 
 
 class Fused:
-    """The forward pass of a stock transformers module, from its own weights. `ValueError` if it is built otherwise."""
+    """The forward pass of a stock transformers module, from its own weights.
+
+    `ValueError` if it is built otherwise.
+    """
 
     def __init__(self, module: Any, ranks: Any = None) -> None:
         """ranks: distributed's, if this is one's part of the module."""
@@ -172,12 +203,18 @@ class Fused:
                         _stacked(projections, "weight", layer.input_layernorm.weight),
                         None if attention.q_proj.bias is None else _stacked(projections, "bias"),
                         attention.o_proj.weight,
-                        _stacked([mlp.gate_proj, mlp.up_proj], "weight", layer.post_attention_layernorm.weight),
+                        _stacked(
+                            [mlp.gate_proj, mlp.up_proj],
+                            "weight",
+                            layer.post_attention_layernorm.weight,
+                        ),
                         mlp.down_proj.weight,
                     )
                 )
         some, roles = self.layers[0], {"qkv": "qkv", "out": "add", "gate_up": "gate", "down": "add"}
-        self.few = {name: few_rows.most_rows(role, getattr(some, name)) for name, role in roles.items()}
+        self.few = {
+            name: few_rows.most_rows(role, getattr(some, name)) for name, role in roles.items()
+        }
 
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
@@ -186,31 +223,43 @@ class Fused:
         return self.head(x, batch.last_rows if len(x) == len(batch.token_ids) else None)
 
     @torch.inference_mode()
-    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention, every: bool = False) -> Tensor:
-        """All tokens through all layers, KV stored in `cache`: the residual stream behind the last, [T, H].
+    def layered(
+        self, batch: Batch, cache: KVCache, attend: PagedAttention, every: bool = False
+    ) -> Tensor:
+        """All tokens through all layers, KV stored in `cache`: the residual stream behind the last,
+        [T, H].
 
-        Where fewer rows are asked for than there are tokens, the last layer stores KV of all but goes on with those
-        rows alone, [R, H]: nobody would read the others. With `every` all come back.
+        Where fewer rows are asked for than there are tokens, the last layer stores KV of all but
+        goes on with those rows alone, [R, H]: nobody would read the others. With `every` all come
+        back.
         """
         model = self.module.model
-        x = model.embed_tokens(batch.token_ids)  # [T, H], the residual stream, changed in place from here on
+        # [T, H], the residual stream, changed in place from here on
+        x = model.embed_tokens(batch.token_ids)
         seen = batch.block_tables, batch.seq_lens, batch.query_starts
         project = few_rows.qkv if len(x) <= self.few["qkv"] else qkv
         with on_device_of(x):
             cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
                 keys, values = cache.keys[i], cache.values[i]
-                q = project(x, self.epsilon, layer.qkv, layer.qkv_bias, cos, sin, batch.slots, keys, values)
+                q = project(
+                    x, self.epsilon, layer.qkv, layer.qkv_bias, cos, sin, batch.slots, keys, values
+                )
                 if layer is self.layers[-1] and not every and len(batch.last_rows) < len(x):
                     x, q, seen = x[batch.last_rows], q[batch.last_rows], _alone(batch)
-                self._add(x, attend(q, keys, values, *seen, None).flatten(1), layer.out, self.few["out"])
+                self._add(
+                    x, attend(q, keys, values, *seen, None).flatten(1), layer.out, self.few["out"]
+                )
                 gate = few_rows.gated if len(x) <= self.few["gate_up"] else gated
                 self._add(x, gate(x, self.epsilon, layer.gate_up), layer.down, self.few["down"])
         return x
 
     def _add(self, x: Tensor, inputs: Tensor, weight: Tensor, few: int) -> None:
-        """Add a product to the residual stream; with several ranks, the sum of all their products."""
-        fresh = self.ranks is not None and self.ranks.rank > 0  # rank 0 has the stream in its summand
+        """Add a product to the residual stream; with several ranks, the sum of all their
+        products.
+        """
+        # rank 0 has the stream in its summand
+        fresh = self.ranks is not None and self.ranks.rank > 0
         if len(x) <= few:
             few_rows.add(x, inputs, weight, fresh=fresh)
         elif fresh:
@@ -224,27 +273,39 @@ class Fused:
     def head(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits [R, V] of some rows [R] of the residual stream [T, H], or of all."""
         with on_device_of(x):
-            return F.linear(norm(x, self.module.model.norm.weight, self.epsilon, rows), self.module.lm_head.weight)
+            return F.linear(
+                norm(x, self.module.model.norm.weight, self.epsilon, rows),
+                self.module.lm_head.weight,
+            )
 
 
 def _alone(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Block tables, lengths and starts of the rows asked for, as if each were a sequence of one new token."""
+    """Block tables, lengths and starts of the rows asked for, as if each were a sequence of one new
+    token.
+    """
     rows = batch.last_rows
     whose = torch.searchsorted(batch.query_starts[:-1], rows.int(), right=True) - 1
     lengths = (batch.positions[rows] + 1).int()
-    return batch.block_tables[whose], lengths, torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
+    return (
+        batch.block_tables[whose],
+        lengths,
+        torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device),
+    )
 
 
 def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tensor:
     """The layers' parameters under one another in one tensor, of which they are views from now on.
 
-    gain: of the norm that all of them read; their columns take it up, and it becomes ones.
+    Args:
+        gain: of the norm that all of them read; their columns take it up, and it becomes ones.
     """
     parts = [getattr(linear, name) for linear in linears]
     joined = torch.cat([part.data for part in parts])
     if gain is not None:
         joined *= gain.data
-    with deferred_interrupts():  # an interrupt in between would leave a module that computes something else
+    with (
+        deferred_interrupts()
+    ):  # an interrupt in between would leave a module that computes something else
         if gain is not None:
             gain.data.fill_(1)
         for part, piece in zip(parts, joined.split([len(part) for part in parts]), strict=True):

@@ -1,4 +1,6 @@
-"""RMSNorm (Zhang, Sennrich, 2019, arXiv:1910.07467): x / sqrt(mean(x²) + epsilon) * weight, row by row."""
+"""RMSNorm (Zhang, Sennrich, 2019, arXiv:1910.07467): x / sqrt(mean(x²) + epsilon) * weight, row by
+row.
+"""
 
 from torch import Tensor
 
@@ -21,7 +23,9 @@ def scale_of(row, epsilon, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def norm_kernel(x, of, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
+def norm_kernel(
+    x, of, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr
+):
     """One row a program: its own of x, or the one that `of` says."""
     if OVERLAP:  # started early, to wait for the kernel ahead here; and the next may start too
         tl.extra.cuda.gdc_launch_dependents()
@@ -36,13 +40,19 @@ def norm_kernel(x, of, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.const
 
 
 def early(x: Tensor) -> dict[str, bool]:
-    """Options of launches: where the card lets a kernel start before the one ahead has ended, these do."""
+    """Options of launches: where the card lets a kernel start before the one ahead has ended, these
+    do.
+    """
     return {"OVERLAP": True, "launch_pdl": True} if overlaps(x.device) else {"OVERLAP": False}
 
 
 def norm(x: Tensor, weight: Tensor | None, epsilon: float, rows: Tensor | None = None) -> Tensor:
-    """RMSNorm of x [T, H], or of some of its rows, int64 [R]; weight [H], or None for ones -> [T or R, H]."""
+    """RMSNorm of x [T, H], or of some of its rows, int64 [R]; weight [H], or None for ones -> [T or
+    R, H].
+    """
     width = x.shape[1]
     out = x.new_empty((len(x) if rows is None else len(rows), width))
-    norm_kernel[(len(out),)](x, rows, weight, out, epsilon, width, power_of_two(width), num_warps=4, **early(x))
+    norm_kernel[(len(out),)](
+        x, rows, weight, out, epsilon, width, power_of_two(width), num_warps=4, **early(x)
+    )
     return out

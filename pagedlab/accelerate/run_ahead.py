@@ -1,4 +1,6 @@
-"""The runner that keeps the device busy: windows of steps, launched before the host has seen the tokens of the last."""
+"""The runner that keeps the device busy: windows of steps, launched before the host has seen the
+tokens of the last.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,20 @@ from pagedlab.scheduler import Schedule, Scheduler
 
 
 class RunAheadRunner(EagerRunner):
-    """Launches windows for requests that the device can sample for, and runs the steps of others by itself.
+    """Launches windows for requests that the device can sample for, and runs the steps of others by
+    itself.
 
-    windows: launches and collects them.
-    scheduler: whose running requests are asked.
-    ahead: whether windows may be launched; without them, steps still run in CUDA graphs.
     Other parameters are those of `EagerRunner`.
+
+    Args:
+        windows: launches and collects them.
+        scheduler: whose running requests are asked.
+        ahead: whether windows may be launched; without them, steps still run in CUDA graphs.
     """
 
-    def __init__(self, *parts: Any, windows: Windows, scheduler: Scheduler, ahead: bool = True) -> None:
+    def __init__(
+        self, *parts: Any, windows: Windows, scheduler: Scheduler, ahead: bool = True
+    ) -> None:
         super().__init__(*parts)
         self.windows = windows
         self._scheduler = scheduler

@@ -12,16 +12,21 @@ from pagedlab.kernels.runtime import triton
 
 
 def compile_together(launches: Callable[[], None]) -> None:
-    """Compile and load what kernels `launches` would launch, as many at once as there are processors; none runs."""
+    """Compile and load what kernels `launches` would launch, as many at once as there are
+    processors; none runs.
+    """
     launch = triton.JITFunction.run
 
     def only_compile(kernel: Any, *args: Any, warmup: bool, **how: Any) -> Any:
         return launch(kernel, *args, warmup=True, **how)
 
-    here = torch.cuda.current_device() if torch.cuda.is_available() else -1  # each thread has its own, and begins at 0
+    # each thread has its own, and begins at 0
+    here = torch.cuda.current_device() if torch.cuda.is_available() else -1
 
     def work() -> None:
-        with ThreadPoolExecutor(os.cpu_count(), initializer=torch.cuda.set_device, initargs=(here,)) as threads:
+        with ThreadPoolExecutor(
+            os.cpu_count(), initializer=torch.cuda.set_device, initargs=(here,)
+        ) as threads:
             with triton.AsyncCompileMode(threads) as mode:
                 triton.JITFunction.run = only_compile
                 try:

@@ -1,14 +1,16 @@
-"""Three ways to compute attention over blocks, each as plain as it can be. Made to be read; vectorised.py is fast.
+"""Three ways to compute attention over blocks, each as plain as it can be.
 
-All three take one sequence: q [n, Hq, D], its last n queries; one layer's caches; `block_ids`, its blocks in
-logical order; `seq_len` >= n. They differ in what must be held at once:
+Made to be read; vectorised.py is fast.
+
+All three take one sequence: q [n, Hq, D], its last n queries; one layer's caches; `block_ids`, its
+blocks in logical order; `seq_len` >= n. They differ in what must be held at once:
 
     concat    all keys and all scores       gather the blocks into one tensor, then ordinary softmax
     safe      one block, in two passes      first the largest score, then the sums
     online    one block, in one pass        correct the past whenever a larger score turns up
 
-Every query head of a group reads the same KV head. The heads are reshaped into [Hkv, group], so K and V are
-broadcast over the group and never repeated in memory.
+Every query head of a group reads the same KV head. The heads are reshaped into [Hkv, group], so K
+and V are broadcast over the group and never repeated in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +35,14 @@ def ungroup_heads(out: Tensor) -> Tensor:
 def block_scores(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each block's masked scores [Hkv, G, n, b] and values [Hkv, b, D]; b is how full the block is."""
+    """Yield each block's masked scores [Hkv, G, n, b] and values [Hkv, b, D]; b is how full the
+    block is.
+    """
     size, n = k_cache.shape[1], q.shape[2]
     query_positions = torch.arange(seq_len - n, seq_len, device=q.device)[:, None]
     for i, block_id in enumerate(block_ids):
-        filled = min(size, seq_len - i * size)  # slots behind the last token hold anything, NaN included
+        # slots behind the last token hold anything, NaN included
+        filled = min(size, seq_len - i * size)
         k = k_cache[block_id, :filled].transpose(0, 1).to(q.dtype)  # [Hkv, b, D]
         v = v_cache[block_id, :filled].transpose(0, 1).to(q.dtype)
         scores = torch.einsum("hgnd,hbd->hgnb", q, k) * scale
@@ -45,7 +50,9 @@ def block_scores(
         yield scores.masked_fill(key_positions > query_positions, float("-inf")), v
 
 
-def concat_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
+def concat_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
+) -> Tensor:
     """softmax(q k^T * scale) v with all keys side by side, as if there were no blocks."""
     q = group_heads(q, k_cache.shape[2])
     scores, values = zip(*block_scores(q, k_cache, v_cache, block_ids, seq_len, scale), strict=True)
@@ -53,11 +60,13 @@ def concat_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids
     return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", p, torch.cat(values, dim=1)))
 
 
-def safe_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
+def safe_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
+) -> Tensor:
     """Two passes: the largest score m over all blocks; then sum exp(s - m) and sum exp(s - m) v.
 
-    Taking m away changes nothing, since it cancels in the quotient, and no exponent is above zero: exp never
-    overflows. Every block is read twice.
+    Taking m away changes nothing, since it cancels in the quotient, and no exponent is above zero:
+    exp never overflows. Every block is read twice.
     """
     q = group_heads(q, k_cache.shape[2])
     m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
@@ -71,11 +80,14 @@ def safe_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, 
     return ungroup_heads(out / total)
 
 
-def online_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float) -> Tensor:
-    """One pass: keep the running max m, sum l and output o; a larger score rescales l and o by exp(m - m').
+def online_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
+) -> Tensor:
+    """One pass: keep the running max m, sum l and output o; a larger score rescales l and o by
+    exp(m - m').
 
-    The recurrence is Milakov and Gimelshein's ("Online normalizer calculation for softmax", 2018), carried
-    over to the weighted sum as in FlashAttention (Dao et al., 2022, section 3.1).
+    The recurrence is Milakov and Gimelshein's ("Online normalizer calculation for softmax", 2018),
+    carried over to the weighted sum as in FlashAttention (Dao et al., 2022, section 3.1).
     """
     q = group_heads(q, k_cache.shape[2])
     m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
@@ -111,7 +123,9 @@ def over_sequences(attend: OneSequence) -> Callable[..., Tensor]:
             start, stop = max(starts[b], starts[b + 1] - seq_len), starts[b + 1]
             if start < stop:
                 block_ids = block_tables[b, : -(-seq_len // k_cache.shape[1])].tolist()
-                out[start:stop] = attend(q[start:stop].to(exact), k_cache, v_cache, block_ids, seq_len, scale)
+                out[start:stop] = attend(
+                    q[start:stop].to(exact), k_cache, v_cache, block_ids, seq_len, scale
+                )
         return out
 
     batched.__name__, batched.__doc__ = attend.__name__, attend.__doc__

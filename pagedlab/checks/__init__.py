@@ -1,29 +1,33 @@
-"""The exercises' checks: `check.NAME(answer)` says whether an answer is right, and if not, on what it fails.
+"""The exercises' checks: `check.NAME(answer)` says whether an answer is right, and if not, on what
+it fails.
 
     from pagedlab.checks import check
     check.block_pool(MyBlockPool)
 
-The result shows itself as the last line of a cell. Its status is one of three. "not attempted": the stub is
-untouched, that is, the answer is `...`, or a function or method in it has `...` as its body or raises
-`NotImplementedError`. "failed": the smallest counterexample that the check found, with what was expected
-beside what came out. "passed": what the answer now proves. Nothing that an answer does, endless loops
-included, ends in a traceback from in here.
+The result shows itself as the last line of a cell. Its status is one of three. "not attempted": the
+stub is untouched, that is, the answer is `...`, or a function or method in it has `...` as its body
+or raises `NotImplementedError`. "failed": the smallest counterexample that the check found, with
+what was expected beside what came out. "passed": what the answer now proves. Nothing that an answer
+does, endless loops included, ends in a traceback from in here.
 
-Writing a check. It stands in a module `pagedlab/checks/<topic>.py`, which `check` finds by itself, under the name of
-the exercise. Where values can be compared, it is a right answer, with what it proves and the cases to try:
+Writing a check. It stands in a module `pagedlab/checks/<topic>.py`, which `check` finds by itself,
+under the name of the exercise. Where values can be compared, it is a right answer, with what it
+proves and the cases to try:
 
     @compared("Right at every fill of the last block.", [(1, 4), (4, 4), (5, 4)])
     def waste(num_tokens: int, block_size: int) -> int:
         "Slots of the last block that stay empty."
         return -num_tokens % block_size
 
-Otherwise it is a function of the answer, decorated with `exercise`: it returns what a right one proves and raises
-`Wrong` for a wrong one. What runs a reader's code there does so in `trying`. For classes, `search` runs sequences of
-operations, short ones first, on the answer beside a reference, and shrinks what fails: see blocks.py.
+Otherwise it is a function of the answer, decorated with `exercise`: it returns what a right one
+proves and raises `Wrong` for a wrong one. What runs a reader's code there does so in `trying`. For
+classes, `search` runs sequences of operations, short ones first, on the answer beside a reference,
+and shrinks what fails: see blocks.py.
 
-In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of the cells above
-it needs imports only. Folded below it are three hints and `<details><summary>Solution</summary>` with one
-```python fence, which takes the stub's place. tests/checks/wrong_<topic>.py lists wrong answers, three for each check.
+In the notebook the exercise is one cell, tagged `exercise`: the stub, then `check.NAME(...)`; of
+the cells above it needs imports only. Folded below it are three hints and
+`<details><summary>Solution</summary>` with one ```python fence, which takes the stub's place.
+tests/checks/wrong_<topic>.py lists wrong answers, three for each check.
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 if TYPE_CHECKING:
     import torch
 
-MAX_STEPS = 1_000_000  # bytecode instructions in loops that an answer may execute in one trial; half a second
+# bytecode instructions in loops that an answer may execute in one trial; half a second
+MAX_STEPS = 1_000_000
 
 _COLORS = {"passed": "#009E73", "failed": "#D55E00", "not attempted": "#8A8A8A"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -59,7 +64,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found. `operations` are the lines of Python that lead to the difference, none when it passed."""
+    """What a check found.
+
+    `operations` are the lines of Python that lead to the difference, none when it passed.
+    """
 
     status: Literal["passed", "failed", "not attempted"]
     message: str
@@ -70,7 +78,11 @@ class CheckResult:
     name: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.status} · {self.name}", self.message, *([f"     {self.setup}"] if self.setup else [])]
+        lines = [
+            f"{self.status} · {self.name}",
+            self.message,
+            *([f"     {self.setup}"] if self.setup else []),
+        ]
         lines += [f"{number:3}  {line}" for number, line in enumerate(self.operations, 1)]
         if self.expected or self.got:
             lines += [f"expected   {self.expected}", f"yours      {self.got}"]
@@ -81,20 +93,33 @@ class CheckResult:
     def _repr_html_(self) -> str:
         head, _, body = str(self).partition("\n")
         color = _COLORS[self.status]
-        style = f"border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
-        return f'<pre style="{style}"><b style="color:{color}">{html.escape(head)}</b>\n{html.escape(body)}</pre>'
+        style = (
+            f"border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px "
+            "0;white-space:pre-wrap"
+        )
+        return (
+            f'<pre style="{style}"><b '
+            f'style="color:{color}">{html.escape(head)}</b>\n{html.escape(body)}</pre>'
+        )
 
 
 class Wrong(Exception):
-    """The answer is wrong; `operations` are the few steps that show it, `expected` and `got` where they end."""
+    """The answer is wrong; `operations` are the few steps that show it, `expected` and `got` where
+    they end.
+    """
 
-    def __init__(self, message: str, expected: Any = "", got: Any = "", *operations: str, setup: str = "") -> None:
+    def __init__(
+        self, message: str, expected: Any = "", got: Any = "", *operations: str, setup: str = ""
+    ) -> None:
         super().__init__(message)
         self.expected, self.got, self.operations, self.setup = expected, got, operations, setup
 
 
 class StillRunning(BaseException):
-    """An answer would go on for ever, it seems. Not an `Exception`, so that `except Exception` lets it by."""
+    """An answer would go on for ever, it seems.
+
+    Not an `Exception`, so that `except Exception` lets it by.
+    """
 
 
 _CHECKS: dict[str, Callable[[Any], CheckResult]] = {}
@@ -111,10 +136,17 @@ def exercise(function: Callable[[Any], str]) -> Callable[[Any], CheckResult]:
         try:
             return CheckResult("passed", function(answer), name=name)
         except NotImplementedError as error:
-            return CheckResult("not attempted", str(error) or "Your code still raises NotImplementedError.", name=name)
+            return CheckResult(
+                "not attempted",
+                str(error) or "Your code still raises NotImplementedError.",
+                name=name,
+            )
         except Wrong as error:
             wrong = error
-        except (Exception, StillRunning) as error:  # the answer has a shape that the check did not foresee
+        except (
+            Exception,
+            StillRunning,
+        ) as error:  # the answer has a shape that the check did not foresee
             wrong = Wrong("Your answer stops the check.", "no error", explain(error))
         said = str(wrong), wrong.setup, wrong.operations, str(wrong.expected), str(wrong.got)
         return CheckResult("failed", *said, name)
@@ -123,10 +155,14 @@ def exercise(function: Callable[[Any], str]) -> Callable[[Any], CheckResult]:
     return run
 
 
-def compared(proves: str, *cases: Iterable[tuple[Any, ...]], name: str = "") -> Callable[[_Function], _Function]:
+def compared(
+    proves: str, *cases: Iterable[tuple[Any, ...]], name: str = ""
+) -> Callable[[_Function], _Function]:
     """Register a check that compares answers with the decorated function, which stays what it is.
 
-    proves: what a right answer does, `{}` for the number of cases. name: the check's, unless it is the function's.
+    Args:
+        proves: what a right answer does, `{}` for the number of cases. name: the check's, unless it
+            is the function's.
     """
     every = list(chain(*cases))
 
@@ -151,11 +187,16 @@ def _checks() -> dict[str, Callable[[Any], CheckResult]]:
 
 
 class Checks:
-    """Every check as an attribute. The modules of `pagedlab.checks` are imported when the first one is asked for."""
+    """Every check as an attribute.
+
+    The modules of `pagedlab.checks` are imported when the first one is asked for.
+    """
 
     def __getattr__(self, name: str) -> Callable[[Any], CheckResult]:
         if name not in _checks():
-            raise AttributeError(f"there is no check {name!r}; there are {', '.join(sorted(_checks()))}")
+            raise AttributeError(
+                f"there is no check {name!r}; there are {', '.join(sorted(_checks()))}"
+            )
         return _checks()[name]
 
     def __dir__(self) -> list[str]:
@@ -164,13 +205,23 @@ class Checks:
 
 check = Checks()
 
-# Stubs --------------------------------------------------------------------------------------------------------
+# Stubs --------------------------------------------------------------------------------------------
 
-_STUB_OPCODES = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "POP_TOP", "COPY_FREE_VARS"}
+_STUB_OPCODES = {
+    "RESUME",
+    "NOP",
+    "LOAD_CONST",
+    "RETURN_VALUE",
+    "RETURN_CONST",
+    "POP_TOP",
+    "COPY_FREE_VARS",
+}
 
 
 def to_write(answer: Any) -> list[str]:
-    """Names of the parts of an answer that are still stubs: `...`, or functions and methods with that body."""
+    """Names of the parts of an answer that are still stubs: `...`, or functions and methods with
+    that body.
+    """
     answer = getattr(answer, "fn", answer)  # of a Triton kernel, the function that was decorated
     if answer is ... or answer is None:
         return ["the answer"]
@@ -194,19 +245,23 @@ def _is_stub(value: Any) -> bool:
     )
 
 
-# Running what a reader wrote, and comparing -------------------------------------------------------------------
+# Running what a reader wrote, and comparing -------------------------------------------------------
 
 
 def _is_theirs(file: str, ours: Path) -> bool:
     """Whether a file is a reader's: not in the folder `ours`, and no library's."""
     path = Path(file)
-    library = path.is_relative_to(Path(dis.__file__).parent) or {"site-packages", "dist-packages"} & {*path.parts}
+    library = path.is_relative_to(Path(dis.__file__).parent) or {
+        "site-packages",
+        "dist-packages",
+    } & {*path.parts}
     return not (library or path.is_relative_to(ours))
 
 
 @contextmanager
 def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
-    """Raise `StillRunning` in whatever runs inside after `limit` instructions of functions with loops.
+    """Raise `StillRunning` in whatever runs inside after `limit` instructions of functions with
+    loops.
 
     Ours and those of libraries are not counted; endless recursion is stopped by Python.
     """
@@ -220,7 +275,9 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         steps += 1
         if steps > limit:
-            raise StillRunning(f"it is still running after {limit:,} steps: look for a loop that does not end")
+            raise StillRunning(
+                f"it is still running after {limit:,} steps: look for a loop that does not end"
+            )
         return count
 
     before = sys.gettrace()
@@ -234,7 +291,9 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
 @cache
 def _counts(code: CodeType) -> bool:
     jumps = {*dis.hasjrel, *dis.hasjabs}
-    loops = any(step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code))
+    loops = any(
+        step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code)
+    )
     return loops and _is_theirs(code.co_filename, Path(__file__).parent)
 
 
@@ -249,9 +308,15 @@ def explain(error: BaseException) -> str:
 
 @contextmanager
 def trying(
-    *operations: str, message: str = "Your code raises an error.", setup: str = "", expected: object = "no error"
+    *operations: str,
+    message: str = "Your code raises an error.",
+    setup: str = "",
+    expected: object = "no error",
 ) -> Iterator[None]:
-    """Run a reader's code inside, bounded. What it raises is `Wrong`, and a `Wrong` has these operations before it."""
+    """Run a reader's code inside, bounded.
+
+    What it raises is `Wrong`, and a `Wrong` has these operations before it.
+    """
     try:
         with bounded():
             yield
@@ -264,7 +329,9 @@ def trying(
         raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
 
 
-def compare(answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]) -> None:
+def compare(
+    answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]
+) -> None:
     """Call `answer` and `reference` on each case; `Wrong` for the first that differs.
 
     Put small cases first: the first one found is the counterexample that the reader sees.
@@ -282,9 +349,14 @@ def compare(answer: Callable[..., Any], reference: Callable[..., Any], cases: It
 
 
 def agree(expected: Any, got: Any, message: str, say: Callable[[Any], str] | None = None) -> None:
-    """`Wrong` with this message unless they are equal, floats within one part in 10^9. `say` puts them into words."""
+    """`Wrong` with this message unless they are equal, floats within one part in 10^9.
+
+    `say` puts them into words.
+    """
     numbers = isinstance(expected, float) and isinstance(got, (int, float))
-    if not (math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12) if numbers else expected == got):
+    if not (
+        math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12) if numbers else expected == got
+    ):
         raise Wrong(message, say(expected) if say else expected, say(got) if say else repr(got))
 
 
@@ -296,7 +368,9 @@ def normal(seed: int = 0) -> Callable[..., torch.Tensor]:
 
 
 def first_wrong(expected: torch.Tensor, got: torch.Tensor, within: float = 1e-9) -> list[int]:
-    """The indices of the first number that is not `within` of what it should be, as NaN never is; [] if all are."""
+    """The indices of the first number that is not `within` of what it should be, as NaN never is;
+    [] if all are.
+    """
     wrong = ~expected.isclose(got.to(expected.dtype), rtol=within, atol=within)
     return wrong.nonzero()[0].tolist() if wrong.any() else []
 
@@ -315,7 +389,7 @@ def say(x: Any, digits: int = 5) -> str:
     return f"{x:.{digits}g}" if isinstance(x, (int, float)) else say(x.tolist(), digits)
 
 
-# Searching for the smallest counterexample --------------------------------------------------------------------
+# Searching for the smallest counterexample --------------------------------------------------------
 
 
 Trial = Generator[Any, str, None]
@@ -323,10 +397,14 @@ Trial = Generator[Any, str, None]
 come next, as lines of Python; it is sent one, carries it out on both, and raises `Wrong` where the two differ."""
 
 
-def replay(start: Callable[[], Trial], operations: Sequence[str], chance: random.Random | None = None) -> Sequence[str]:
-    """Carry the operations out in a fresh trial, or with `chance` as many drawn ones; return what may come next.
+def replay(
+    start: Callable[[], Trial], operations: Sequence[str], chance: random.Random | None = None
+) -> Sequence[str]:
+    """Carry the operations out in a fresh trial, or with `chance` as many drawn ones; return what
+    may come next.
 
-    `Wrong` where the two differ. One that is not among the choices (its table was left out, say) ends the trial early.
+    `Wrong` where the two differ. One that is not among the choices (its table was left out, say)
+    ends the trial early.
     """
     setup, done = "", list[str]()
     try:
@@ -345,12 +423,18 @@ def replay(start: Callable[[], Trial], operations: Sequence[str], chance: random
         raise
 
 
-def search(starts: Sequence[Callable[[], Trial]], *, sequences: int = 400, walks: int = 48, length: int = 24) -> None:
+def search(
+    starts: Sequence[Callable[[], Trial]],
+    *,
+    sequences: int = 400,
+    walks: int = 48,
+    length: int = 24,
+) -> None:
     """Raise `Wrong` with the smallest counterexample that turns up, if one does.
 
-    Tries up to `sequences` short sequences on the first start, shortest first, so that what fails there is
-    minimal; then random `walks` of up to `length` operations over all starts, what fails shrunk by leaving
-    operations out. Deterministic: the same answer gets the same counterexample.
+    Tries up to `sequences` short sequences on the first start, shortest first, so that what fails
+    there is minimal; then random `walks` of up to `length` operations over all starts, what fails
+    shrunk by leaving operations out. Deterministic: the same answer gets the same counterexample.
     """
     queue: deque[tuple[str, ...]] = deque([()])
     for _ in range(sequences):

@@ -1,4 +1,6 @@
-"""Checks of notebook 01: the last block's waste, the block size that keeps it small, holes that are no use."""
+"""Checks of notebook 01: the last block's waste, the block size that keeps it small, holes that are
+no use.
+"""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +11,8 @@ from pagedlab.lessons.memory import FirstFit, OutOfMemory
 
 
 @compared(
-    "Right at every fill of the last block, the full one included. Over many lengths it averages (B - 1) / 2.",
+    "Right at every fill of the last block, the full one included. Over many lengths it averages "
+    "(B - 1) / 2.",
     [(n, block_size) for block_size in (1, 2, 4, 16, 48) for n in range(1, 3 * block_size + 2)],
 )
 def last_block_waste(num_tokens: int, block_size: int) -> int:
@@ -18,13 +21,22 @@ def last_block_waste(num_tokens: int, block_size: int) -> int:
 
 
 @compared(
-    "Right for long and short requests: what block size is affordable depends on how long the requests are.",
+    (
+        "Right for long and short requests: what block size is affordable depends on how long the "
+        "requests are."
+    ),
     [([12], 0.25), ([5], 0.4), ([64], 0.04), ([65], 0.04), ([1024, 1], 0.04)],
     [([5, 9], 0.25), ([1, 1, 3], 0.1), ([3072, 1000], 0.25)],
-    [(random.Random(seed).choices(range(1, 4001), k=30), limit) for seed in range(20) for limit in (0.01, 0.04, 0.25)],
+    [
+        (random.Random(seed).choices(range(1, 4001), k=30), limit)
+        for seed in range(20)
+        for limit in (0.01, 0.04, 0.25)
+    ],
 )
 def largest_block(lengths: Sequence[int], limit: float) -> int:
-    """The largest power of two, up to 1,024, whose empty slots are below `limit` of the slots allocated; else 1."""
+    """The largest power of two, up to 1,024, whose empty slots are below `limit` of the slots
+    allocated; else 1.
+    """
     for size in (1 << e for e in range(10, 0, -1)):
         allocated = sum(blocks_for(n, size) * size for n in lengths)
         if allocated - sum(lengths) < limit * allocated:
@@ -34,19 +46,29 @@ def largest_block(lengths: Sequence[int], limit: float) -> int:
 
 @exercise
 def useless_holes(answer: Sequence[int]) -> str:
-    """Which of twenty regions of five slots to free so that 60 slots are free and 15 neighbours are not to be had."""
+    """Which of twenty regions of five slots to free so that 60 slots are free and 15 neighbours are
+    not to be had.
+    """
     memory, freed = FirstFit(100), list(answer)
     regions = [memory.allocate(5) for _ in range(20)]
     step = f"free({freed})"
     if sorted(set(freed) & set(range(20))) != sorted(freed):
-        raise Wrong("These are not regions to free.", "different numbers, each from 0 to 19", freed, step)
+        raise Wrong(
+            "These are not regions to free.", "different numbers, each from 0 to 19", freed, step
+        )
     for i in freed:
         memory.release(regions[i])
     if memory.num_free != 60:
-        raise Wrong("Free 60 of the 100 slots.", "60 slots free", f"{memory.num_free} slots free", step)
+        raise Wrong(
+            "Free 60 of the 100 slots.", "60 slots free", f"{memory.num_free} slots free", step
+        )
     try:
         start = memory.allocate(15).start
     except OutOfMemory as error:
-        return f"{error}. The largest request that still fits has {max(h.size for h in memory.holes)}."
+        return (
+            f"{error}. The largest request that still fits has {max(h.size for h in memory.holes)}."
+        )
     got = f"slots {start} to {start + 14}"
-    raise Wrong("15 neighbouring slots are still free.", "refused", got, step, "memory.allocate(15)")
+    raise Wrong(
+        "15 neighbouring slots are still free.", "refused", got, step, "memory.allocate(15)"
+    )

@@ -1,7 +1,8 @@
-"""Checks of notebook 07's seven puzzles: the cases of each, and the mistakes that are known by their numbers.
+"""Checks of notebook 07's seven puzzles: the cases of each, and the mistakes that are known by
+their numbers.
 
-Each case is small, and says what it can show. `Mistakes`: the message, and what such a kernel would have computed.
-watched.py runs the kernels.
+Each case is small, and says what it can show. `Mistakes`: the message, and what such a kernel would
+have computed. watched.py runs the kernels.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 from pagedlab.blocks import blocks_for
 from pagedlab.checks.watched import Cases, Mistakes, puzzle
 
-# 1 to 4: one program's share -------------------------------------------------------------------------------------
+# 1 to 4: one program's share ----------------------------------------------------------------------
 
 
 puzzle(
@@ -32,8 +33,12 @@ puzzle(
 )
 
 
-def _scored(g: Any, row: Callable[[Any, Any], Any], query: Any = slice(None), scale: float = 0.0) -> Any:
-    """Scores where the key of token j and head h is row(j, h) of memory; `query`: whose queries are taken."""
+def _scored(
+    g: Any, row: Callable[[Any, Any], Any], query: Any = slice(None), scale: float = 0.0
+) -> Any:
+    """Scores where the key of token j and head h is row(j, h) of memory; `query`: whose queries are
+    taken.
+    """
     import torch
 
     memory = (g.k_cache if "k_cache" in vars(g) else g.k).reshape(-1, g.DIM)
@@ -51,25 +56,35 @@ puzzle(
     },
     {
         "The scale is missing.": lambda g: _scored(g, lambda j, h: j * g.HEADS + h, scale=1.0),
-        "Every program takes the query of head 0.": lambda g: _scored(g, lambda j, h: j * g.HEADS + h, slice(1)),
-        "Every program takes the keys of head 0.": lambda g: _scored(g, lambda j, h: j * g.HEADS + 0 * h),
-        "It steps from token to token as if there were one head: the next row is the next head's, and a token's rows\n"
+        "Every program takes the query of head 0.": lambda g: _scored(
+            g, lambda j, h: j * g.HEADS + h, slice(1)
+        ),
+        "Every program takes the keys of head 0.": lambda g: _scored(
+            g, lambda j, h: j * g.HEADS + 0 * h
+        ),
+        "It steps from token to token as if there were one head: the next row is the next head's, "
+        "and a token's rows\n"
         "are HEADS * DIM apart.": lambda g: _scored(g, lambda j, h: j + h),
         "It steps as if all tokens of a head lay together, [HEADS, n, DIM]. In this memory a token's heads do.": (
             lambda g: _scored(g, lambda j, h: h * g.n + j)
         ),
     },
-    "A tile of addresses, [TILE, DIM], from a column and a row; and the heads of a token side by side.",
+    "A tile of addresses, [TILE, DIM], from a column and a row; and the heads of a token side by "
+    "side.",
 )
 
 
 def _step(g: Any, *past: str, **other: Any) -> tuple[Any, ...]:
-    """The state after a tile; other numbers than `given`, and of the past not corrected what `past` says."""
+    """The state after a tile; other numbers than `given`, and of the past not corrected what `past`
+    says.
+    """
     import torch
 
     from pagedlab.lessons.puzzles import online_step
 
-    was = {name: torch.as_tensor(getattr(g, name)) for name in ("m", "total", "acc", "s", "v")} | other
+    was = {
+        name: torch.as_tensor(getattr(g, name)) for name in ("m", "total", "acc", "s", "v")
+    } | other
     new = dict(zip(was, online_step(**was), strict=False))
     lost = 1 - (was["m"] - new["m"]).exp()
     return tuple(x + was[name] * lost if name in past else x for name, x in new.items())
@@ -94,12 +109,22 @@ puzzle(
         "A full tile, and the largest score came before it": {"n": 8, "past": 5.0},
         "A full tile with a new largest score: the past weighs less now": {"n": 8, "past": -1.0},
         "6 scores in a tile of 8, and the largest came before": {"n": 6, "past": 5.0},
-        "6 scores in a tile of 8, all of them far below zero": {"n": 6, "past": -30.0, "shift": -30.0},
+        "6 scores in a tile of 8, all of them far below zero": {
+            "n": 6,
+            "past": -30.0,
+            "shift": -30.0,
+        },
     },
     {
-        "The sum so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(g, "total"),
-        "The output so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(g, "acc"),
-        "Neither the sum nor the output so far is corrected for the new maximum.": lambda g: _step(g, "total", "acc"),
+        "The sum so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(
+            g, "total"
+        ),
+        "The output so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(
+            g, "acc"
+        ),
+        "Neither the sum nor the output so far is corrected for the new maximum.": lambda g: _step(
+            g, "total", "acc"
+        ),
         "The tile's largest score is taken for the largest of all: the past may have had a larger one.": (
             _largest_of_tile
         ),
@@ -107,9 +132,14 @@ puzzle(
             lambda g: _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
         ),
         "The new maximum is not kept.": lambda g: (g.m, *_step(g)[1:]),
-        "The past is not there any more: the tile replaces it.": lambda g: _step(g, total=0 * g.total, acc=0 * g.acc),
+        "The past is not there any more: the tile replaces it.": lambda g: _step(
+            g, total=0 * g.total, acc=0 * g.acc
+        ),
     },
-    "A larger score corrects the past, a smaller one is corrected, and what is no score weighs nothing.",
+    (
+        "A larger score corrects the past, a smaller one is corrected, and what is no score weighs "
+        "nothing."
+    ),
 )
 
 
@@ -126,7 +156,9 @@ puzzle(
         "10 keys, and page ids beyond 2^27": {"far": True},
     },
     {
-        "The table is not asked: positions are taken for slots.": lambda g: _slots(g, lambda p, table: p),
+        "The table is not asked: positions are taken for slots.": lambda g: _slots(
+            g, lambda p, table: p
+        ),
         "It stays in the first page of the table: position p is in page table[p // SIZE].": (
             lambda g: _slots(g, lambda p, table: table[0] * g.SIZE + p % g.SIZE)
         ),
@@ -146,10 +178,11 @@ puzzle(
             lambda g: _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p % g.SIZE) / g.scale
         ),
     },
-    "Right in one page and in three, and where the offset of an element passes 2^31, as in a large GPU's cache.",
+    "Right in one page and in three, and where the offset of an element passes 2^31, as in a large "
+    "GPU's cache.",
 )
 
-# 5 to 7: whole kernels -------------------------------------------------------------------------------------------
+# 5 to 7: whole kernels ----------------------------------------------------------------------------
 
 
 def _attention(
@@ -207,14 +240,24 @@ OF_ATTENTION: Mistakes = {
     "Places behind the end count as scores of 0. They have to be minus infinity.": (
         lambda g: _attention(g, lambda s, v: _padded(s, g.TILE).softmax(0) @ _padded(v, g.TILE))
     ),
-    "Only the first tile is taken in: where is the loop?": lambda g: _attention(g, length=lambda n: min(n, g.TILE)),
+    "Only the first tile is taken in: where is the loop?": lambda g: _attention(
+        g, length=lambda n: min(n, g.TILE)
+    ),
 }
 ONE = {"heads": 1, "kv_heads": 1}
 THREE = {"splits": 3, **ONE}
 WHOLE: Cases = {
     "One sequence of 8 keys: one full tile of 8, two pages of 4": {"lengths": (8,), **ONE},
-    "16 keys in two full tiles; the very first scores highest": {"lengths": (16,), "loudest": 0, **ONE},
-    "16 keys in two full tiles; the very last scores highest": {"lengths": (16,), "loudest": 15, **ONE},
+    "16 keys in two full tiles; the very first scores highest": {
+        "lengths": (16,),
+        "loudest": 0,
+        **ONE,
+    },
+    "16 keys in two full tiles; the very last scores highest": {
+        "lengths": (16,),
+        "loudest": 15,
+        **ONE,
+    },
     "13 keys in tiles of 8; slots behind the end hold NaN": {"lengths": (13,), "loudest": 0, **ONE},
     "8 keys, four query heads on two KV heads": {"lengths": (8,)},
     "Two sequences of 8 keys": {"lengths": (8, 8), **ONE},
@@ -223,7 +266,10 @@ WHOLE: Cases = {
 }
 puzzle(
     "decode",
-    {**WHOLE, "6 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16}},
+    {
+        **WHOLE,
+        "6 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16},
+    },
     OF_ATTENTION,
     "A paged decode kernel: ragged lengths, shared heads, pages in any order, offsets beyond 2^31.",
 )
@@ -236,15 +282,24 @@ puzzle(
 
 
 def _merged(g: Any, weight: Callable[[Any, Any], Any], nothing: float = 0.0) -> Any:
-    """Thirds put together with weight(log of the sum of the weights, maximum) [3]; `nothing` is an empty third."""
+    """Thirds put together with weight(log of the sum of the weights, maximum) [3]; `nothing` is an
+    empty third.
+    """
     import torch
 
     def end(s: Any, v: Any) -> Any:
         cuts = [third * blocks_for(len(s), g.TILE) // 3 * g.TILE for third in (1, 2)]
         parts = list(zip(s.tensor_split(cuts), v.tensor_split(cuts), strict=True))
-        o = torch.stack([s.softmax(0) @ v if len(s) else torch.full((g.DIM,), nothing) for s, v in parts])
+        o = torch.stack(
+            [s.softmax(0) @ v if len(s) else torch.full((g.DIM,), nothing) for s, v in parts]
+        )
         least = [torch.cat([s, torch.tensor([-math.inf])]) for s, _ in parts]
-        return weight(torch.stack([s.logsumexp(0) for s in least]), torch.stack([s.max() for s in least])) @ o
+        return (
+            weight(
+                torch.stack([s.logsumexp(0) for s in least]), torch.stack([s.max() for s in least])
+            )
+            @ o
+        )
 
     return _attention(g, end)
 
@@ -259,7 +314,10 @@ puzzle(
         "24 keys in three tiles of 8, three splits": {"lengths": (24,), **THREE},
         "24 keys, three splits, the last key loudest": {"lengths": (24,), "loudest": 23, **THREE},
         "21 keys, three splits; slots behind the end hold NaN": {"lengths": (21,), **THREE},
-        "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {"lengths": (5,), **THREE},
+        "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {
+            "lengths": (5,),
+            **THREE,
+        },
         "Three sequences, four query heads on two KV heads, three splits": {"splits": 3},
     },
     {
@@ -280,6 +338,7 @@ puzzle(
         ),
         **OF_ATTENTION,
     },
-    "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of 16,384 with 8 KV\n"
+    "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "
+    "16,384 with 8 KV\n"
     "heads gets 49 splits, and 256 sequences with 2 KV heads get 1: they fill the card by themselves.",
 )

@@ -1,6 +1,8 @@
-"""Checks of notebook 05: match and insert, leaf before parent, the flaw of a cache that checks own tokens only.
+"""Checks of notebook 05: match and insert, leaf before parent, the flaw of a cache that checks own
+tokens only.
 
-The two naive caches that the notebook runs stand here too. Use neither: both serve foreign keys and values.
+The two naive caches that the notebook runs stand here too. Use neither: both serve foreign keys and
+values.
 """
 
 import random
@@ -18,7 +20,9 @@ B = [94153, 49592, *[0] * 6, 144702, 104073, *[0] * 6]
 
 
 class ChecksOwnTokens:
-    """A naive prefix cache: chained xxh64 names, and a hit is verified by the block's own tokens alone."""
+    """A naive prefix cache: chained xxh64 names, and a hit is verified by the block's own tokens
+    alone.
+    """
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -52,7 +56,9 @@ class ChecksOwnTokens:
 
 
 class ForgetsThePast(ChecksOwnTokens):
-    """Names every block by its own tokens, as if its keys and values did not depend on what came before."""
+    """Names every block by its own tokens, as if its keys and values did not depend on what came
+    before.
+    """
 
     def names(self, token_ids: list[int], salt: str | None) -> list[bytes]:
         blocks = [self.own(token_ids, i) for i in range(len(token_ids) // self.pool.block_size)]
@@ -60,10 +66,12 @@ class ForgetsThePast(ChecksOwnTokens):
 
 
 class Served:
-    """Prompts served one after another through a cache, with a memory that knows whose KV each block holds.
+    """Prompts served one after another through a cache, with a memory that knows whose KV each
+    block holds.
 
-    A block's contents are the salt and all the tokens from the prompt's first to the block's last: that is what keys
-    and values depend on. `serve` returns how many tokens were found, and raises `Wrong` for a foreign hit.
+    A block's contents are the salt and all the tokens from the prompt's first to the block's last:
+    that is what keys and values depend on. `serve` returns how many tokens were found, and raises
+    `Wrong` for a foreign hit.
     """
 
     def __init__(self, new_cache: Callable[[Any], Any], num_blocks: int, block_size: int) -> None:
@@ -78,7 +86,10 @@ class Served:
             self._insert(table, list(prompt), salt)
         for table, _ in tables:
             table.free()
-        with trying(message="Once every table is freed, no block may be in use.", expected="every count zero"):
+        with trying(
+            message="Once every table is freed, no block may be in use.",
+            expected="every count zero",
+        ):
             self.pool.check([])
         return sum(found for _, found in tables)
 
@@ -92,9 +103,16 @@ class Served:
         found, full = table.num_tokens, size * len(table.block_ids)
         agree(full, found, "match returns full blocks.", "num_tokens {}".format)
         if found >= len(token_ids):
-            raise Wrong("leave=1: a token must be left to compute.", f"at most {len(token_ids) - 1} tokens", found)
+            raise Wrong(
+                "leave=1: a token must be left to compute.",
+                f"at most {len(token_ids) - 1} tokens",
+                found,
+            )
         under = "" if salt is None else f" under salt {salt!r}"
-        past = [f"computed for {token_ids[: start + size]}{under}" for start in range(0, len(token_ids), size)]
+        past = [
+            f"computed for {token_ids[: start + size]}{under}"
+            for start in range(0, len(token_ids), size)
+        ]
         for block_id, wanted in zip(table.block_ids, past, strict=False):
             agree(wanted, self.memory[block_id], f"Block {block_id} holds foreign KV.", str)
         table.append(len(token_ids) - found)
@@ -102,15 +120,22 @@ class Served:
         return table, found
 
     def _insert(self, table: BlockTable, token_ids: list[int], salt: str | None) -> None:
-        """Afterwards all full blocks are found, and names that were known before stand for the same blocks."""
+        """Afterwards all full blocks are found, and names that were known before stand for the same
+        blocks.
+        """
         before = self._found(token_ids, salt)
         self.cache.insert(table, list(token_ids), salt=salt)
         after, full = self._found(token_ids, salt), len(token_ids) // self.pool.block_size
-        message = "insert gives a known name another block. The first keeps it: of two blocks alike only one is found."
+        message = (
+            "insert gives a known name another block. The first keeps it: of two blocks alike only "
+            "one is found."
+        )
         agree(before, after[: len(before)], message, "the known names stand for blocks {}".format)
         if len(after) < full:
             empty = len(self._found(token_ids, salt, leave=1)) > len(after)
-            hint = " With leave=1 it finds more: mind that token_ids[:-0] is empty." if empty else ""
+            hint = (
+                " With leave=1 it finds more: mind that token_ids[:-0] is empty." if empty else ""
+            )
             message = f"match with leave=0 must find every full block that was just inserted.{hint}"
             raise Wrong(message, f"{full} blocks", f"{len(after)} blocks")
 
@@ -121,14 +146,26 @@ class Served:
         return block_ids
 
 
-_PROMPTS = [[1, 1, 9], [1, 1, 2, 2, 9], [2, 2, 9], [2, 2, 2, 2, 9], [3, 3, 2, 2, 9], [1, 1], [1, 1, 2, 2, 4, 4, 9]]
-# In six blocks: of two that begin alike only one beginning is kept; it goes, and what is behind stays.
+_PROMPTS = [
+    [1, 1, 9],
+    [1, 1, 2, 2, 9],
+    [2, 2, 9],
+    [2, 2, 2, 2, 9],
+    [3, 3, 2, 2, 9],
+    [1, 1],
+    [1, 1, 2, 2, 4, 4, 9],
+]
+# In six blocks: of two that begin alike only one beginning is kept; it goes, and what is behind
+# stays.
 _ORPHAN = ["together([1, 1, 2, 2, 9], [1, 1, 3, 3, 9])"]
 _ORPHAN += ["serve([2, 2, 2, 2, 9])", "serve([3, 3, 2, 2, 9])", "serve([1, 1, 3, 3, 9])"]
 
 
 def cache_trial(cache_class: type, exact: bool) -> Trial:
-    """A reader's cache beside `PrefixCache`. With `exact`, nothing is ever evicted, and both must find the same."""
+    """A reader's cache beside `PrefixCache`.
+
+    With `exact`, nothing is ever evicted, and both must find the same.
+    """
     num_blocks = 64 if exact else 6
     yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, 2))"
     mine, right = (Served(made, num_blocks, 2) for made in (cache_class, PrefixCache))
@@ -143,12 +180,20 @@ def cache_trial(cache_class: type, exact: bool) -> Trial:
 
 @exercise
 def prefix_cache(answer: type) -> str:
-    """A cache with match(token_ids, leave, salt) and insert(table, token_ids, salt) over the real pool."""
+    """A cache with match(token_ids, leave, salt) and insert(table, token_ids, salt) over the real
+    pool.
+    """
     starts = [partial(cache_trial, answer, exact) for exact in (True, False)]
     search(starts, sequences=200, walks=24, length=12)
     replay(starts[1], _ORPHAN)
-    does = "Your cache finds what ours finds, never a block with another past, and holds no block that nobody uses."
-    return f"{does}\nIn a pool of six blocks, where something is evicted at almost every request, it stays right."
+    does = (
+        "Your cache finds what ours finds, never a block with another past, and holds no block "
+        "that nobody uses."
+    )
+    return (
+        f"{does}\nIn a pool of six blocks, where something is evicted at almost every request, it "
+        "stays right."
+    )
 
 
 def _cached_blocks() -> Iterator[tuple[dict[int, int], dict[int, int | None]]]:
@@ -171,29 +216,51 @@ def _cached_blocks() -> Iterator[tuple[dict[int, int], dict[int, int | None]]]:
         yield last_used, {block: tree[block] for block in last_used}
 
 
-@compared("Right in all {} caches tried: what goes is never a block that others need to be found.", _cached_blocks())
+@compared(
+    "Right in all {} caches tried: what goes is never a block that others need to be found.",
+    _cached_blocks(),
+)
 def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
     """Which cached block goes next: the least recently used of those that are no other's parent."""
     parents = {parent[block_id] for block_id in last_used}
-    return min((block_id for block_id in last_used if block_id not in parents), key=last_used.__getitem__)
+    return min(
+        (block_id for block_id in last_used if block_id not in parents), key=last_used.__getitem__
+    )
 
 
 @exercise
 def foreign_kv(answer: Sequence[str]) -> str:
-    """Requests, each a string over the blocks A, B and T, after which `ChecksOwnTokens` serves foreign KV."""
+    """Requests, each a string over the blocks A, B and T, after which `ChecksOwnTokens` serves
+    foreign KV.
+    """
     blocks = {"A": A, "B": B, "T": list(range(100, 116))}
     requests = list(answer)
-    if not requests or not all(isinstance(r, str) and r and set(r) <= set(blocks) for r in requests):
-        raise Wrong("Name each request by its blocks, such as 'A' or 'AT'.", "a list of strings", answer)
+    if not requests or not all(
+        isinstance(r, str) and r and set(r) <= set(blocks) for r in requests
+    ):
+        raise Wrong(
+            "Name each request by its blocks, such as 'A' or 'AT'.", "a list of strings", answer
+        )
     server = Served(ChecksOwnTokens, 16 * len(requests) + 256, 16)
     steps = []
     for number, request in enumerate(requests, 1):
         ids = [token for name in request for token in blocks[name]]
         try:
-            found = server.serve([*ids, 7])  # one token more, so that the last block can be found too
+            # one token more, so that the last block can be found too
+            found = server.serve([*ids, 7])
         except Wrong:
-            past = f"Request {number}, {request}, is served a block of another past. Its name is right"
-            alike = "since A and B\nhash alike and so does all that follows them; its own tokens are right"
+            past = (
+                f"Request {number}, {request}, is served a block of another past. Its name is right"
+            )
+            alike = (
+                "since A and B\nhash alike and so does all that follows them; its own tokens are "
+                "right"
+            )
             return f"{past}, {alike}; what came before them is not."
         steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
-    raise Wrong("The cache got away with it.", "a foreign block is served", f"none in {number} requests", *steps[-6:])
+    raise Wrong(
+        "The cache got away with it.",
+        "a foreign block is served",
+        f"none in {number} requests",
+        *steps[-6:],
+    )

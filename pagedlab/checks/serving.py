@@ -1,4 +1,6 @@
-"""Checks of notebook 13: the loop that owns the engine, the salt that closes the side channel, ten classes of vLLM."""
+"""Checks of notebook 13: the loop that owns the engine, the salt that closes the side channel, ten
+classes of vLLM.
+"""
 
 import queue
 from collections.abc import Callable
@@ -12,10 +14,15 @@ from pagedlab.prefix import PrefixCache
 
 
 class Desk:
-    """Inbox and engine in one, a script of who comes when, and a diary of what the loop does with them.
+    """Inbox and engine in one, a script of who comes when, and a diary of what the loop does with
+    them.
 
-    script: name -> (the step before which it arrives, the steps that its request takes). A message that asks for none,
-    such as a look at the metrics, takes 0. Time passes in `step`, and while the loop sleeps in `get`.
+    such as a look at the metrics, takes 0. Time passes in `step`, and while the loop sleeps in
+    `get`.
+
+    Args:
+        script: name -> (the step before which it arrives, the steps that its request takes). A
+            message that asks for none,
     """
 
     def __init__(self, script: dict[str, tuple[int, int]]) -> None:
@@ -35,12 +42,17 @@ class Desk:
             return None
         if not self.here() and block:
             if self.left:
-                raise StillRunning(f"it sleeps in the inbox while {', '.join(self.left)} has tokens to come")
+                raise StillRunning(
+                    f"it sleeps in the inbox while {', '.join(self.left)} has tokens to come"
+                )
             self.now = self.coming[0][1][0]
         if not self.here():
             self.looks += not self.left
             if self.looks > 20:
-                raise StillRunning("with nothing to do it looks into the inbox again and again, and keeps a core busy")
+                raise StillRunning(
+                    "with nothing to do it looks into the inbox again and again, and keeps a core "
+                    "busy"
+                )
             raise queue.Empty
         name, (_, steps) = self.coming.pop(0)
         return lambda: self._run(name, steps)
@@ -71,27 +83,51 @@ class Desk:
 
 @exercise
 def engine_loop(answer: Callable[..., None]) -> str:
-    """Everything in the inbox before each step; a step if there is work; sleep if there is none; the end at None."""
+    """Everything in the inbox before each step; a step if there is work; sleep if there is none;
+    the end at None.
+    """
     from pagedlab.serving.engine_thread import run_loop  # not before: it takes torch
 
-    scripts = [{}, {"A": (0, 2)}, {"A": (3, 1)}, {"A": (0, 1), "B": (0, 1)}, {"A": (0, 2), "B": (1, 1)}]
+    scripts = [
+        {},
+        {"A": (0, 2)},
+        {"A": (3, 1)},
+        {"A": (0, 1), "B": (0, 1)},
+        {"A": (0, 2), "B": (1, 1)},
+    ]
     scripts += [{"A": (0, 1), "B": (5, 1)}, {"metrics": (0, 0), "A": (0, 1)}]
     scripts += [{"A": (0, 3), "B": (1, 2), "metrics": (1, 0), "C": (1, 1)}]
     for script in scripts:
         right, desk = Desk(script), Desk(script)
         run_loop(right, right.busy, right.step)  # type: ignore[arg-type]
-        with trying(*(f"{name} arrives before step {at}, wants {steps}" for name, (at, steps) in script.items())):
+        with trying(
+            *(
+                f"{name} arrives before step {at}, wants {steps}"
+                for name, (at, steps) in script.items()
+            )
+        ):
             try:
                 answer(desk, desk.busy, desk.step)
             except NotImplementedError:
                 raise
             except (Exception, StillRunning) as error:
                 desk.diary.append(f"and then {explain(error)}")
-            agree(" ".join(right.diary), " ".join(desk.diary) or "nothing", "The diary differs:", str)
-    return "Nobody waits for anybody else's answer, nothing runs twice at once, and an idle engine sleeps."
+            agree(
+                " ".join(right.diary), " ".join(desk.diary) or "nothing", "The diary differs:", str
+            )
+    return (
+        "Nobody waits for anybody else's answer, nothing runs twice at once, and an idle engine "
+        "sleeps."
+    )
 
 
-_CALLERS: list[tuple[str | None, str | None]] = [("a", None), ("b", None), ("a", "b"), ("a", "c"), ("b", "c")]
+_CALLERS: list[tuple[str | None, str | None]] = [
+    ("a", None),
+    ("b", None),
+    ("a", "b"),
+    ("a", "c"),
+    ("b", "c"),
+]
 for glue in ("", ":", "/", ",", '", "'):  # what one may put between the two, and a name may hold
     _CALLERS += [("a", f"b{glue}c"), (f"a{glue}b", "c")]
 _CALLERS += [*product(("a", None), ("", "None")), *product((None,), ("a", "b", None))]
@@ -99,9 +135,17 @@ _CALLERS += [*product(("a", None), ("", "None")), *product((None,), ("a", "b", N
 
 @exercise
 def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
-    """Requests share blocks if and only if both tenant and cache_salt are the same, over the real cache."""
-    order = sorted(product(_CALLERS, _CALLERS), key=lambda two: (two[0] != two[1], max(map(_CALLERS.index, two))))
-    for first, second in order:  # attacks that anybody thinks of come before those with "None" as a name
+    """Requests share blocks if and only if both tenant and cache_salt are the same, over the real
+    cache.
+    """
+    order = sorted(
+        product(_CALLERS, _CALLERS),
+        key=lambda two: (two[0] != two[1], max(map(_CALLERS.index, two))),
+    )
+    for (
+        first,
+        second,
+    ) in order:  # attacks that anybody thinks of come before those with "None" as a name
         server = Served(PrefixCache, num_blocks=8, block_size=16)
         lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
         with trying(*lines, expected="a salt"):
@@ -110,29 +154,61 @@ def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
                 raise Wrong("A salt is a text or None.", "a str", repr(strange[0]), lines[0])
             _, found = (server.serve(range(48), salt=salt) for salt in salts)
             may, wanted = ("share", 32) if first == second else ("not know of each other", 0)
-            agree(wanted, found, f"These two may {may}. Their salts: {salts}.", "the second finds {} tokens".format)
+            agree(
+                wanted,
+                found,
+                f"These two may {may}. Their salts: {salts}.",
+                "the second finds {} tokens".format,
+            )
     code = getattr(answer, "__code__", None)
     if code and "hash" in code.co_names:  # what it gives if all hashes were one
         names = {**answer.__globals__, "hash": lambda _: 0}
         one = FunctionType(code, names, "one", answer.__defaults__, answer.__closure__)
         if one("a", None) == one("b", None):
-            message = "Two names may have one hash, and a spy can look for such a name; a new process has other hashes."
+            message = (
+                "Two names may have one hash, and a spy can look for such a name; a new process "
+                "has other hashes."
+            )
             expected = "a salt from which both can be read back"
             raise Wrong(message, expected, repr(answer("a", None)), "salt_for('a', None)")
-    return f"{len(_CALLERS)} callers, each against each: who may share does, and nobody learns of a stranger's prompt."
+    return (
+        f"{len(_CALLERS)} callers, each against each: who may share does, and nobody learns of a "
+        "stranger's prompt."
+    )
 
 
 # Class of vLLM -> (what it became out of, a nudge for who has it wrong)
 CLASSES: dict[str, tuple[str, str]] = {
-    "FreeKVCacheBlockQueue": ("BlockPool", "who is handed out next, and what is forgotten first: notebooks 02 and 05"),
-    "KVCacheManager": ("BlockTable.append", "the scheduler asks it for room for n more tokens: notebooks 02 and 03"),
-    "BlockTable": ("Batch", "not ours of the same name: an array on the device, a row a request, and the slots"),
+    "FreeKVCacheBlockQueue": (
+        "BlockPool",
+        "who is handed out next, and what is forgotten first: notebooks 02 and 05",
+    ),
+    "KVCacheManager": (
+        "BlockTable.append",
+        "the scheduler asks it for room for n more tokens: notebooks 02 and 03",
+    ),
+    "BlockTable": (
+        "Batch",
+        "not ours of the same name: an array on the device, a row a request, and the slots",
+    ),
     "ParentRequest": ("BlockTable.fork", "several answers to one prompt: notebooks 03 and 04"),
-    "TritonAttentionImpl": ("paged_attention", "what reads keys and values through the tables: notebooks 06 and 07"),
+    "TritonAttentionImpl": (
+        "paged_attention",
+        "what reads keys and values through the tables: notebooks 06 and 07",
+    ),
     "Sampler": ("sample", "from a row of logits to a token: notebook 04"),
-    "IncrementalDetokenizer": ("Detokenizer", "no half characters, and no stop string shown: this notebook's streams"),
-    "EngineCoreProc": ("run_loop", "it owns the engine, and does nothing but empty an inbox and step"),
-    "RequestOutputCollector": ("Ticket", "one for each request; a coroutine waits at it for what is new"),
+    "IncrementalDetokenizer": (
+        "Detokenizer",
+        "no half characters, and no stop string shown: this notebook's streams",
+    ),
+    "EngineCoreProc": (
+        "run_loop",
+        "it owns the engine, and does nothing but empty an inbox and step",
+    ),
+    "RequestOutputCollector": (
+        "Ticket",
+        "one for each request; a coroutine waits at it for what is new",
+    ),
     "PrometheusStatLogger": ("Metrics", "somebody scrapes it every few seconds"),
 }
 
@@ -144,8 +220,13 @@ def vllm_classes(answer: dict[str, str]) -> str:
     if not isinstance(answer, dict) or set(answer) != set(CLASSES):
         raise Wrong("Keep the ten names on the left.", ", ".join(CLASSES), repr(answer)[:200])
     if unknown := [part for part in answer.values() if part not in parts]:
-        raise Wrong("That is no part to choose from.", f"one of {', '.join(parts)}", repr(unknown[0]))
+        raise Wrong(
+            "That is no part to choose from.", f"one of {', '.join(parts)}", repr(unknown[0])
+        )
     if wrong := [name for name, (part, _) in CLASSES.items() if answer[name] != part]:
-        message = f"{len(CLASSES) - len(wrong)} of {len(CLASSES)} are right. The first that is not: {wrong[0]}."
+        message = (
+            f"{len(CLASSES) - len(wrong)} of {len(CLASSES)} are right. The first that is not: "
+            f"{wrong[0]}."
+        )
         raise Wrong(message, CLASSES[wrong[0]][1], answer[wrong[0]])
     return "All ten. You can open vLLM's source and know why each of these files is there."

@@ -1,8 +1,10 @@
-"""Checks of notebook 06: one step of online softmax, the merge of two halves, query heads that share KV heads.
+"""Checks of notebook 06: one step of online softmax, the merge of two halves, query heads that
+share KV heads.
 
-A state is what online softmax keeps of the scores it has read: m [..., 1], the largest; total [..., 1], the sum of
-exp(score - m); out [..., D], the sum of exp(score - m) * v. Before the first block it is (-inf, 0, 0). The functions
-that answers are compared with stand here too; the notebook uses them until the reader's own pass.
+A state is what online softmax keeps of the scores it has read: m [..., 1], the largest; total [...,
+1], the sum of exp(score - m); out [..., D], the sum of exp(score - m) * v. Before the first block
+it is (-inf, 0, 0). The functions that answers are compared with stand here too; the notebook uses
+them until the reader's own pass.
 """
 
 from __future__ import annotations
@@ -23,15 +25,20 @@ if TYPE_CHECKING:
 def online_step(
     m: torch.Tensor, total: torch.Tensor, out: torch.Tensor, scores: torch.Tensor, v: torch.Tensor
 ) -> State:
-    """The state after one more block, scores [..., n, b] and values [..., b, D]; a score of -inf does not count."""
+    """The state after one more block, scores [..., n, b] and values [..., b, D]; a score of -inf
+    does not count.
+    """
     new_m = m.maximum(scores.amax(dim=-1, keepdim=True))
-    base = new_m.masked_fill(new_m == -inf, 0)  # nothing seen yet: (-inf) - 0 is -inf, (-inf) - (-inf) would be NaN
+    # nothing seen yet: (-inf) - 0 is -inf, (-inf) - (-inf) would be NaN
+    base = new_m.masked_fill(new_m == -inf, 0)
     rescale, p = (m - base).exp(), (scores - base).exp()
     return new_m, total * rescale + p.sum(dim=-1, keepdim=True), out * rescale + p @ v
 
 
 def merge_states(a: State, b: State) -> State:
-    """The state of two halves read as one, whichever came first; a half that saw nothing changes nothing."""
+    """The state of two halves read as one, whichever came first; a half that saw nothing changes
+    nothing.
+    """
     m = a[0].maximum(b[0])
     base = m.masked_fill(m == -inf, 0)
     rescale_a, rescale_b = (a[0] - base).exp(), (b[0] - base).exp()
@@ -39,7 +46,9 @@ def merge_states(a: State, b: State) -> State:
 
 
 def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """q [n, Hq, D] and k [L, Hkv, D] -> q k^T [Hkv, G, n, L], G = Hq / Hkv: a group's heads as rows of one product."""
+    """q [n, Hq, D] and k [L, Hkv, D] -> q k^T [Hkv, G, n, L], G = Hq / Hkv: a group's heads as rows
+    of one product.
+    """
     from pagedlab.attention.reference import group_heads
 
     grouped = group_heads(q, k.shape[1])  # [Hkv, G, n, D]
@@ -47,7 +56,9 @@ def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
-    """What the call returns, and the elements of the largest tensor that torch puts into memory on the way."""
+    """What the call returns, and the elements of the largest tensor that torch puts into memory on
+    the way.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -55,7 +66,9 @@ def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     largest = 0
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             nonlocal largest
             made = op(*args, **(kwargs or {}))
             # A view, expanded ones included, lies in the storage of what it looks at.
@@ -68,12 +81,24 @@ def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     return result, largest
 
 
-# Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` shows nothing.
+# Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` shows
+# nothing.
 _NONE: list[float] = [-inf, -inf]
-_ROWS: list[tuple[list[float], list[float]]] = [([1, 3], [2, 0]), ([1, 3], [5, 4]), ([2, 2], [2, 1])]
-_ROWS += [([0, 1], [1000, 999]), ([1000, 999], [0, 1]), ([-1e6, -1e6 + 1], [-1e6 + 2, -1e6]), ([1, -inf], [-inf, 2])]
+_ROWS: list[tuple[list[float], list[float]]] = [
+    ([1, 3], [2, 0]),
+    ([1, 3], [5, 4]),
+    ([2, 2], [2, 1]),
+]
+_ROWS += [
+    ([0, 1], [1000, 999]),
+    ([1000, 999], [0, 1]),
+    ([-1e6, -1e6 + 1], [-1e6 + 2, -1e6]),
+    ([1, -inf], [-inf, 2]),
+]
 _ROWS += [([1, 3], _NONE), (_NONE, [-1000, -1001]), (_NONE, _NONE)]
-_PAIRS: list[list[list[list[float]]]] = [[[a], [b]] for a, b in _ROWS] + [[[[1, 2], _NONE], [[3, -inf], [0, 1]]]]
+_PAIRS: list[list[list[list[float]]]] = [[[a], [b]] for a, b in _ROWS] + [
+    [[[1, 2], _NONE], [[3, -inf], [0, 1]]]
+]
 _PAIRS += [[[[1, 2], _NONE, [7, 7]], [[3, 0], [0, 1], _NONE]]]
 
 
@@ -92,7 +117,9 @@ def _blocks(scores: list[list[list[float]]]) -> list[tuple[torch.Tensor, torch.T
 
 
 def _say_state(state: Sequence[Any]) -> str:
-    return ", ".join(f"{name} {say(x)}" for name, x in zip(("m", "total", "out"), state, strict=True))
+    return ", ".join(
+        f"{name} {say(x)}" for name, x in zip(("m", "total", "out"), state, strict=True)
+    )
 
 
 def _check_state(expected: State, got: Any) -> None:
@@ -109,7 +136,10 @@ def _check_state(expected: State, got: Any) -> None:
 @exercise
 def softmax_step(answer: Callable[..., Any]) -> str:
     """One more block for the running state of online softmax."""
-    walks = [_blocks(scores) for scores in [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]]
+    walks = [
+        _blocks(scores)
+        for scores in [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]
+    ]
     randn = normal()
     for rows, heads in [((3,), ()), ((2, 3), (2,)), ((2, 4, 3), (2, 1))]:
         walks.append([(randn(*rows, keys) * 10, randn(*heads, keys, 6)) for keys in (5, 1, 8)])
@@ -123,7 +153,10 @@ def softmax_step(answer: Callable[..., Any]) -> str:
             with trying(*lines):
                 state = answer(*deepcopy((*state, scores, v)))
                 _check_state(expected, state)
-    return "The past is corrected by one multiplication, and a block that shows nothing changes nothing."
+    return (
+        "The past is corrected by one multiplication, and a block that shows nothing changes "
+        "nothing."
+    )
 
 
 @exercise
@@ -133,19 +166,31 @@ def merge_halves(answer: Callable[..., Any]) -> str:
         a, b = (online_step(*_before(*block), *block) for block in _blocks(pair))
         with trying(f"a = ({_say_state(a)})", f"b = ({_say_state(b)})", "merge(a, b)"):
             _check_state(merge_states(a, b), answer(*deepcopy((a, b))))
-    return "Any cut, either order, an empty half included: keep it, it is the split-KV of notebook 07."
+    return (
+        "Any cut, either order, an empty half included: keep it, it is the split-KV of notebook 07."
+    )
 
 
 @exercise
 def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
     """Scores of query heads that share KV heads, without repeating the keys in memory."""
     randn = normal()
-    for heads, kv_heads, n in [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (14, 2, 2), (28, 4, 5)]:
+    for heads, kv_heads, n in [
+        (2, 1, 1),
+        (4, 2, 1),
+        (6, 3, 1),
+        (4, 4, 1),
+        (4, 2, 3),
+        (14, 2, 2),
+        (28, 4, 5),
+    ]:
         q, k = randn(n, heads, 16), randn(9, kv_heads, 16)
         with trying(f"scores(q {shape(q)}, k {shape(k)})"):
             got, expected = answer(*deepcopy((q, k))), grouped_scores(q, k)
             agree(shape(expected), shape(got), "The scores have another shape.", str)
-            if at := first_wrong(expected, got, 0.02):  # another head's score is further off than bf16 rounds
+            if at := first_wrong(
+                expected, got, 0.02
+            ):  # another head's score is further off than bf16 rounds
                 kv, g, i, key = at
                 head, score = kv * (heads // kv_heads) + g, got[kv, g, i, key]
                 other = ((k[key] @ q[i, head] - score).abs() < 1e-3).nonzero()
@@ -158,4 +203,7 @@ def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
         message = "The scores are right, but the keys were repeated in memory on the way."
         wanted = f"no tensor larger than k, which has {k.numel():,} elements"
         raise Wrong(message, wanted, f"one of {largest:,}", f"scores(q {shape(q)}, k {shape(k)})")
-    return "Each group of query heads is the rows of one product with its KV head; nothing is repeated."
+    return (
+        "Each group of query heads is the rows of one product with its KV head; nothing is "
+        "repeated."
+    )

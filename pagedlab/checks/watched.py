@@ -1,8 +1,9 @@
 """How notebook 07's kernels are checked: in Triton's interpreter, every load and store watched.
 
-What is wrong gets a name where it can be had: a reach behind a tensor, an element that nobody or everybody stores, a
-slot that nobody has written, or numbers that are just those which a known mistake gives.
-Where Triton compiles, the check runs in a process of its own. Triton is imported when a kernel is checked.
+What is wrong gets a name where it can be had: a reach behind a tensor, an element that nobody or
+everybody stores, a slot that nobody has written, or numbers that are just those which a known
+mistake gives. Where Triton compiles, the check runs in a process of its own. Triton is imported
+when a kernel is checked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.checks import StillRunning, Wrong, bounded, compare, exercise, explain, first_wrong, say
+from pagedlab.checks import (
+    StillRunning,
+    Wrong,
+    bounded,
+    compare,
+    exercise,
+    explain,
+    first_wrong,
+    say,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -21,11 +31,26 @@ if TYPE_CHECKING:
     Numbers = dict[str, torch.Tensor]
 
 Cases = dict[str, dict[str, Any]]  # what a case can show, and how it is made
-Mistakes = dict[str, Callable[[Any], Any]]  # what to say, and the outputs of such a kernel; a puzzle's `given` by name
-FAR = (1 << 27) + 12_345  # added to page ids: their slots fit into 32 bits, the elements' offsets do not
+# what to say, and the outputs of such a kernel; a puzzle's `given` by name
+Mistakes = dict[str, Callable[[Any], Any]]
+FAR = (
+    1 << 27
+) + 12_345  # added to page ids: their slots fit into 32 bits, the elements' offsets do not
 RULE = [  # arguments of my_splits
-    *((1, 8, 16_384, 132), (256, 2, 1_024, 132), (1, 2, 100, 132), (1, 2, 255, 132), (32, 8, 4_096, 132)),
-    *((7, 4, 4_096, 132), (1, 1, 131_072, 108), (200, 2, 512, 108), (1, 2, 256, 132), (5, 2, 700, 132)),
+    *(
+        (1, 8, 16_384, 132),
+        (256, 2, 1_024, 132),
+        (1, 2, 100, 132),
+        (1, 2, 255, 132),
+        (32, 8, 4_096, 132),
+    ),
+    *(
+        (7, 4, 4_096, 132),
+        (1, 1, 131_072, 108),
+        (200, 2, 512, 108),
+        (1, 2, 256, 132),
+        (5, 2, 700, 132),
+    ),
 ]
 
 
@@ -40,7 +65,13 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
         if not INTERPRETED:
             result = interpreted(f"pagedlab.checks:check.{name}", answer)
             if result.status != "passed":
-                raise Wrong(result.message, result.expected, result.got, *result.operations, setup=result.setup)
+                raise Wrong(
+                    result.message,
+                    result.expected,
+                    result.got,
+                    *result.operations,
+                    setup=result.setup,
+                )
             return result.message
         if name == "split":
             compare(answer["my_splits"], splits_for, RULE)
@@ -56,8 +87,12 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
     exercise(run)
 
 
-def _try(name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: int = 0, **case: Any) -> None:
-    """One launch of a puzzle's kernel; `Wrong`, with a name for the mistake, unless it computes what it should."""
+def _try(
+    name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: int = 0, **case: Any
+) -> None:
+    """One launch of a puzzle's kernel; `Wrong`, with a name for the mistake, unless it computes
+    what it should.
+    """
     from pagedlab.lessons.fence import Memory, Outside
     from pagedlab.lessons.puzzles import PUZZLES
 
@@ -65,7 +100,10 @@ def _try(name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: 
     given, options = puzzle.given(**case), dict[str, Any]()
     expected = puzzle.expected(given)
     if far:
-        table, offset = "tables" if "tables" in given else "table", FAR * given["k_cache"][0].numel()
+        table, offset = (
+            "tables" if "tables" in given else "table",
+            FAR * given["k_cache"][0].numel(),
+        )
         fenced = memory.put_all(given | {table: given[table] + FAR}, k_cache=offset, v_cache=offset)
     else:
         fenced = memory.put_all(given)
@@ -75,22 +113,39 @@ def _try(name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: 
         with bounded(100_000):
             memory.run(lambda: puzzle.launch(answer, fenced, **options))
     except Outside as error:
-        inside, did = f"elements 0 to {error.size - 1} of {error.name}", f"{error.verb}s {error.where}"
+        inside, did = (
+            f"elements 0 to {error.size - 1} of {error.name}",
+            f"{error.verb}s {error.where}",
+        )
         raise Wrong(_reach(error, far), inside, f"program {error.program} {did}") from None
     except (Exception, StillRunning) as error:  # Triton's interpreter wraps what went wrong
-        first = "; ".join(f"{out}{_index(x.shape, 0)} = {say(x.flatten()[0])}" for out, x in expected.items())
-        raise Wrong("Your kernel raises an error.", first, explain(error.__cause__ or error)) from None
-    between = {label: x for label, x in memory.tensors.items() if label not in given}  # put by the launch itself
+        first = "; ".join(
+            f"{out}{_index(x.shape, 0)} = {say(x.flatten()[0])}" for out, x in expected.items()
+        )
+        raise Wrong(
+            "Your kernel raises an error.", first, explain(error.__cause__ or error)
+        ) from None
+    # put by the launch itself
+    between = {label: x for label, x in memory.tensors.items() if label not in given}
     _stored(memory, between | expected)
     got = {out: fenced[out] for out in expected}
-    wrong = [(out, at) for out, x in expected.items() if (at := first_wrong(x, got[out], within=2e-5))]
+    wrong = [
+        (out, at) for out, x in expected.items() if (at := first_wrong(x, got[out], within=2e-5))
+    ]
     message = _named(given, expected, got, mistakes) if wrong else ""
     if not message and name in ("grouped", "split"):
         _loaded_once(memory, given["k_cache"].shape)
     for out, (*row, i) in wrong:
-        part = slice(i // 8 * 8, i // 8 * 8 + 8)  # the row that a number stands in, eight numbers of it
-        where = f"{out}[{', '.join([*map(str, row), f'{part.start}:{part.stop}'.removeprefix('0')])}]"
-        raise Wrong(message or _unnamed(got), *(say(x[out][tuple(row)][part]) for x in (expected, got)), where)
+        # the row that a number stands in, eight numbers of it
+        part = slice(i // 8 * 8, i // 8 * 8 + 8)
+        where = (
+            f"{out}[{', '.join([*map(str, row), f'{part.start}:{part.stop}'.removeprefix('0')])}]"
+        )
+        raise Wrong(
+            message or _unnamed(got),
+            *(say(x[out][tuple(row)][part]) for x in (expected, got)),
+            where,
+        )
 
 
 def _reach(error: Any, far: bool) -> str:
@@ -99,7 +154,10 @@ def _reach(error: Any, far: bool) -> str:
         wide = "page ids have to become 64 bits wide before they\nare multiplied."
         return f"The offset of an element does not fit into 32 bits: {wide}"
     if error.name in ("table", "tables"):
-        return "It loads outside of the table: position p is in page table[p // SIZE], and a mask keeps the rest out."
+        return (
+            "It loads outside of the table: position p is in page table[p // SIZE], and a mask "
+            "keeps the rest out."
+        )
     if error.element < 0:
         return f"It {error.verb}s before the start of {error.name}: look at the address."
     if error.element > 4 * error.size:
@@ -128,7 +186,10 @@ def _stored(memory: Any, expected: Numbers) -> None:
         programs = _programs(memory.stores[out])
         for element, (first, *others) in programs.items():
             if others:
-                message = f"Two programs store the same element of {out}. Each has a share of its own: its number says"
+                message = (
+                    f"Two programs store the same element of {out}. Each has a share of its own: "
+                    "its number says"
+                )
                 message += "\nwhich one, and a mask keeps it from its neighbour's."
                 one = f"one program stores {out}{_index(numbers.shape, element)}"
                 raise Wrong(message, one, f"programs {first} and {others[0]} both do")
@@ -154,14 +215,24 @@ def _named(given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mis
     """The mistake that gives just these numbers, if there is one."""
     for message, wrong in mistakes.items():
         numbers = wrong(SimpleNamespace(**given))
-        numbers = dict(zip(expected, numbers, strict=True)) if isinstance(numbers, tuple) else {"out": numbers}
-        if all(got[out].isclose(x, rtol=1e-4, atol=1e-5, equal_nan=True).all() for out, x in numbers.items()):
+        numbers = (
+            dict(zip(expected, numbers, strict=True))
+            if isinstance(numbers, tuple)
+            else {"out": numbers}
+        )
+        if all(
+            got[out].isclose(x, rtol=1e-4, atol=1e-5, equal_nan=True).all()
+            for out, x in numbers.items()
+        ):
             return message
     return ""
 
 
 def _unnamed(got: Numbers) -> str:
     if any(x.isnan().any() for x in got.values()):
-        why = "NaN comes out: a number that nobody has written was taken in. 0 x NaN is NaN, so masking the scores is"
+        why = (
+            "NaN comes out: a number that nobody has written was taken in. 0 x NaN is NaN, so "
+            "masking the scores is"
+        )
         return f"{why}\nnot enough: the load needs a mask, and other=0.0."
     return "It computes something else. The first row that differs:"

@@ -1,4 +1,6 @@
-"""Tensor parallelism: several ranks run one model, each a share of every layer, in step. `open_model` is the way in.
+"""Tensor parallelism: several ranks run one model, each a share of every layer, in step.
+
+`open_model` is the way in.
 
 shards    which part of which layer each rank has
 ranks     the processes: how they start, talk, and notice that one is gone
@@ -35,18 +37,35 @@ __all__ = ["RankLost", "open_model"]
 
 
 def open_model(
-    name: Any, device: str, dtype: str | torch.dtype, verbose: bool, size: int, attention: str | PagedAttention
+    name: Any,
+    device: str,
+    dtype: str | torch.dtype,
+    verbose: bool,
+    size: int,
+    attention: str | PagedAttention,
 ) -> Model:
-    """Rank 0's part of a model, the `size` - 1 other ranks running. `ValueError`, with no process started, for what
-    cannot be split over so many ranks."""
+    """Rank 0's part of a model, the `size` - 1 other ranks running.
+
+    `ValueError`, with no process started, for what cannot be split over so many ranks.
+    """
     if isinstance(name, Model):
-        raise ValueError("with tensor_parallel every rank loads its own part: give the model's hub id or folder")
+        raise ValueError(
+            "with tensor_parallel every rank loads its own part: give the model's hub id or folder"
+        )
     if not isinstance(attention, str):
-        raise ValueError("with tensor_parallel every rank attends, and a function cannot be sent: name a backend")
+        raise ValueError(
+            "with tensor_parallel every rank attends, and a function cannot be sent: name a backend"
+        )
     source, _ = choose_model(name)
     check_split(read_config(source), size)
     kind, kept_as = kind_of_device(device, size), str(dtype).removeprefix("torch.")
-    words = {"model": source, "dtype": kept_as, "device": kind, "attention": attention, "seconds": SECONDS}
+    words = {
+        "model": source,
+        "dtype": kept_as,
+        "device": kind,
+        "attention": attention,
+        "seconds": SECONDS,
+    }
     children = None if dist.is_torchelastic_launched() else Children(size)
     try:
         store = children.store if children else torchrun_store(size)
@@ -62,12 +81,18 @@ def open_model(
     if verbose:
         config = model.module.config
         heads, kv_heads = config.num_attention_heads // size, config.num_key_value_heads // size
-        print(f"{size} ranks on {kind}, each with query heads: {heads}, KV heads: {kv_heads} of every layer")
+        print(
+            f"{size} ranks on {kind}, each with query heads: {heads}, KV heads: {kv_heads} of "
+            "every layer"
+        )
     return model
 
 
 def serve_child() -> None:
-    """What a child process of rank 0 does. It ends when rank 0 closes the pipe, whatever it is at then."""
+    """What a child process of rank 0 does.
+
+    It ends when rank 0 closes the pipe, whatever it is at then.
+    """
     rank, size, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
     def end_with_rank_0() -> None:
@@ -79,7 +104,8 @@ def serve_child() -> None:
     try:
         serve_rank(rank, size, dist.FileStore(path, size))
     except RuntimeError:
-        time.sleep(1)  # if it is rank 0 that has ended, so has the pipe, and this process ends in order
+        # if it is rank 0 that has ended, so has the pipe, and this process ends in order
+        time.sleep(1)
         raise
 
 
@@ -90,9 +116,16 @@ def serve_rank(rank: int, size: int, store: Any) -> None:
 
 
 def _join(
-    rank: int, size: int, store: Any, words: dict[str, Any], children: Children | None = None, verbose: bool = False
+    rank: int,
+    size: int,
+    store: Any,
+    words: dict[str, Any],
+    children: Children | None = None,
+    verbose: bool = False,
 ) -> tuple[Ranks, Model]:
-    """This rank and its part of the model, cut out before it is moved: no device ever holds the whole model."""
+    """This rank and its part of the model, cut out before it is moved: no device ever holds the
+    whole model.
+    """
     ranks = Ranks(rank, size, words["device"], children)
     cut = partial(split_layers, rank=rank, size=size, all_reduce=ranks.all_reduce)
     model = load_model(words["model"], str(ranks.device), words["dtype"], verbose, prepare=cut)
@@ -104,16 +137,23 @@ def _join(
 def kind_of_device(device: str, size: int) -> str:
     """Which it is, "cpu" or "cuda"; `ValueError` where ranks cannot take the GPUs in order."""
     if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"ranks take the GPUs in order: device is 'auto', 'cpu' or 'cuda', got {device!r}")
+        raise ValueError(
+            f"ranks take the GPUs in order: device is 'auto', 'cpu' or 'cuda', got {device!r}"
+        )
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if torch.cuda.device_count() < size:
-        raise ValueError(f"{size} ranks take {size} GPUs and torch sees {torch.cuda.device_count()}: use device='cpu'")
+        raise ValueError(
+            f"{size} ranks take {size} GPUs and torch sees {torch.cuda.device_count()}: use "
+            "device='cpu'"
+        )
     return "cuda"
 
 
 def torchrun_store(size: int) -> Any:
-    """The store of the processes that torchrun started, which are as many as the ranks asked for."""
+    """The store of the processes that torchrun started, which are as many as the ranks asked
+    for.
+    """
     store, _, world = next(dist.rendezvous("env://"))
     if world != size:
         raise ValueError(f"torchrun started {world} processes and tensor_parallel is {size}")

@@ -1,4 +1,6 @@
-"""torchrun -m pagedlab.distributed "prompt": as `python -m pagedlab`, on the ranks that torchrun started."""
+"""torchrun -m pagedlab.distributed "prompt": as `python -m pagedlab`, on the ranks that torchrun
+started.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from pagedlab.distributed import serve_rank, torchrun_store
 def main(arguments: list[str]) -> int:
     """What this process does: rank 0 is the front, and the others serve it."""
     if "RANK" not in os.environ:
-        print('error: start this with torchrun, or use python -m pagedlab --ranks 2 "prompt"', file=sys.stderr)
+        print(
+            'error: start this with torchrun, or use python -m pagedlab --ranks 2 "prompt"',
+            file=sys.stderr,
+        )
         return 2
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     if rank == 0:

@@ -1,7 +1,9 @@
-"""A model and a cache that several ranks share: what rank 0 does to its part, the others do to theirs.
+"""A model and a cache that several ranks share: what rank 0 does to its part, the others do to
+theirs.
 
-Each rank's cache holds its KV heads of every block. Which block belongs to whom is the same on all: scheduler, pool
-and tables exist on rank 0 alone, which tells the others, as flat integers, what to run, copy and swap.
+Each rank's cache holds its KV heads of every block. Which block belongs to whom is the same on all:
+scheduler, pool and tables exist on rank 0 alone, which tells the others, as flat integers, what to
+run, copy and swap.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from pagedlab.model import Model
 
 
 class SharedCache(KVCache):
-    """Rank 0's part of a cache that all ranks hold: whatever is done to its blocks is done to all."""
+    """Rank 0's part of a cache that all ranks hold: whatever is done to its blocks is done to
+    all.
+    """
 
-    def __init__(self, ranks: Ranks, num_layers: int, num_blocks: int, block_size: int, *shape: Any) -> None:
+    def __init__(
+        self, ranks: Ranks, num_layers: int, num_blocks: int, block_size: int, *shape: Any
+    ) -> None:
         super().__init__(num_layers, num_blocks, block_size, *shape)
         self._ranks = ranks
         self._tickets = count()
@@ -37,7 +43,9 @@ class SharedCache(KVCache):
     def blocks_that_fit(self) -> int:
         """How many blocks the rank with the least memory should hold."""
         own = super().blocks_that_fit()
-        return self._ranks.call(Verb.FIT, work=lambda: int(min(self._ranks.collect(torch.tensor(own)))))
+        return self._ranks.call(
+            Verb.FIT, work=lambda: int(min(self._ranks.collect(torch.tensor(own))))
+        )
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         if copies:
@@ -45,7 +53,9 @@ class SharedCache(KVCache):
             super().copy_blocks(copies)
 
     def swap_out(self, block_ids: Sequence[int]) -> Any:
-        """Rank 0's blocks in host memory, and the ticket under which the others keep theirs until these are dropped."""
+        """Rank 0's blocks in host memory, and the ticket under which the others keep theirs until
+        these are dropped.
+        """
         self.forget_dropped()
         ticket = next(self._tickets)
         self._ranks.call(Verb.SWAP_OUT, [ticket, *block_ids])
@@ -65,7 +75,9 @@ class SharedCache(KVCache):
             self._ranks.call(Verb.FORGET, [self._dropped.pop() for _ in range(len(self._dropped))])
 
     def of_each_rank(self, block_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Every rank's keys and values of these blocks, each [2, layers, n, block_size, its KV heads, head_dim]."""
+        """Every rank's keys and values of these blocks, each [2, layers, n, block_size, its KV
+        heads, head_dim].
+        """
         own = torch.stack(super().swap_out(block_ids))
         parts = self._ranks.call(Verb.SHOW_BLOCKS, block_ids, lambda: self._ranks.collect(own))
         return [part.view(own.shape) for part in parts]
@@ -95,13 +107,17 @@ class SharedModel(Model):
         self.ranks.stop(Verb.STOP)
 
     def batch_of_each_rank(self, batch: Batch) -> list[list[int]]:
-        """The latest batch as each rank ran it, packed, rank 0's as given: to see that all have run the same."""
+        """The latest batch as each rank ran it, packed, rank 0's as given: to see that all have run
+        the same.
+        """
         parts = self.ranks.call(Verb.SHOW_BATCH, work=lambda: self.ranks.collect(pack(batch)))
         return [part.tolist() for part in parts]
 
 
 def pack(batch: Batch) -> torch.Tensor:
-    """A batch as one flat int64 tensor on the CPU: field by field: dimensions, whether int32, shape, numbers."""
+    """A batch as one flat int64 tensor on the CPU: field by field: dimensions, whether int32,
+    shape, numbers.
+    """
     parts = []
     for tensor in vars(batch).values():
         head = [tensor.dim(), int(tensor.dtype == torch.int32), *tensor.shape]
@@ -143,7 +159,8 @@ def serve(ranks: Ranks, model: Model, attend: PagedAttention) -> None:
             return ranks.end()
         if verb == Verb.RUN:
             batch = unpack(numbers, model.device)
-            model.forward(replace(batch, last_rows=batch.last_rows[:0]), cache, attend)  # rank 0 alone needs logits
+            # rank 0 alone needs logits
+            model.forward(replace(batch, last_rows=batch.last_rows[:0]), cache, attend)
         elif verb == Verb.NEW_CACHE:
             ranks.hold({})
             play = None

@@ -1,9 +1,11 @@
-"""Eviction policies: which cached block goes when the pool needs one. Each takes a leaf before its parent.
+"""Eviction policies: which cached block goes when the pool needs one.
 
-A prefix is found block by block from its start. A block whose parent was evicted is never found again, and only takes
-up space. No policy has to look for leaves: a table releases its last block first, so a parent is always cached after
-its children, and no rank below puts a parent before its child. Of equal ranks the block that was cached first goes
-first.
+Each takes a leaf before its parent.
+
+A prefix is found block by block from its start. A block whose parent was evicted is never found
+again, and only takes up space. No policy has to look for leaves: a table releases its last block
+first, so a parent is always cached after its children, and no rank below puts a parent before its
+child. Of equal ranks the block that was cached first goes first.
 
     lru     the least recently used first: `pagedlab.blocks.LRU`
     fifo    the first registered first; a parent counts as registered with its youngest descendant
@@ -11,7 +13,8 @@ first.
     slru    blocks without a hit first, then the others, each by last use: a segmented LRU (Karedla, Love and Wherry,
             "Caching strategies to improve disk system performance", 1994) without a limit on the second segment
 
-`PrefixCache(pool, eviction="lfu")` takes a name, or a function that is given the cache and returns an `EvictionPolicy`.
+`PrefixCache(pool, eviction="lfu")` takes a name, or a function that is given the cache and returns
+an `EvictionPolicy`.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from typing import Any
 
 from pagedlab.blocks import LRU, EvictionPolicy
 
-Rank = Callable[[Any, int], float]  # an `Entry` of the cache and the number of matches so far -> the lowest goes first
+# an `Entry` of the cache and the number of matches so far -> the lowest goes first
+Rank = Callable[[Any, int], float]
 MakePolicy = Callable[[Any], EvictionPolicy]  # given the cache
 
 
 class Ranked:
     """Evicts the block with the lowest rank. O(log cached blocks) a block.
 
-    rank: is asked when a block's last reference has gone.
-    cache: the `PrefixCache` whose entries are ranked.
+    Args:
+        rank: is asked when a block's last reference has gone.
+        cache: the `PrefixCache` whose entries are ranked.
     """
 
     def __init__(self, rank: Rank, cache: Any) -> None:
@@ -40,7 +45,9 @@ class Ranked:
         self._cache = cache
         self._clock = count()
         self._items = dict[int, tuple[float, int, int]]()  # by block id
-        self._heap: list[tuple[float, int, int]] = []  # the same items, and some that were removed since
+        self._heap: list[
+            tuple[float, int, int]
+        ] = []  # the same items, and some that were removed since
 
     def add(self, block_id: int) -> None:
         rank = self._rank(self._cache.entry(block_id), self._cache.stats.lookups)
@@ -68,7 +75,10 @@ def by_rank(rank: Rank) -> MakePolicy:
 
 
 def fifo(entry: Any, now: int) -> float:
-    """When the block was registered. A child is asked before its parent, and hands its number up."""
+    """When the block was registered.
+
+    A child is asked before its parent, and hands its number up.
+    """
     if entry.parent is not None:
         entry.parent.registered = max(entry.parent.registered, entry.registered)
     return entry.registered

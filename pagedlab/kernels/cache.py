@@ -1,7 +1,9 @@
-"""Writing and copying KV in Triton: new tokens into their slots, whole blocks to other blocks of the same cache.
+"""Writing and copying KV in Triton: new tokens into their slots, whole blocks to other blocks of
+the same cache.
 
-Both kernels do keys and values in one launch. A GPU moves bytes quickly and starts kernels slowly, and these
-move little: what one layer writes for one step of 256 sequences is a few hundred kilobytes.
+Both kernels do keys and values in one launch. A GPU moves bytes quickly and starts kernels slowly,
+and these move little: what one layer writes for one step of 256 sequences is a few hundred
+kilobytes.
 """
 
 import torch
@@ -22,12 +24,24 @@ def write_kernel(
         head, dim = tl.arange(0, HEADS)[:, None], tl.arange(0, DIM)[None, :]
         real = (head < KV_HEADS) & (dim < HEAD_DIM)
         target = (slot * KV_HEADS + head) * HEAD_DIM + dim
-        tl.store(k_cache + target, tl.load(k + token * k_stride + head * k_head_stride + dim, mask=real), mask=real)
-        tl.store(v_cache + target, tl.load(v + token * v_stride + head * v_head_stride + dim, mask=real), mask=real)
+        tl.store(
+            k_cache + target,
+            tl.load(k + token * k_stride + head * k_head_stride + dim, mask=real),
+            mask=real,
+        )
+        tl.store(
+            v_cache + target,
+            tl.load(v + token * v_stride + head * v_head_stride + dim, mask=real),
+            mask=real,
+        )
 
 
-@triton.jit(do_not_specialize=["layer_stride"], do_not_specialize_on_alignment=["sources", "destinations"])
-def copy_kernel(keys, values, sources, destinations, layer_stride, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+@triton.jit(
+    do_not_specialize=["layer_stride"], do_not_specialize_on_alignment=["sources", "destinations"]
+)
+def copy_kernel(
+    keys, values, sources, destinations, layer_stride, SIZE: tl.constexpr, CHUNK: tl.constexpr
+):
     """One program a pair of blocks and layer. A block has SIZE elements."""
     layer = tl.program_id(1).to(tl.int64) * layer_stride
     source = layer + tl.load(sources + tl.program_id(0)).to(tl.int64) * SIZE
@@ -39,14 +53,20 @@ def copy_kernel(keys, values, sources, destinations, layer_stride, SIZE: tl.cons
 
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    """Store k and v, each [T, Hkv, D], in `slots` [T] of one layer's caches [num_blocks, block_size, Hkv, D].
+    """Store k and v, each [T, Hkv, D], in `slots` [T] of one layer's caches [num_blocks,
+    block_size, Hkv, D].
 
     A negative slot stores nothing, so a batch can be padded to the size of a CUDA graph.
     """
     tokens, heads, dim = k.shape
     if k.shape != v.shape or slots.shape != (tokens,) or k_cache.shape[2:] != (heads, dim):
-        got = f"{list(k.shape)}, {list(v.shape)} and {list(slots.shape)} for caches {list(k_cache.shape)}"
-        raise ValueError(f"k and v must be [T, Hkv, D] like the caches' last axes, and slots [T], got {got}")
+        got = (
+            f"{list(k.shape)}, {list(v.shape)} and {list(slots.shape)} for caches "
+            f"{list(k_cache.shape)}"
+        )
+        raise ValueError(
+            f"k and v must be [T, Hkv, D] like the caches' last axes, and slots [T], got {got}"
+        )
     if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
         raise ValueError("KV can be written by slot only into contiguous caches")
     if tokens == 0:
@@ -65,9 +85,13 @@ def copy_blocks(keys: Tensor, values: Tensor, sources: list[int], destinations: 
     All copies happen at once, so no block may be read and written in the same call.
     """
     if len(sources) != len(destinations) or len(set(destinations)) != len(destinations):
-        raise ValueError(f"each of {len(sources)} blocks needs a destination of its own, got {destinations}")
+        raise ValueError(
+            f"each of {len(sources)} blocks needs a destination of its own, got {destinations}"
+        )
     if both := set(sources) & set(destinations):
-        raise ValueError(f"blocks {sorted(both)} would be read and written at once: copy in two calls")
+        raise ValueError(
+            f"blocks {sorted(both)} would be read and written at once: copy in two calls"
+        )
     if others := [i for i in sources + destinations if not 0 <= i < keys.shape[1]]:
         raise ValueError(f"there are {keys.shape[1]} blocks, and {others} are not among them")
     if not (keys.is_contiguous() and values.is_contiguous()):

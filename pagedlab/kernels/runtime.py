@@ -10,7 +10,8 @@ import sys
 import torch
 
 if "triton" not in sys.modules and not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: NumPy runs the same kernels, line by line
+    # no GPU: NumPy runs the same kernels, line by line
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import triton
 import triton.language as tl
@@ -39,5 +40,8 @@ def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[obje
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is n or more. Triton's own takes 1.7 us, and most launches ask for one or two."""
+    """The least power of two that is n or more.
+
+    Triton's own takes 1.7 us, and most launches ask for one or two.
+    """
     return 1 << (n - 1).bit_length()

@@ -1,4 +1,6 @@
-"""The same texts from transformers' own `generate` and its ordinary cache: what the engine is compared with."""
+"""The same texts from transformers' own `generate` and its ordinary cache: what the engine is
+compared with.
+"""
 
 import time
 from typing import NamedTuple
@@ -9,7 +11,11 @@ from pagedlab.lessons.progress import bar
 from pagedlab.model import Model
 
 # The engine reads none of these from generation_config.json, so the baseline must not either.
-PLAIN = {"do_sample": False, "repetition_penalty": 1.0, **dict.fromkeys(("temperature", "top_p", "top_k"))}
+PLAIN = {
+    "do_sample": False,
+    "repetition_penalty": 1.0,
+    **dict.fromkeys(("temperature", "top_p", "top_k")),
+}
 
 
 class Baseline(NamedTuple):
@@ -21,9 +27,16 @@ class Baseline(NamedTuple):
 
 
 def generate_baseline(
-    model: Model, prompts: list[list[int]], max_tokens: int, *, padded: bool = False, ignore_eos: bool = False
+    model: Model,
+    prompts: list[list[int]],
+    max_tokens: int,
+    *,
+    padded: bool = False,
+    ignore_eos: bool = False,
 ) -> Baseline:
-    """Greedy texts of prompts given as token ids, one by one, or `padded` on the left into one batch."""
+    """Greedy texts of prompts given as token ids, one by one, or `padded` on the left into one
+    batch.
+    """
     batches = [prompts] if padded else [[prompt] for prompt in prompts]
     began = time.perf_counter()
     eos = [] if ignore_eos else sorted(model.eos_token_ids)
@@ -38,12 +51,26 @@ def generate_baseline(
         for batch in batches:
             width = max(map(len, batch))
             ids = torch.tensor([[0] * (width - len(p)) + p for p in batch], device=model.device)
-            mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in batch], device=model.device)
-            options = {"attention_mask": mask, "max_new_tokens": max_tokens, "eos_token_id": eos or None, **PLAIN}
-            options |= {"pad_token_id": 0, "return_dict_in_generate": True, "stopping_criteria": [written]}
+            mask = torch.tensor(
+                [[0] * (width - len(p)) + [1] * len(p) for p in batch], device=model.device
+            )
+            options = {
+                "attention_mask": mask,
+                "max_new_tokens": max_tokens,
+                "eos_token_id": eos or None,
+                **PLAIN,
+            }
+            options |= {
+                "pad_token_id": 0,
+                "return_dict_in_generate": True,
+                "stopping_criteria": [written],
+            }
             out = module.generate(ids, **options)
-            cache_bytes = max(cache_bytes, sum(2 * layer.keys.nbytes for layer in out.past_key_values.layers))
+            cache_bytes = max(
+                cache_bytes, sum(2 * layer.keys.nbytes for layer in out.past_key_values.layers)
+            )
             for answer in out.sequences[:, width:].tolist():
-                end = next((i for i, token in enumerate(answer, 1) if token in eos), None)  # padding follows
+                # padding follows
+                end = next((i for i, token in enumerate(answer, 1) if token in eos), None)
                 texts.append(answer[:end])
     return Baseline(texts, time.perf_counter() - began, cache_bytes)

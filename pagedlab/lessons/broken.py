@@ -1,4 +1,6 @@
-"""Pools and tables with one mistake each, for the exercises. Use none of them; tests/broken.py has more.
+"""Pools and tables with one mistake each, for the exercises.
+
+Use none of them; tests/broken.py has more.
 
 Each differs from `BlockPool` or `BlockTable` in the few lines shown, and works for a while.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks, Pool
 
-# Pools --------------------------------------------------------------------------------------------------------
+# Pools --------------------------------------------------------------------------------------------
 
 
 class LosesBlocks(BlockPool):
@@ -55,7 +57,7 @@ class CountsBeforeItLooks(BlockPool):
 POOLS = {"A": LosesBlocks, "B": HandsOutInTurn, "C": CountsBeforeItLooks}
 """The three pools of notebook 02's last exercise."""
 
-# Tables -------------------------------------------------------------------------------------------------------
+# Tables -------------------------------------------------------------------------------------------
 
 
 class NeverCopies(BlockTable):
@@ -71,7 +73,8 @@ class NeverCopies(BlockTable):
 class CountsForks(BlockTable):
     """Counts the forks of each table, where a count for each block is needed.
 
-    A freed table gives its blocks back once none of its forks is left. Which order of frees gets that wrong?
+    A freed table gives its blocks back once none of its forks is left. Which order of frees gets
+    that wrong?
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -94,5 +97,7 @@ class CountsForks(BlockTable):
         self.give_back()
 
     def give_back(self) -> None:
-        if self.ended and self.forks == 0 and self.parent is None:  # only the first table allocated anything
+        if (
+            self.ended and self.forks == 0 and self.parent is None
+        ):  # only the first table allocated anything
             self.truncate(0)

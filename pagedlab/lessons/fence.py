@@ -1,13 +1,15 @@
-"""Who touches what: a kernel's tensors with a margin around each, while Triton's interpreter runs the kernel.
+"""Who touches what: a kernel's tensors with a margin around each, while Triton's interpreter runs
+the kernel.
 
     memory = Memory()
     given = memory.put_all(given)               # the same numbers, fenced
     memory.run(lambda: kernel[grid](*given.values()))
     memory.loads["k"], memory.stores["out"]     # program by program, element by element
 
-In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and one that is no
-tensor's stops the kernel before it reads or writes. Compiled kernels keep their addresses to themselves: where there
-is a GPU, `tracer.interpreted` does this in a process of its own, and kernels travel there as source (`source_of`).
+In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and
+one that is no tensor's stops the kernel before it reads or writes. Compiled kernels keep their
+addresses to themselves: where there is a GPU, `tracer.interpreted` does this in a process of its
+own, and kernels travel there as source (`source_of`).
 """
 
 import inspect
@@ -29,7 +31,10 @@ Program = tuple[int, ...]
 
 
 class Access(NamedTuple):
-    """One `tl.load` or `tl.store`. `elements` are flat indices into the tensor, masked ones left out."""
+    """One `tl.load` or `tl.store`.
+
+    `elements` are flat indices into the tensor, masked ones left out.
+    """
 
     program: Program
     step: int  # how manieth load, or store, of this tensor in this program
@@ -40,7 +45,13 @@ class Outside(BaseException):
     """A kernel reaches behind a tensor. No `Exception`: the interpreter would wrap it."""
 
     def __init__(self, verb: str, name: str, size: int, element: int, program: Program) -> None:
-        self.verb, self.name, self.size, self.element, self.program = verb, name, size, element, program
+        self.verb, self.name, self.size, self.element, self.program = (
+            verb,
+            name,
+            size,
+            element,
+            program,
+        )
         super().__init__(f"program {program} {verb}s {self.where} of {name}")
 
     @property
@@ -49,7 +60,10 @@ class Outside(BaseException):
 
 
 class Memory:
-    """Tensors of a launch. Not `strict`: what a kernel does with other tensors is none of our business."""
+    """Tensors of a launch.
+
+    Not `strict`: what a kernel does with other tensors is none of our business.
+    """
 
     def __init__(self, strict: bool = True) -> None:
         self.loads: defaultdict[str, list[Access]] = defaultdict(list)
@@ -57,7 +71,9 @@ class Memory:
         self._strict, self.tensors, self._far = strict, dict[str, torch.Tensor](), dict[str, int]()
 
     def put(self, name: str, tensor: torch.Tensor, far: int = 0) -> torch.Tensor:
-        """A copy on the CPU with a margin on both sides. far: it seems to lie that many elements further as well."""
+        """A copy on the CPU with a margin on both sides. far: it seems to lie that many elements
+        further as well.
+        """
         arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
         own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
         self.tensors[name], self._far[name] = own.copy_(tensor), far * tensor.element_size()
@@ -65,12 +81,20 @@ class Memory:
 
     def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
         """The arguments of a kernel, tensors put here."""
-        return {n: self.put(n, x, far.get(n, 0)) if isinstance(x, torch.Tensor) else x for n, x in given.items()}
+        return {
+            n: self.put(n, x, far.get(n, 0)) if isinstance(x, torch.Tensor) else x
+            for n, x in given.items()
+        }
 
     def run(self, launch: Callable[[], object]) -> None:
-        """Call `launch`, which launches kernels in the interpreter. `ValueError` where Triton compiles."""
+        """Call `launch`, which launches kernels in the interpreter.
+
+        `ValueError` where Triton compiles.
+        """
         if not INTERPRETED:
-            raise ValueError("compiled kernels cannot be watched: set TRITON_INTERPRET=1 before Python starts")
+            raise ValueError(
+                "compiled kernels cannot be watched: set TRITON_INTERPRET=1 before Python starts"
+            )
         from triton.runtime.interpreter import interpreter_builder as builder
 
         load, store = builder.create_masked_load, builder.create_masked_store
@@ -99,7 +123,9 @@ class Memory:
             kept = self.loads if verb == "load" else self.stores
             kept[name].append(Access(program, steps[verb, name, program], elements))
             steps[verb, name, program] += 1
-            return type(pointers)(near(np.asarray(pointers.data).astype(np.int64)).astype(np.uint64), pointers.dtype)
+            return type(pointers)(
+                near(np.asarray(pointers.data).astype(np.int64)).astype(np.uint64), pointers.dtype
+            )
 
         def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
             return load(note("load", pointers, mask), mask, *rest)
@@ -122,13 +148,16 @@ class Memory:
         return min(max(start - address, address - start - size + 1, 0) for start in starts)
 
 
-# Kernels as text ------------------------------------------------------------------------------------------------
+# Kernels as text ----------------------------------------------------------------------------------
 
 _NUMBERS = count()
 
 
 def define(source: str) -> dict[str, Any]:
-    """Run source text that defines kernels, and return its names. Triton finds the text as it would in a file."""
+    """Run source text that defines kernels, and return its names.
+
+    Triton finds the text as it would in a file.
+    """
     names: dict[str, Any] = {"__name__": "workshop"}
     file = f"<workshop {next(_NUMBERS)}>"
     text = f"import triton\nimport triton.language as tl\n{source}"
@@ -138,7 +167,9 @@ def define(source: str) -> dict[str, Any]:
 
 
 def source_of(kernel: Any) -> str:
-    """The source of a kernel or function, with that of the kernels and the numbers that it uses by name."""
+    """The source of a kernel or function, with that of the kernels and the numbers that it uses by
+    name.
+    """
     parts: dict[str, str] = {}
 
     def add(item: Any) -> None:

@@ -8,8 +8,9 @@
     6 fewer warps               rung 5 with two warps a program, in place of four
     7 splits and their merge    several programs for a sequence, and a tile of 64: the solution of the last puzzle
 
-All compute `puzzles.decode` for every sequence. To keep a kernel short, DIM is a power of two here, and a sequence has
-at least one key. `slots_at`, `rows_at`, `take`, `take_rows` and `attend` are what the puzzles hand on to the next.
+All compute `puzzles.decode` for every sequence. To keep a kernel short, DIM is a power of two here,
+and a sequence has at least one key. `slots_at`, `rows_at`, `take`, `take_rows` and `attend` are
+what the puzzles hand on to the next.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pagedlab.lessons.puzzles import decoder, rows_of, splits_for
 
 @triton.jit
 def slots_at(table, position, filled, SIZE: tl.constexpr):
-    """Slots of a tile of positions; those that are not `filled` get a slot that is not to be read."""
+    """Slots of a tile of positions; those that are not `filled` get a slot that is not to be
+    read.
+    """
     page = tl.load(table + position // SIZE, mask=filled, other=0)
     return page.to(tl.int64) * SIZE + position % SIZE
 
@@ -61,7 +64,9 @@ def attend(
     query, k_cache, v_cache, table, kv_head, begin, stop, scale, SIZE: tl.constexpr, KV_HEADS: tl.constexpr,
     DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Take positions [begin, stop) into the online softmax of query [ROWS, DIM]: m [ROWS], total [ROWS], acc."""
+    """Take positions [begin, stop) into the online softmax of query [ROWS, DIM]: m [ROWS], total
+    [ROWS], acc.
+    """
     m, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
     for first in range(begin, stop, TILE):
@@ -70,7 +75,11 @@ def attend(
         slot = slots_at(table, position, filled, SIZE)
         k = rows_at(k_cache, slot, filled, kv_head, KV_HEADS, DIM)
         v = rows_at(v_cache, slot, filled, kv_head, KV_HEADS, DIM)
-        s = tl.where(filled[None, :], tl.dot(query, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+        s = tl.where(
+            filled[None, :],
+            tl.dot(query, tl.trans(k), input_precision="ieee") * scale,
+            float("-inf"),
+        )
         m, total, acc = take_rows(m, total, acc, s, v)
     return m, total, acc
 
@@ -124,7 +133,9 @@ def shared_loads_kernel(
 ):  # fmt: skip
     b, kv_head = tl.program_id(0), tl.program_id(1)
     r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
-    row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims  # the group's heads lie side by side in q
+    row = (
+        (b * KV_HEADS + kv_head) * GROUP + r
+    ) * DIM + dims  # the group's heads lie side by side in q
     query = tl.load(q + row, mask=r < GROUP, other=0.0).to(tl.float32)
     m = tl.full([ROWS], float("-inf"), tl.float32)
     total, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)
@@ -166,7 +177,12 @@ def split_kernel(
     parts, logs, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    b, kv_head, split, splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    b, kv_head, split, splits = (
+        tl.program_id(0),
+        tl.program_id(1),
+        tl.program_id(2),
+        tl.num_programs(2),
+    )
     r, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
     row = (b * KV_HEADS + kv_head) * GROUP + r
     query = tl.load(q + row[:, None] * DIM + dims[None, :], mask=r[:, None] < GROUP, other=0.0)
@@ -189,7 +205,9 @@ def merge_kernel(out, parts, logs, splits, DIM: tl.constexpr, SPLITS: tl.constex
     row, split, dims = tl.program_id(0), tl.arange(0, SPLITS), tl.arange(0, DIM)
     part = row * splits + split
     log = tl.load(logs + part, mask=split < splits, other=float("-inf"))
-    o = tl.load(parts + part[:, None] * DIM + dims[None, :], mask=split[:, None] < splits, other=0.0)
+    o = tl.load(
+        parts + part[:, None] * DIM + dims[None, :], mask=split[:, None] < splits, other=0.0
+    )
     weight = tl.exp(log - tl.max(log, 0))
     tl.store(out + row * DIM + dims, tl.sum(weight[:, None] * o, 0) / tl.sum(weight, 0))
 
@@ -208,20 +226,35 @@ SPLIT_CUT = {"tile": 64, "num_stages": 5, "num_warps": 2}
 
 
 def launch(
-    batch: tuple[torch.Tensor, ...], kernel: Any, packed: bool = False, tile: int = 0, **options: int
+    batch: tuple[torch.Tensor, ...],
+    kernel: Any,
+    packed: bool = False,
+    tile: int = 0,
+    **options: int,
 ) -> tuple[torch.Tensor, Any]:
-    """Run a rung on q [B, Hq, D], k_cache, v_cache [blocks, block_size, Hkv, D], tables [B, M] and seq_lens [B].
+    """Run a rung on q [B, Hq, D], k_cache, v_cache [blocks, block_size, Hkv, D], tables [B, M] and
+    seq_lens [B].
 
     Returns out [B, Hq, D], and what Triton's compiler made of the kernel, None in the interpreter.
     """
     q, k_cache, _, tables, _ = batch
     _, size, kv_heads, dim = k_cache.shape
     if dim & (dim - 1) or size & (size - 1):
-        raise ValueError(f"these short kernels need powers of two, got head_dim {dim}, block_size {size}")
+        raise ValueError(
+            f"these short kernels need powers of two, got head_dim {dim}, block_size {size}"
+        )
     group, out = q.shape[1] // kv_heads, torch.empty_like(q)
-    known = {"SIZE": size, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, **({"TILE": tile} if tile else {})}
+    known = {
+        "SIZE": size,
+        "GROUP": group,
+        "KV_HEADS": kv_heads,
+        "DIM": dim,
+        **({"TILE": tile} if tile else {}),
+    }
     if packed:  # without a tensor core 16 rows are not needed
-        known["ROWS"] = 1 << (group - 1).bit_length() if kernel is shared_loads_kernel else rows_of(group)
+        known["ROWS"] = (
+            1 << (group - 1).bit_length() if kernel is shared_loads_kernel else rows_of(group)
+        )
     grid = len(q), kv_heads if packed else q.shape[1]
     return out, kernel[grid](out, *batch, tables.stride(0), dim**-0.5, **known, **options)
 
@@ -234,12 +267,20 @@ def _run(cut: dict[str, Any], *batch: torch.Tensor) -> torch.Tensor:
     return launch(batch, **cut)[0]
 
 
-RUNGS: dict[str, Callable[..., torch.Tensor]] = {name: partial(_run, cut) for name, cut in CUTS.items()}
+RUNGS: dict[str, Callable[..., torch.Tensor]] = {
+    name: partial(_run, cut) for name, cut in CUTS.items()
+}
 RUNGS |= {"rung 7, splits and their merge": _split}
 
 
 def compiled(name: str, *batch: torch.Tensor) -> dict[str, int]:
-    """What Triton's compiler made of one of the first six rungs: registers a thread, spills, shared bytes, its cut."""
+    """What Triton's compiler made of one of the first six rungs: registers a thread, spills, shared
+    bytes, its cut.
+    """
     kernel = launch(batch, **CUTS[name])[1]
-    found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": kernel.metadata.shared}
+    found = {
+        "registers": kernel.n_regs,
+        "spills": kernel.n_spills,
+        "shared": kernel.metadata.shared,
+    }
     return {**found, "warps": kernel.metadata.num_warps, "stages": kernel.metadata.num_stages}

@@ -1,7 +1,9 @@
-"""How much memory a KV cache takes, and four allocators that hand it out: the arithmetic and the bookkeeping.
+"""How much memory a KV cache takes, and four allocators that hand it out: the arithmetic and the
+bookkeeping.
 
-No tensors here: memory is a row of token slots, each large enough for one token's keys and values in every
-layer. An allocator decides which slots a request gets, and when. What each wastes is counted in simulation.py.
+No tensors here: memory is a row of token slots, each large enough for one token's keys and values
+in every layer. An allocator decides which slots a request gets, and when. What each wastes is
+counted in simulation.py.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from pagedlab.validation import one_of
 GIB = 2**30
 ALLOCATORS = ("max", "pow2", "oracle", "paged")
 
-# Arithmetic ---------------------------------------------------------------------------------------------------
+# Arithmetic ---------------------------------------------------------------------------------------
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
-    """Bytes of keys and values that one token leaves behind: 2 x layers x KV heads x head_dim x bytes a number."""
+    """Bytes of keys and values that one token leaves behind: 2 x layers x KV heads x head_dim x
+    bytes a number.
+    """
     return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
 
 
@@ -40,7 +44,9 @@ class KVShape(NamedTuple):
     @property
     def bytes_per_token(self) -> int:
         """Keys and values of one token, all layers."""
-        return kv_bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, self.dtype_bytes)
+        return kv_bytes_per_token(
+            self.num_layers, self.num_kv_heads, self.head_dim, self.dtype_bytes
+        )
 
     def slots_in(self, num_bytes: float) -> int:
         """Tokens whose KV fits into `num_bytes`."""
@@ -48,22 +54,46 @@ class KVShape(NamedTuple):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str | Path) -> KVShape:
-        """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a `config.json`."""
-        given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
-        config = {**given, **(given.get("text_config") or {})}  # models that also see keep the decoder's part there
+        """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a
+        `config.json`.
+        """
+        given = (
+            config
+            if isinstance(config, Mapping)
+            else json.loads(Path(config).read_text(encoding="utf-8"))
+        )
+        # models that also see keep the decoder's part there
+        config = {
+            **given,
+            **(given.get("text_config") or {}),
+        }
         if config.get("kv_lora_rank"):
-            raise ValueError("this model stores a compressed KV (kv_lora_rank is set), so the formula does not hold")
+            raise ValueError(
+                "this model stores a compressed KV (kv_lora_rank is set), so the formula does not "
+                "hold"
+            )
         try:
             heads = config["num_attention_heads"]
             head_dim = config.get("head_dim") or config["hidden_size"] // heads
             layers, max_length = config["num_hidden_layers"], config["max_position_embeddings"]
         except KeyError as missing:
-            raise ValueError(f"the config has no {missing}: give the config.json of a decoder") from None
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16").removeprefix("torch.")
+            raise ValueError(
+                f"the config has no {missing}: give the config.json of a decoder"
+            ) from None
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16").removeprefix(
+            "torch."
+        )
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
         dtype = one_of("the config's dtype", dtype, sizes)
         name = config.get("_name_or_path") or config.get("model_type") or "model"
-        return cls(name, layers, config.get("num_key_value_heads") or heads, head_dim, max_length, sizes[dtype])
+        return cls(
+            name,
+            layers,
+            config.get("num_key_value_heads") or heads,
+            head_dim,
+            max_length,
+            sizes[dtype],
+        )
 
 
 MODELS = {
@@ -79,14 +109,16 @@ MODELS = {
 
 
 def padding_waste(lengths: Sequence[int]) -> tuple[float, float]:
-    """Waste of padding a batch to its longest sequence: share of the token slots, and of the n x n attention scores."""
+    """Waste of padding a batch to its longest sequence: share of the token slots, and of the n x n
+    attention scores.
+    """
     longest = max(lengths)
     slots = sum(lengths) / (len(lengths) * longest)
     scores = sum(n * n for n in lengths) / (len(lengths) * longest**2)
     return 1 - slots, 1 - scores
 
 
-# Address spaces -----------------------------------------------------------------------------------------------
+# Address spaces -----------------------------------------------------------------------------------
 
 
 class OutOfMemory(RuntimeError):
@@ -112,8 +144,15 @@ class FirstFit:
     @property
     def holes(self) -> list[Region]:
         """What lies between the regions taken, by address; two holes never touch."""
-        starts, stops = [0, *map(sum, self.taken)], [*(start for start, _ in self.taken), self.num_slots]
-        return [Region(start, stop - start) for start, stop in zip(starts, stops, strict=True) if start < stop]
+        starts, stops = (
+            [0, *map(sum, self.taken)],
+            [*(start for start, _ in self.taken), self.num_slots],
+        )
+        return [
+            Region(start, stop - start)
+            for start, stop in zip(starts, stops, strict=True)
+            if start < stop
+        ]
 
     @property
     def num_free(self) -> int:
@@ -125,23 +164,29 @@ class FirstFit:
         large_enough = [hole for hole in self.holes if hole.size >= size]
         if not large_enough:
             largest = max((hole.size for hole in self.holes), default=0)
-            free = f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has {largest:,}"
+            free = (
+                f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has "
+                f"{largest:,}"
+            )
             raise OutOfMemory(f"no hole of {size:,} slots: {free}")
         region = Region(min(large_enough, key=self.preferred).start, size)
         insort(self.taken, region)
         return region
 
     def release(self, region: Region) -> None:
-        """Give a region back; the holes beside it become one with it. `ValueError` if it is not taken."""
+        """Give a region back; the holes beside it become one with it.
+
+        `ValueError` if it is not taken.
+        """
         self.taken.remove(region)
 
 
 class Buddy(FirstFit):
     """Every region is a power of two, rounded up, and lies at a multiple of its size.
 
-    A hole is halved until it fits; a region given back joins its other half, its buddy, when that is free too
-    (Knuth, The Art of Computer Programming, volume 1, section 2.5). So holes are powers of two as well, each as large
-    as its address allows, and the smallest that fits is taken.
+    A hole is halved until it fits; a region given back joins its other half, its buddy, when that
+    is free too (Knuth, The Art of Computer Programming, volume 1, section 2.5). So holes are powers
+    of two as well, each as large as its address allows, and the smallest that fits is taken.
     """
 
     preferred = attrgetter("size", "start")
@@ -166,7 +211,7 @@ def _next_power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Allocators ---------------------------------------------------------------------------------------------------
+# Allocators ---------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):
@@ -219,9 +264,12 @@ class Contiguous:
 
 
 class Paged:
-    """Blocks from a `BlockPool`, one more whenever the last is full. The same verbs as `Contiguous`.
+    """Blocks from a `BlockPool`, one more whenever the last is full.
 
-    Where that raises `OutOfMemory`, this raises `OutOfBlocks`; so does `append`. Nothing is rounded beyond the block.
+    The same verbs as `Contiguous`.
+
+    Where that raises `OutOfMemory`, this raises `OutOfBlocks`; so does `append`. Nothing is rounded
+    beyond the block.
     """
 
     def __init__(self, num_slots: int, block_size: int) -> None:
@@ -260,13 +308,20 @@ class Paged:
 
 
 def make_allocator(
-    name: str, num_slots: int, *, max_length: int = 2048, block_size: int = 16, placement: str = "buddy"
+    name: str,
+    num_slots: int,
+    *,
+    max_length: int = 2048,
+    block_size: int = 16,
+    placement: str = "buddy",
 ) -> Contiguous | Paged:
-    """One of the four allocators that the vLLM paper compares (section 6.1, figure 2), over `num_slots` slots.
+    """One of the four allocators that the vLLM paper compares (section 6.1, figure 2), over
+    `num_slots` slots.
 
-    "max" reserves `max_length` slots a request; "pow2" is told the output to the next power of two (25 tokens
-    reserve 32), "oracle" to the token; "paged" takes blocks as they are needed. `placement` says where the
-    contiguous ones put a region: "buddy", as the paper assumes, or "first-fit".
+    "max" reserves `max_length` slots a request; "pow2" is told the output to the next power of two
+    (25 tokens reserve 32), "oracle" to the token; "paged" takes blocks as they are needed.
+    `placement` says where the contiguous ones put a region: "buddy", as the paper assumes, or
+    "first-fit".
     """
     reserve: dict[str, Callable[[Request], int]] = {
         "max": lambda request: max_length,
@@ -275,4 +330,8 @@ def make_allocator(
     }
     spaces = {"buddy": Buddy, "first-fit": FirstFit}
     name, space = one_of("name", name, ALLOCATORS), spaces[one_of("placement", placement, spaces)]
-    return Paged(num_slots, block_size) if name == "paged" else Contiguous(space(num_slots), reserve[name])
+    return (
+        Paged(num_slots, block_size)
+        if name == "paged"
+        else Contiguous(space(num_slots), reserve[name])
+    )

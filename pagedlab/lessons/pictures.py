@@ -29,7 +29,7 @@ from pagedlab.lessons.drawing import (
 from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
 from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401 - the notebooks take them from here
 
-# 03: two stories -----------------------------------------------------------------------------------------------
+# 03: two stories ----------------------------------------------------------------------------------
 
 Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
@@ -42,38 +42,66 @@ def _words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> str:
-    """Two forks of one beginning, their words in the colour of the block that each lies in, and the blocks.
+    """Two forks of one beginning, their words in the colour of the block that each lies in, and the
+    blocks.
 
-    right: what they write when nobody forgets to copy. Marked are words that memory does not hold any more, since the
     other story wrote there, and words that come from the other story.
+
+    Args:
+        right: what they write when nobody forgets to copy. Marked are words that memory does not
+            hold any more, since the
     """
     length = min(len(slots) for _, slots in stories)
-    held = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}  # the second writes last
+    # the second writes last
+    held = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}
     tables = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
     blocks = [*enumerate(dict.fromkeys(tables[0] + tables[1]))]
-    color = {number: sequence_color(i) if i < 7 else f"url(#ps-{i})" for i, number in blocks}  # then they come again
-    lost = {slot for tokens, slots in stories for at, slot in enumerate(slots) if held[slot] != tokens[at]}
+    # then they come again
+    color = {number: sequence_color(i) if i < 7 else f"url(#ps-{i})" for i, number in blocks}
+    lost = {
+        slot
+        for tokens, slots in stories
+        for at, slot in enumerate(slots)
+        if held[slot] != tokens[at]
+    }
     strike, frame = f"text-decoration:line-through 2px {WRONG}", 'stroke-width="2"'
 
     def block(x: float, y: float, number: int, whose: str) -> str:
         slots = range(number * size, (number + 1) * size)
         texts = [plain(held[slot]) if slot in held else "·" for slot in slots]
-        say, marked = f"block {number}, {whose}: {' '.join(texts)}", [i for i, slot in enumerate(slots) if slot in lost]
+        say, marked = (
+            f"block {number}, {whose}: {' '.join(texts)}",
+            [i for i, slot in enumerate(slots) if slot in lost],
+        )
         return block_of_words(x, y, 344, 40, number, texts, color[number], say, *marked)
 
     parts = [label(368, 16, "In both tables", 15, look=BOLD)]
-    said = "The first to write found a block that two tables list, and took a copy. What is shared is only read."
+    said = (
+        "The first to write found a block that two tables list, and took a copy. What is shared is "
+        "only read."
+    )
     if lost:
-        said = "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past of its own."
-        parts += [label(368, 142, "word", 12, look=strike), box(368, 150, 42, 17, edge=WRONG, look=frame)]
-        for y, text in ((142.0, "said, then overwritten in memory"), (163.0, "taken from the other story")):
+        said = (
+            "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past "
+            "of its own."
+        )
+        parts += [
+            label(368, 142, "word", 12, look=strike),
+            box(368, 150, 42, 17, edge=WRONG, look=frame),
+        ]
+        for y, text in (
+            (142.0, "said, then overwritten in memory"),
+            (163.0, "taken from the other story"),
+        ):
             parts.append(label(418, y, text, 12, SOFT))
     parts += [label(368, 52 + 20 * i, line, 12.5) for i, line in enumerate(wrap(said, 44))]
     shared = [number for number in tables[0] if number in tables[1]]
     parts += [block(368, 182 + 48 * i, number, "in both tables") for i, number in enumerate(shared)]
     for me, (tokens, slots) in enumerate(stories):
         x, y, mine = 736 * me, 52.0, {word for word, _ in _words(right[me][0])}
-        others = {word for word, _ in _words(stories[1 - me][0]) if len(word) > 3 or word[:1].isupper()}
+        others = {
+            word for word, _ in _words(stories[1 - me][0]) if len(word) > 3 or word[:1].isupper()
+        }
         taken = {at for word, places in _words(tokens) if word in others - mine for at in places}
         table = f"table: {' '.join(map(str, tables[me]))}"
         parts += [label(x, 16, f"Story {me}", 15, look=BOLD), label(x + 84, 16, table, 12, SOFT)]
@@ -86,66 +114,112 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
             drawn, look = [box(left - 2, y - 14, width + 3, 20, color[slot // size], 0.28)], ""
             say = f"{plain(token)!r} lies in block {slot // size}"
             if held[slot] != token:
-                look, say = strike, f"said {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}"
+                look, say = (
+                    strike,
+                    f"said {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}",
+                )
             elif at in taken:
                 drawn.append(box(left - 2, y - 14, width + 3, 20, edge=WRONG, look=frame))
-                look, say = BOLD, f"{plain(token)!r} is a word of story {1 - me}; without the accident it is not here"
+                look, say = (
+                    BOLD,
+                    f"{plain(token)!r} is a word of story {1 - me}; without the accident it is not "
+                    "here",
+                )
             drawn.append(label(left, y, plain(token), 12.5, INK, width, look))
             parts.append(linked([f"b{slot // size}"], say, *drawn))
             left += width
         own = [number for number in tables[me] if number not in shared]
-        parts += [block(x, 182 + 48 * i, number, f"story {me}'s own") for i, number in enumerate(own)]
+        parts += [
+            block(x, 182 + 48 * i, number, f"story {me}'s own") for i, number in enumerate(own)
+        ]
         if tokens != right[me][0]:
             pairs = enumerate(zip(right[0][0], right[1][0], strict=False))
             apart = next(at for at, (one, other) in pairs if one != other)
             lines = ["With a copy it writes:", *wrap("".join(right[me][0][apart:]).strip(), 46)]
             y = 182 + 48 * len(own) + 16
-            parts += [label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)]
-    return svg(1080, 182 + 48 * 5, [*parts, *(stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:])])
+            parts += [
+                label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)
+            ]
+    return svg(
+        1080,
+        182 + 48 * 5,
+        [*parts, *(stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:])],
+    )
 
 
-# 04: a tree of beams -------------------------------------------------------------------------------------------
+# 04: a tree of beams ------------------------------------------------------------------------------
 
-Beams = list[tuple[list[int], list[int]]]  # of one step, best first: new token ids and block ids of each
+# of one step, best first: new token ids and block ids of each
+Beams = list[tuple[list[int], list[int]]]
 
 
 def parents_of(run: Sequence[Beams]) -> list[list[int]]:
     """For each step but the first, the beam of the step before that each beam continues."""
-    return [[[ids for ids, _ in old].index(ids[:-1]) for ids, _ in new] for old, new in pairwise(run)]
+    return [
+        [[ids for ids, _ in old].index(ids[:-1]) for ids, _ in new] for old, new in pairwise(run)
+    ]
 
 
 def beam_tree(
-    run: Sequence[Beams], step: int, prompt: Sequence[int], size: int, decode: Callable[[list[int]], str]
+    run: Sequence[Beams],
+    step: int,
+    prompt: Sequence[int],
+    size: int,
+    decode: Callable[[list[int]], str],
 ) -> str:
-    """Above, all beams up to a step, token by token, a column a step; below, the blocks that its beams hold.
+    """Above, all beams up to a step, token by token, a column a step; below, the blocks that its
+    beams hold.
 
-    A row below is a beam, whose sentence stands in its blocks; a block that several hold is drawn across their rows.
+    A row below is a beam, whose sentence stands in its blocks; a block that several hold is drawn
+    across their rows.
     """
     parents, width = parents_of(run)[:step], len(run[0])
-    ranked = [list(range(width))]  # children stand in the order of their parents, so no line crosses another
+    # children stand in the order of their parents, so no line crosses another
+    ranked = [list(range(width))]
     for known in parents:
         places = [ranked[-1].index(parent) for parent in known]
         ranked.append(sorted(range(width), key=places.__getitem__))
-    heirs = [{beam: {beam} for beam in range(width)}]  # who of the last step descends from each beam
+    # who of the last step descends from each beam
+    heirs = [{beam: {beam} for beam in range(width)}]
     for known in reversed(parents):
-        heirs.insert(0, {parent: {h for b in heirs[0] if known[b] == parent for h in heirs[0][b]} for parent in known})
+        heirs.insert(
+            0,
+            {
+                parent: {h for b in heirs[0] if known[b] == parent for h in heirs[0][b]}
+                for parent in known
+            },
+        )
     pitch, row, top = 1080 / len(run), 31, 50 + 31 * width
     chip, lines, parts = pitch - 14, list[str](), list[str]()
     for t in range(step + 1):
         for beam, (ids, _) in enumerate(run[t]):
-            x, y, mine = pitch * t + 7, 34 + row * ranked[t].index(beam), sorted(heirs[t].get(beam, ()))
+            x, y, mine = (
+                pitch * t + 7,
+                34 + row * ranked[t].index(beam),
+                sorted(heirs[t].get(beam, ())),
+            )
             if t:
                 before = 34 + row * ranked[t - 1].index(parents[t - 1][beam])
-                look = f'stroke="{sequence_color(mine[0]) if mine else LINE}" stroke-width="{1 + len(mine)}"'
+                look = (
+                    f'stroke="{sequence_color(mine[0]) if mine else LINE}" '
+                    f'stroke-width="{1 + len(mine)}"'
+                )
                 curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
                 lines.append(f'<path fill="none" d="{curve}" {look}/>')
-            text, at = plain(decode(ids[-1:])), (len(prompt) + t) // size  # the token chosen last is not stored yet
+            # the token chosen last is not stored yet
+            text, at = (
+                plain(decode(ids[-1:])),
+                (len(prompt) + t) // size,
+            )
             blocks = dict.fromkeys(run[step][heir][1][at] for heir in mine if t < step)
             say = f"{text!r}, chosen at step {t}" + ("" if mine else ": this branch was dropped")
             say += f", in block {' and '.join(map(str, blocks))}" if blocks else ""
             drawn = [box(x, y - 12, chip, 24, CARD, 1, LINE)]
             band = chip / max(1, len(mine))
-            drawn += [box(x + i * band, y - 12, band, 24, sequence_color(h), 0.34) for i, h in enumerate(mine)]
+            drawn += [
+                box(x + i * band, y - 12, band, 24, sequence_color(h), 0.34)
+                for i, h in enumerate(mine)
+            ]
             left = x + max(2, (chip - wide(text, 12)) / 2)
             strike = "" if mine else "text-decoration:line-through"
             drawn.append(label(left, y + 4, text, 12, INK if mine else SOFT, chip - 4, strike))
@@ -161,65 +235,132 @@ def beam_tree(
         twice = [(beam, n) for beam, n in Counter(parents[-1]).items() if n > 1]
         more = [f"beam {beam} goes on {'twice' if n == 2 else f'{n} times'}" for beam, n in twice]
         freed = sorted({block for _, blocks in run[step - 1] for block in blocks} - used)
-        said += f" Of the step before, {', '.join(more + gone)}." if gone else " Each beam of the step before goes on."
+        said += (
+            f" Of the step before, {', '.join(more + gone)}."
+            if gone
+            else " Each beam of the step before goes on."
+        )
         said += f" Free again: block {' and '.join(map(str, freed))}." if freed else ""
     parts.append(label(0, 14, said, 12.5, INK, 1080, "font-weight:600"))
     below = top + 44 * width
-    parts.append(label(0, below + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT))
+    parts.append(
+        label(
+            0, below + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT
+        )
+    )
     return svg(1080, below + 16, [*lines, *parts])
 
 
 def _tables(
-    tables: dict[int, list[int]], stored: list[list[str]], whole: int, longest: int, size: int, top: int
+    tables: dict[int, list[int]],
+    stored: list[list[str]],
+    whole: int,
+    longest: int,
+    size: int,
+    top: int,
 ) -> list[str]:
-    """The blocks of beams, a row each, with the words in them; the `whole` full ones of the prompt as one."""
+    """The blocks of beams, a row each, with the words in them; the `whole` full ones of the prompt
+    as one.
+    """
     parts = list[str]()
     # Who has a block in common stands together: all its blocks before are common too.
-    order = {(at, block): i for i, beam in reversed([*enumerate(tables)]) for at, block in enumerate(tables[beam])}
+    order = {
+        (at, block): i
+        for i, beam in reversed([*enumerate(tables)])
+        for at, block in enumerate(tables[beam])
+    }
     ranked = sorted(tables, key=lambda beam: [order[place] for place in enumerate(tables[beam])])
     column = 916 / (-(-longest // size) - whole)
     for at, beam in enumerate(ranked):
         y, blocks = top + 44 * at, tables[beam]
-        name = [label(0, y + 25, f"beam {beam}", 12.5, look=BOLD), box(58, y + 12, 14, 18, sequence_color(beam), 0.6)]
-        parts.append(linked([f"b{block}" for block in blocks], f"beam {beam}: blocks {blocks}"[:-1], *name))
+        name = [
+            label(0, y + 25, f"beam {beam}", 12.5, look=BOLD),
+            box(58, y + 12, 14, 18, sequence_color(beam), 0.6),
+        ]
+        parts.append(
+            linked([f"b{block}" for block in blocks], f"beam {beam}: blocks {blocks}"[:-1], *name)
+        )
     first = tables[0][:whole]
     said = f"blocks {first}: the first {whole * size} tokens of the prompt, for all beams"
-    drawn = [box(84, top, 72, 44 * len(ranked) - 6, sequence_color(0), 0.16, LINE), label(90, top + 20, "prompt")]
-    drawn += [label(90, top + 38, f"{whole} blocks", 11.5), label(90, top + 56, f"×{len(ranked)}", look=BOLD)]
+    drawn = [
+        box(84, top, 72, 44 * len(ranked) - 6, sequence_color(0), 0.16, LINE),
+        label(90, top + 20, "prompt"),
+    ]
+    drawn += [
+        label(90, top + 38, f"{whole} blocks", 11.5),
+        label(90, top + 56, f"×{len(ranked)}", look=BOLD),
+    ]
     parts.append(linked([f"b{block}" for block in first], said, *drawn))
     for place in range(whole, len(tables[0])):
         x, at = 164 + column * (place - whole), 0
-        holders = Counter(tables[beam][place] for beam in ranked)  # those that share one are neighbours
+        # those that share one are neighbours
+        holders = Counter(tables[beam][place] for beam in ranked)
         for block, rows in holders.items():
             mine, y, high = ranked[at : at + rows], top + 44 * at, 44 * rows - 6
-            text, band = " ".join(stored[mine[0]][place * size : (place + 1) * size]), (column - 6) / rows
-            drawn = [box(x + band * i, y, band, high, sequence_color(beam), 0.3) for i, beam in enumerate(mine)]
-            drawn += [box(x, y, column - 6, high, edge=LINE), label(x + 6, y + 30, text, 12, INK, column - 18)]
-            drawn.append(label(x + 6, y + 13, f"{block} ×{rows}" if rows > 1 else f"{block}", 10.5, look=BOLD))
+            text, band = (
+                " ".join(stored[mine[0]][place * size : (place + 1) * size]),
+                (column - 6) / rows,
+            )
+            drawn = [
+                box(x + band * i, y, band, high, sequence_color(beam), 0.3)
+                for i, beam in enumerate(mine)
+            ]
+            drawn += [
+                box(x, y, column - 6, high, edge=LINE),
+                label(x + 6, y + 30, text, 12, INK, column - 18),
+            ]
+            drawn.append(
+                label(
+                    x + 6, y + 13, f"{block} ×{rows}" if rows > 1 else f"{block}", 10.5, look=BOLD
+                )
+            )
             who = " and ".join(map(str, sorted(mine)))
-            parts.append(linked([f"b{block}"], f"block {block}, held by beam {who}: {text}", *drawn))
+            parts.append(
+                linked([f"b{block}"], f"block {block}, held by beam {who}: {text}", *drawn)
+            )
             at += rows
     return parts
 
 
-# 05: two prompts -----------------------------------------------------------------------------------------------
+# 05: two prompts ----------------------------------------------------------------------------------
 
-Prompt = tuple[list[str], list[int], list[str]]  # its tokens, its blocks, the names of the full ones
+# its tokens, its blocks, the names of the full ones
+Prompt = tuple[list[str], list[int], list[str]]
 
 
 def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
-    """Two prompts block by block, in up to four rows of six: a block that both hold is drawn once, across both."""
+    """Two prompts block by block, in up to four rows of six: a block that both hold is drawn once,
+    across both.
+    """
     length = len(prompts[1][0])
     found, most = (sum(map(int.__eq__, *(p[1] for p in prompts))), max(len(p[1]) for p in prompts))
-    said = f"The second prompt has {length} tokens. {found * size} of them stand in the first one's blocks"
-    parts = [label(0, 16, f"{said}; {length - found * size} are to be computed.", 14, INK, 1080, "font-weight:600")]
+    said = (
+        f"The second prompt has {length} tokens. {found * size} of them stand in the first one's "
+        "blocks"
+    )
+    parts = [
+        label(
+            0,
+            16,
+            f"{said}; {length - found * size} are to be computed.",
+            14,
+            INK,
+            1080,
+            "font-weight:600",
+        )
+    ]
     whose = ("in both, stored once", "the first's own", "the second's own")
     parts += legend(0, 27, {text: (sequence_color(row), 0.6) for row, text in enumerate(whose)})
-    parts += [label(524, 39, "≠", 13, WRONG, look=BOLD), label(540, 39, "same words, other past: other name", 12, SOFT)]
+    parts += [
+        label(524, 39, "≠", 13, WRONG, look=BOLD),
+        label(540, 39, "same words, other past: other name", 12, SOFT),
+    ]
     for row, (_, blocks, names) in enumerate(prompts):
         for place in range(found * row, min(len(blocks), 24)):
             both, full = place < found, place < len(names)
-            mine, other = (p[0][place * size : (place + 1) * size] for p in (prompts[row], prompts[1 - row]))
+            mine, other = (
+                p[0][place * size : (place + 1) * size] for p in (prompts[row], prompts[1 - row])
+            )
             x, y, high = place % 6 * 180, 54 + place // 6 * 128 + 58 * row, 108 if both else 50
             color, middle = sequence_color(0 if both else 1 + row), y + high / 2 - 4
             name = f"block {blocks[place]} · {names[place]}" if full else "not full: no name"
@@ -231,18 +372,24 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
             say = name + (", in both tables" if both else "")
             if full and not both and not differ:
                 drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
-                say += "; the same words stand in the other prompt behind another past, so they have another name"
+                say += (
+                    "; the same words stand in the other prompt behind another past, so they have "
+                    "another name"
+                )
             parts.append(linked([f"w{place}"], say, *drawn))
     if most > 24:
         parts.append(label(0, 54 + 4 * 128 + 4, f"and {most - 24} more blocks", 12, SOFT))
     return svg(1080, 64 + 128 * max(1, min(4, -(-most // 6))), parts)
 
 
-# 01: who holds which places -------------------------------------------------------------------------------------
+# 01: who holds which places -----------------------------------------------------------------------
 
 
-def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged, row: int) -> str:
-    """Memory in rows of `row` places after these (prompt, output) requests came: who holds which, and who is refused.
+def taken_places(
+    requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged, row: int
+) -> str:
+    """Memory in rows of `row` places after these (prompt, output) requests came: who holds which,
+    and who is refused.
 
     Solid holds a token, striped is set aside and empty, blank is free.
     """
@@ -264,61 +411,115 @@ def taken_places(requests: Sequence[tuple[int, int]], allocator: Contiguous | Pa
 
     parts += strip(0, size, "var(--well)", LINE)
     for key, (prompt, _) in enumerate(requests[:inside]):
-        start, length = allocator.regions(key)[0].start, allocator.held(key)[0]  # in a fresh memory all lie in a row
-        drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(start, prompt, sequence_color(key))
+        # in a fresh memory all lie in a row
+        start, length = (
+            allocator.regions(key)[0].start,
+            allocator.held(key)[0],
+        )
+        drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(
+            start, prompt, sequence_color(key)
+        )
         if length == row:
             drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 11, SOFT))
         taken = f"{length:,} places taken, {length - prompt:,} of them empty"
-        parts.append(linked([f"u{key}"], f"User {key + 1}: a prompt of {prompt:,} tokens, {taken}", *drawn))
+        parts.append(
+            linked([f"u{key}"], f"User {key + 1}: a prompt of {prompt:,} tokens, {taken}", *drawn)
+        )
         end = start + length
     said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} places are taken."
     if inside < len(requests):
         need, at = allocator.needs(Request(*requests[inside])), end // row
         said = f"User {inside + 1} is out of memory. {said}"
-        asks, x, width = f"{need:,} more? {size - end:,} are left", 52 + end % row * 1028 / row, need * 1028 / row
-        parts.append(box(x, 62 + 29 * at, width, 23, "none", 1, WRONG, 'stroke-width="2" stroke-dasharray="6 4"'))
+        asks, x, width = (
+            f"{need:,} more? {size - end:,} are left",
+            52 + end % row * 1028 / row,
+            need * 1028 / row,
+        )
+        parts.append(
+            box(
+                x,
+                62 + 29 * at,
+                width,
+                23,
+                "none",
+                1,
+                WRONG,
+                'stroke-width="2" stroke-dasharray="6 4"',
+            )
+        )
         x += width - wide(asks, 12) - 8 if width > wide(asks, 12) + 8 else width + 8
         parts.append(label(x, 78 + 29 * at, asks, 12, INK, look=BOLD))
     parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
-    looks = {"holds a token": sequence_color(0), "taken, and empty": "url(#pl-0)", "free": "var(--well)"}
+    looks = {
+        "holds a token": sequence_color(0),
+        "taken, and empty": "url(#pl-0)",
+        "free": "var(--well)",
+    }
     parts += legend(52, 30, {text: (look, 1, LINE) for text, look in looks.items()})
     head = label(52, 18, said, 15, "var(--bad)" if inside < len(requests) else INK, 1028, BOLD)
     return svg(1080, 66 + 29 * -(-size // row), [head, *parts])
 
 
-# 02: position, table, slot --------------------------------------------------------------------------------------
+# 02: position, table, slot ------------------------------------------------------------------------
 
 
 def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
-    """Words in the order of a text, its block table, and the memory in which they lie, each linked with its places."""
+    """Words in the order of a text, its block table, and the memory in which they lie, each linked
+    with its places.
+    """
     size, blocks, pool = table.pool.block_size, table.block_ids, table.pool
     pitch = 1080 / 16
     parts = [label(0, 14, f"The text, {len(texts)} words by position", 13, INK, look=BOLD)]
 
-    def cell(at: int, y: float, number: int, text: str, color: str, share: float, high: int = 46) -> list[str]:
+    def cell(
+        at: int, y: float, number: int, text: str, color: str, share: float, high: int = 46
+    ) -> list[str]:
         x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * high
         where = box(x, y, pitch - 6, 40, color, share, LINE)
-        return [where, label(x + 4, y + 12, str(number), 10), label(x + 4, y + 30, text, 12, INK, pitch - 12)]
+        return [
+            where,
+            label(x + 4, y + 12, str(number), 10),
+            label(x + 4, y + 30, text, 12, INK, pitch - 12),
+        ]
 
     def say(at: int) -> str:
         entry, offset = divmod(at, size)
         slot = f"slot {blocks[entry]} × {size} + {offset} = {blocks[entry] * size + offset}"
-        return f"position {at} = {entry} × {size} + {offset}: entry {entry} says block {blocks[entry]}; so {slot}"
+        return (
+            f"position {at} = {entry} × {size} + {offset}: entry {entry} says block "
+            f"{blocks[entry]}; so {slot}"
+        )
 
     for at, text in enumerate(texts):
-        parts.append(linked([f"t{at}"], say(at), *cell(at, 22, at, text, sequence_color(at // size), 0.3)))
+        parts.append(
+            linked([f"t{at}"], say(at), *cell(at, 22, at, text, sequence_color(at // size), 0.3))
+        )
     y = 40 + 46 * max(1, -(-len(texts) // 16))
-    parts.append(label(0, y + 12, "Its block table: entry, and the block that it says", 13, INK, look=BOLD))
+    parts.append(
+        label(0, y + 12, "Its block table: entry, and the block that it says", 13, INK, look=BOLD)
+    )
     for entry, block in enumerate(blocks):
         mine = range(entry * size, min(len(texts), (entry + 1) * size))
         drawn = cell(entry, y + 20, entry, f"block {block}", sequence_color(entry), 0.3)
-        said = f"entry {entry}: the words {mine[0]} to {mine[-1]} lie in block {block}, from slot {block * size} on"
+        said = (
+            f"entry {entry}: the words {mine[0]} to {mine[-1]} lie in block {block}, from slot "
+            f"{block * size} on"
+        )
         parts.append(linked([f"e{entry}", *(f"t{at}" for at in mine)], said, *drawn))
     y += 84
     for at in range(0, pool.num_blocks * size, size):
         x = at % 16 * pitch + at % 16 // size * 3
         parts.append(label(x + 1, y + 32 + at // 16 * 60, f"block {at // size}", 11, SOFT))
-    parts.append(label(0, y + 12, f"Memory, {pool.num_blocks * size} slots in blocks of {size}", 13, INK, look=BOLD))
+    parts.append(
+        label(
+            0,
+            y + 12,
+            f"Memory, {pool.num_blocks * size} slots in blocks of {size}",
+            13,
+            INK,
+            look=BOLD,
+        )
+    )
     for slot in range(pool.num_blocks * size):
         block, offset = divmod(slot, size)
         at = blocks.index(block) * size + offset if block in blocks else -1
@@ -328,5 +529,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
         else:
             color = NEUTRAL if at < 0 and pool.refcount(block) else CARD
             parts += cell(slot, y + 37, slot, "", color, 0.25, 60)
-    parts += legend(420, y + 1, {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)})
+    parts += legend(
+        420, y + 1, {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)}
+    )
     return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)

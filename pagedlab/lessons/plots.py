@@ -1,7 +1,7 @@
 """The one figure style, and the pictures that more than one notebook draws.
 
-The ground is white and text is dark, so a figure stored in a notebook is legible on a light page and on a dark one.
-Colour is never the only sign: every kind of slot has a hatch too.
+The ground is white and text is dark, so a figure stored in a notebook is legible on a light page
+and on a dark one. Colour is never the only sign: every kind of slot has a hatch too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
     "figure.facecolor": "white",
     "axes.prop_cycle": plt.cycler(color=SEQUENCE_COLORS),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    ),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.titlesize": "medium",
     "figure.constrained_layout.use": True,
@@ -55,21 +57,37 @@ def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure
     return plt.subplots(figsize=(width, height), **subplots)
 
 
-def _stack(ax: Axes, rows: Mapping[str, Mapping[str, float]], looks: Mapping[str, Any], linewidth: float) -> None:
-    """A bar a row, the first on top, of parts in the order of `looks`; what no row has is not in the legend."""
+def _stack(
+    ax: Axes, rows: Mapping[str, Mapping[str, float]], looks: Mapping[str, Any], linewidth: float
+) -> None:
+    """A bar a row, the first on top, of parts in the order of `looks`; what no row has is not in
+    the legend.
+    """
     left = np.zeros(len(rows))
     for part, look in looks.items():
         widths = np.array([row.get(part, 0.0) for row in rows.values()])
         if widths.any():
-            ax.barh(range(len(rows)), widths, 0.6, left=left, label=part, linewidth=linewidth * (widths > 0), **look)
+            ax.barh(
+                range(len(rows)),
+                widths,
+                0.6,
+                left=left,
+                label=part,
+                linewidth=linewidth * (widths > 0),
+                **look,
+            )
         left += widths
     ax.set_yticks(range(len(rows)), list(rows))
     ax.invert_yaxis()
 
 
 def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written beside its name."""
-    shares = {name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()}
+    """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written
+    beside its name.
+    """
+    shares = {
+        name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()
+    }
     percent = {f"{name}  {row['used']:.1f} %": row for name, row in shares.items()}
     _stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
@@ -77,7 +95,8 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
-    """All of memory (upwards) over time: a colour a request, tokens solid, reserved striped, never used striped grey.
+    """All of memory (upwards) over time: a colour a request, tokens solid, reserved striped, never
+    used striped grey.
 
     Holes are blank. Needs a run with `places=True`; `height` is in pixels.
     """
@@ -87,7 +106,9 @@ def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
     solid = np.zeros(color.shape, bool)
     for i, sample in enumerate(run.samples):
         for place in sample.places:
-            slots = np.concatenate([np.arange(start, start + size) for start, size in place.regions])
+            slots = np.concatenate(
+                [np.arange(start, start + size) for start, size in place.regions]
+            )
             color[slots, i] = never
             color[slots[: place.total], i] = place.request % len(SEQUENCE_COLORS)
             solid[slots[: place.tokens], i] = True
@@ -97,17 +118,26 @@ def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
     striped = np.add.outer(*map(np.arange, color.shape)) % 6 < 2
     extent = (run.samples[0].step, run.samples[-1].step + 1, 0, run.num_slots)
     picture = palette[color] * (solid | striped)[..., None]
-    ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")  # sharp, and small
+    # sharp, and small
+    ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")
     ax.set(xlabel="time (steps)", ylabel="address (token slots)")
 
 
 def draw_tiles(ax: Axes, trace: Trace) -> None:
-    """New tokens (down) over key positions: a colour a program, solid what its queries see, pale what is masked."""
+    """New tokens (down) over key positions: a colour a program, solid what its queries see, pale
+    what is masked.
+    """
     batch = trace.batch
     ends = np.cumsum(batch.queries)
-    last = np.concatenate([np.arange(n - new, n) for n, new in zip(batch.lengths, batch.queries, strict=True)])
+    last = np.concatenate(
+        [np.arange(n - new, n) for n, new in zip(batch.lengths, batch.queries, strict=True)]
+    )
     picture = np.zeros((len(last), max(batch.lengths), 4))
-    programs = [program for program in sorted(trace.queries, reverse=True) if program[0] % batch.kv_heads == 0]
+    programs = [
+        program
+        for program in sorted(trace.queries, reverse=True)
+        if program[0] % batch.kv_heads == 0
+    ]
     for number, program in enumerate(programs):
         rows, keys = trace.queries[program], trace.keys[program]
         cells = np.ix_(rows, keys)
@@ -125,25 +155,41 @@ def _draw_blocks(ax: Axes, heights: np.ndarray, block_size: int, total: int) -> 
     """A bar a token, coloured by block; the rest of `total` tokens is not read yet."""
     colors = [sequence_color(i // block_size) for i in range(len(heights))]
     hatches = [sequence_hatch(i // block_size) for i in range(len(heights))]
-    ax.bar(range(len(heights)), heights, color=colors, hatch=hatches, edgecolor=NEUTRAL, linewidth=0.5)
+    ax.bar(
+        range(len(heights)), heights, color=colors, hatch=hatches, edgecolor=NEUTRAL, linewidth=0.5
+    )
     for i in range(block_size, total, block_size):
         ax.axvline(i - 0.5, color=NEUTRAL, linewidth=0.5)
     if len(heights) < total:
         place = ((len(heights) + total - 1) / 2, 0.5)
-        ax.text(*place, "not read yet", ha="center", va="center", style="italic", transform=ax.get_xaxis_transform())
+        ax.text(
+            *place,
+            "not read yet",
+            ha="center",
+            va="center",
+            style="italic",
+            transform=ax.get_xaxis_transform(),
+        )
     ax.set(xlim=(-0.6, total - 0.4), xticks=[])
 
 
 def draw_scores(ax: Axes, scores: Sequence[float], block_size: int, seen: int) -> None:
-    """Scores of the first `seen` blocks, and as a line the largest so far, which is what online softmax keeps."""
+    """Scores of the first `seen` blocks, and as a line the largest so far, which is what online
+    softmax keeps.
+    """
     read = np.array(scores[: seen * block_size], float)
     _draw_blocks(ax, read, block_size, len(scores))
     largest = np.maximum.accumulate(read.reshape(seen, block_size).max(axis=1))
-    ax.stairs(largest, np.arange(seen + 1) * block_size - 0.5, baseline=None, color=LATE, linewidth=2)
+    ax.stairs(
+        largest, np.arange(seen + 1) * block_size - 0.5, baseline=None, color=LATE, linewidth=2
+    )
 
 
-def draw_weights(ax: Axes, scores: Sequence[float], block_size: int, seen: int, outlines: bool = True) -> None:
-    """Softmax over the first `seen` blocks before it is normalised: exp(score - m), m the largest score so far.
+def draw_weights(
+    ax: Axes, scores: Sequence[float], block_size: int, seen: int, outlines: bool = True
+) -> None:
+    """Softmax over the first `seen` blocks before it is normalised: exp(score - m), m the largest
+    score so far.
 
     Dotted outlines show how high the earlier bars stood before the last of these blocks was read.
     """
@@ -156,16 +202,22 @@ def draw_weights(ax: Axes, scores: Sequence[float], block_size: int, seen: int, 
 
 
 def draw_late_score(late_score: float, blocks_read: int) -> Figure:
-    """Four blocks of four scores, one of the last as large as one likes, read by online softmax and by two that forget.
+    """Four blocks of four scores, one of the last as large as one likes, read by online softmax and
+    by two that forget.
 
-    The value of a token is the number of its block, so an answer says which block is heard. All in fp32.
+    The value of a token is the number of its block, so an answer says which block is heard. All in
+    fp32.
     """
-    scores = np.array([0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, late_score, 0.9, 0], np.float32)
+    scores = np.array(
+        [0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, late_score, 0.9, 0], np.float32
+    )
     fig, (left, middle, right) = figure(11, 3.5, ncols=3, width_ratios=[1, 1, 1.15])
     draw_scores(left, scores.tolist(), 4, blocks_read)
     left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
     if late_score > 6.5 and blocks_read == 4:
-        left.text(13, 6.4, f"{late_score:,g} \N{UPWARDS ARROW} ", ha="right", va="top", weight="bold")
+        left.text(
+            13, 6.4, f"{late_score:,g} \N{UPWARDS ARROW} ", ha="right", va="top", weight="bold"
+        )
     draw_weights(middle, scores.tolist(), 4, blocks_read)
     answers, m = {"online": [0.0, 0.0], "no rescale": [0.0, 0.0], "no maximum": [0.0, 0.0]}, -np.inf
     with np.errstate(over="ignore", invalid="ignore"):
@@ -180,23 +232,40 @@ def draw_late_score(late_score: float, blocks_read: int) -> Figure:
         for y, block in enumerate(heard):
             color = SEQUENCE_COLORS[2] if abs(block - heard[0]) < 1e-3 else LATE
             right.barh(y, np.nan_to_num(block), 0.5, color=color)
-            right.text(np.nan_to_num(block) + 0.08, y, "NaN" if np.isnan(block) else f"{block:.2f}", va="center")
+            right.text(
+                np.nan_to_num(block) + 0.08,
+                y,
+                "NaN" if np.isnan(block) else f"{block:.2f}",
+                va="center",
+            )
     total, out = answers["online"]
     right.axvline(heard[0], color=NEUTRAL, linestyle="--")
-    right.set(title=f"which block is heard: {out:.2f} / {total:.2f}", xlim=(0, 4.9), xticks=range(5), ylim=(2.6, -0.6))
+    right.set(
+        title=f"which block is heard: {out:.2f} / {total:.2f}",
+        xlim=(0, 4.9),
+        xticks=range(5),
+        ylim=(2.6, -0.6),
+    )
     right.set_yticks(range(3), list(answers))
     return fig
 
 
 def draw_rates(
-    ax: Axes, rates: Mapping[str, Sequence[float]], theirs: Collection[str] = (), roof: float | None = None
+    ax: Axes,
+    rates: Mapping[str, Sequence[float]],
+    theirs: Collection[str] = (),
+    roof: float | None = None,
 ) -> None:
-    """Tokens a second: a bar to the best of each row's runs, the range beside it; `theirs` are hatched.
+    """Tokens a second: a bar to the best of each row's runs, the range beside it; `theirs` are
+    hatched.
 
     The roof is a dotted bar below: as a line it would cross the numbers.
     """
     rows = {**rates, "roof": [roof]} if roof else rates
-    looks = {**dict.fromkeys(theirs, outlined(SEQUENCE_COLORS[1], "//")), "roof": outlined(NEUTRAL, linestyle=":")}
+    looks = {
+        **dict.fromkeys(theirs, outlined(SEQUENCE_COLORS[1], "//")),
+        "roof": outlined(NEUTRAL, linestyle=":"),
+    }
     for y, (name, runs) in enumerate(rows.items()):
         ax.barh(y, max(runs), 0.7, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
         said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
@@ -207,10 +276,15 @@ def draw_rates(
 
 
 def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:
-    """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left of "wall ms"."""
+    """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
+    of "wall ms".
+    """
     groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
     colors = dict(zip(groups, SEQUENCE_COLORS, strict=False))
-    looks = {g: outlined(NEUTRAL, sequence_hatch(i), facecolor=color) for i, (g, color) in enumerate(colors.items())}
+    looks = {
+        g: outlined(NEUTRAL, sequence_hatch(i), facecolor=color)
+        for i, (g, color) in enumerate(colors.items())
+    }
     rows = {}
     for y, (name, step) in enumerate(steps.items()):
         wall, busy = step["wall ms"], sum(step["ms by group"].values())
@@ -218,5 +292,8 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
         ax.text(wall, y, f" {wall:.1f} ms, busy {busy / wall:.0%}", va="center")
     _stack(ax, rows, looks | {"the GPU waits": outlined(NEUTRAL, "...")}, linewidth=0.5)
     ax.axvline(floor_ms, linestyle=":", color=LATE, label=f"floor, {floor_ms:.2f} ms")
-    ax.set(xlabel="milliseconds of a step", xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())))
+    ax.set(
+        xlabel="milliseconds of a step",
+        xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())),
+    )
     ax.figure.legend(loc="outside lower center", ncols=4)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def bar(what: str, total: int | None = None) -> Any:
-    """A bar that comes after one second, goes when it is closed, and is never there outside notebooks and terminals."""
+    """A bar that comes after one second, goes when it is closed, and is never there outside
+    notebooks and terminals.
+    """
     return tqdm(desc=what, total=total, leave=False, delay=1, disable=None)
 
 

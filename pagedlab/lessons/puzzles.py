@@ -1,4 +1,5 @@
-"""The seven puzzles of notebook 07: what each kernel has to compute, what it is given, and how it is launched.
+"""The seven puzzles of notebook 07: what each kernel has to compute, what it is given, and how it
+is launched.
 
     weights        exp(score - m) for a row of scores, TILE at a time
     scores         a query against a tile of keys, for every head
@@ -8,8 +9,8 @@
     grouped        the same, a program for each KV head and all query heads that it serves
     split          the same, a sequence cut into splits; `merge` puts them together
 
-A puzzle's `given` are the arguments of a kernel in their order; what lies in memory and is nobody's is NaN there.
-Imports no Triton: kernels come from whoever wrote them.
+A puzzle's `given` are the arguments of a kernel in their order; what lies in memory and is nobody's
+is NaN there. Imports no Triton: kernels come from whoever wrote them.
 """
 
 import inspect
@@ -25,7 +26,7 @@ from pagedlab.blocks import blocks_for
 Given = dict[str, Any]
 
 
-# What is to be computed -----------------------------------------------------------------------------------------
+# What is to be computed ---------------------------------------------------------------------------
 
 
 def weights(s: Tensor, m: float) -> Tensor:
@@ -36,7 +37,9 @@ def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return (k * q).sum(2).T * scale
 
 
-def online_step(m: Tensor, total: Tensor, acc: Tensor, s: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def online_step(
+    m: Tensor, total: Tensor, acc: Tensor, s: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     new_m = torch.maximum(m, s.max())
     p, rescale = torch.exp(s - new_m), torch.exp(m - new_m)
     return new_m, total * rescale + p.sum(), acc * rescale + p @ v
@@ -47,14 +50,21 @@ def paged_scores(q: Tensor, k_cache: Tensor, table: Tensor, n: int, scale: float
     return scores(q, k, scale)
 
 
-def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, n: int, scale: float) -> Tensor:
+def decode(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, n: int, scale: float
+) -> Tensor:
     group = len(q) // k_cache.shape[2]
-    k, v = (cache[table.long()].flatten(0, 1)[:n].repeat_interleave(group, 1) for cache in (k_cache, v_cache))
+    k, v = (
+        cache[table.long()].flatten(0, 1)[:n].repeat_interleave(group, 1)
+        for cache in (k_cache, v_cache)
+    )
     p = torch.softmax(scores(q, k, scale), 1)
     return torch.einsum("hj,jhd->hd", p, v)
 
 
-def grouped(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, n: int, scale: float) -> Tensor:
+def grouped(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, n: int, scale: float
+) -> Tensor:
     k, v = (cache[table.long()].flatten(0, 1)[:n].transpose(0, 1) for cache in (k_cache, v_cache))
     rows = q.unflatten(0, (len(k), -1))
     p = torch.softmax(rows @ k.mT * scale, 2)
@@ -65,11 +75,13 @@ def merge(parts: Tensor, logs: Tensor) -> Tensor:
     return torch.softmax(logs, 0) @ parts
 
 
-# What a kernel is given ------------------------------------------------------------------------------------------
+# What a kernel is given ---------------------------------------------------------------------------
 
 
 class Puzzle(NamedTuple):
-    """`given(**case)` are the arguments; `expected(given)` the outputs, by name; `grid(given)` how many programs."""
+    """`given(**case)` are the arguments; `expected(given)` the outputs, by name; `grid(given)` how
+    many programs.
+    """
 
     given: Callable[..., Given]
     expected: Callable[[Given], dict[str, Tensor]]
@@ -94,22 +106,56 @@ def _weights(n: int = 10, tile: int = 4) -> Given:
 
 def _scores(n: int = 6, heads: int = 2, dim: int = 4, tile: int = 8) -> Given:
     q, k = _normal(heads, dim), _normal(n, heads, dim, seed=1)
-    return {"out": nobodys(heads, n), "q": q, "k": k, "n": n, "scale": 0.5, "HEADS": heads, "DIM": dim, "TILE": tile}
+    return {
+        "out": nobodys(heads, n),
+        "q": q,
+        "k": k,
+        "n": n,
+        "scale": 0.5,
+        "HEADS": heads,
+        "DIM": dim,
+        "TILE": tile,
+    }
 
 
-def _step(n: int = 6, first: bool = False, past: float = 0.0, shift: float = 0.0, dim: int = 4, tile: int = 8) -> Given:
-    """`past` is the maximum of what came before; `first`: nothing did. `shift` is added to the scores."""
+def _step(
+    n: int = 6,
+    first: bool = False,
+    past: float = 0.0,
+    shift: float = 0.0,
+    dim: int = 4,
+    tile: int = 8,
+) -> Given:
+    """`past` is the maximum of what came before; `first`: nothing did.
+
+    `shift` is added to the scores.
+    """
     state = (-torch.inf, 0.0, torch.zeros(dim)) if first else (past, 3.0, _normal(dim, seed=2))
     m, total, acc = (torch.as_tensor(x).reshape(-1).clone() for x in state)
-    given = {"m": m, "total": total, "acc": acc, "s": _normal(n) + shift, "v": _normal(n, dim, seed=1)}
+    given = {
+        "m": m,
+        "total": total,
+        "acc": acc,
+        "s": _normal(n) + shift,
+        "v": _normal(n, dim, seed=1),
+    }
     return {**given, "n": n, "DIM": dim, "TILE": tile}
 
 
-def pages_of(lengths: list[int], size: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """K and V [pages, size, kv_heads, dim], and the tables [sequences, most pages]; pages are not in order."""
+def pages_of(
+    lengths: list[int], size: int, kv_heads: int, dim: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """K and V [pages, size, kv_heads, dim], and the tables [sequences, most pages]; pages are not
+    in order.
+    """
     count = [blocks_for(length, size) for length in lengths]
-    ids = torch.randperm(sum(count) + 2, generator=torch.Generator().manual_seed(len(lengths))).int()
-    caches, tables = nobodys(2, len(ids), size, kv_heads, dim), torch.zeros(len(lengths), max(count), dtype=torch.int32)
+    ids = torch.randperm(
+        sum(count) + 2, generator=torch.Generator().manual_seed(len(lengths))
+    ).int()
+    caches, tables = (
+        nobodys(2, len(ids), size, kv_heads, dim),
+        torch.zeros(len(lengths), max(count), dtype=torch.int32),
+    )
     for b, (length, own) in enumerate(zip(lengths, ids[: sum(count)].split(count), strict=True)):
         tables[b, : len(own)] = own
         position = torch.arange(length)
@@ -118,9 +164,17 @@ def pages_of(lengths: list[int], size: int, kv_heads: int, dim: int) -> tuple[Te
     return caches[0], caches[1], tables
 
 
-def _paged_scores(n: int = 10, heads: int = 2, size: int = 4, dim: int = 4, tile: int = 16) -> Given:
+def _paged_scores(
+    n: int = 10, heads: int = 2, size: int = 4, dim: int = 4, tile: int = 16
+) -> Given:
     k, _, tables = pages_of([n], size, heads, dim)
-    given: Given = {"out": nobodys(heads, n), "q": _normal(heads, dim), "k_cache": k, "table": tables[0], "n": n}
+    given: Given = {
+        "out": nobodys(heads, n),
+        "q": _normal(heads, dim),
+        "k_cache": k,
+        "table": tables[0],
+        "n": n,
+    }
     return given | {"scale": 0.5, "SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
 
 
@@ -132,7 +186,9 @@ def _decode(
     k, v, tables = pages_of(list(lengths), size, kv_heads, dim)
     q = _normal(len(lengths), heads, dim)
     if loudest >= 0:
-        k[tables[0, loudest // size], loudest % size] = 2 * q[0].unflatten(0, (kv_heads, -1)).mean(1)
+        k[tables[0, loudest // size], loudest % size] = 2 * q[0].unflatten(0, (kv_heads, -1)).mean(
+            1
+        )
     given: Given = {"out": nobodys(*q.shape), "q": q, "k_cache": k, "v_cache": v, "tables": tables}
     given |= {"seq_lens": torch.tensor(lengths, dtype=torch.int32)}
     return given | _numbers(tables, heads // kv_heads, k, tile)
@@ -151,25 +207,41 @@ def _grouped(**case: Any) -> Given:
 
 
 def rows_of(group: int) -> int:
-    """Rows of a tile that holds the query heads of a group: a power of two, and the tensor core's 16 at least."""
+    """Rows of a tile that holds the query heads of a group: a power of two, and the tensor core's
+    16 at least.
+    """
     return max(16, 1 << (group - 1).bit_length())
 
 
 def _each(spec: Callable[..., Tensor]) -> Callable[[Given], dict[str, Tensor]]:
     def expected(given: Given) -> dict[str, Tensor]:
-        q, k, v, tables, lengths = (given[name] for name in ("q", "k_cache", "v_cache", "tables", "seq_lens"))
+        q, k, v, tables, lengths = (
+            given[name] for name in ("q", "k_cache", "v_cache", "tables", "seq_lens")
+        )
         parts = zip(q, tables, lengths.tolist(), strict=True)
-        return {"out": torch.stack([spec(row, k, v, table, n, given["scale"]) for row, table, n in parts])}
+        return {
+            "out": torch.stack(
+                [spec(row, k, v, table, n, given["scale"]) for row, table, n in parts]
+            )
+        }
 
     return expected
 
 
 def _after_step(g: Given) -> dict[str, Tensor]:
-    return dict(zip(("m", "total", "acc"), online_step(g["m"], g["total"], g["acc"], g["s"], g["v"]), strict=True))
+    return dict(
+        zip(
+            ("m", "total", "acc"),
+            online_step(g["m"], g["total"], g["acc"], g["s"], g["v"]),
+            strict=True,
+        )
+    )
 
 
 class Split(NamedTuple):
-    """As a `Puzzle`, with two kernels: `my_split` writes parts [B, Hq, splits, D] and logs, `my_merge` joins them."""
+    """As a `Puzzle`, with two kernels: `my_split` writes parts [B, Hq, splits, D] and logs,
+    `my_merge` joins them.
+    """
 
     given: Callable[..., Given]
     expected: Callable[[Given], dict[str, Tensor]]
@@ -182,16 +254,26 @@ class Split(NamedTuple):
         out, *rest = given.values()
         b, heads, dim = out.shape
         # With one split its part is the answer, and nothing is left to merge.
-        parts = put("parts", out.new_empty(b, heads, splits, dim, dtype=torch.float32)) if splits > 1 else out
+        parts = (
+            put("parts", out.new_empty(b, heads, splits, dim, dtype=torch.float32))
+            if splits > 1
+            else out
+        )
         logs = put("logs", out.new_empty(b, heads, splits, dtype=torch.float32))
         kernels["my_split"][b, given["KV_HEADS"], splits](parts, logs, *rest, **options)
         if splits > 1:
-            kernels["my_merge"][(b * heads,)](out, parts, logs, splits, dim, 1 << (splits - 1).bit_length())
+            kernels["my_merge"][(b * heads,)](
+                out, parts, logs, splits, dim, 1 << (splits - 1).bit_length()
+            )
 
 
 PUZZLES: dict[str, Any] = {
-    "weights": Puzzle(_weights, lambda g: {"out": weights(g["s"], g["m"])}, lambda g: (-(-g["n"] // g["TILE"]),)),
-    "scores": Puzzle(_scores, lambda g: {"out": scores(g["q"], g["k"], g["scale"])}, lambda g: (g["HEADS"],)),
+    "weights": Puzzle(
+        _weights, lambda g: {"out": weights(g["s"], g["m"])}, lambda g: (-(-g["n"] // g["TILE"]),)
+    ),
+    "scores": Puzzle(
+        _scores, lambda g: {"out": scores(g["q"], g["k"], g["scale"])}, lambda g: (g["HEADS"],)
+    ),
     "online_step": Puzzle(_step, _after_step, lambda g: (1,)),
     "paged_scores": Puzzle(
         _paged_scores,
@@ -204,23 +286,36 @@ PUZZLES: dict[str, Any] = {
 }
 
 
-# A reader's kernel as a function ------------------------------------------------------------------------------------
+# A reader's kernel as a function ------------------------------------------------------------------
 
 
 def puzzle_of(answer: Any) -> str:
-    """Which of the last three puzzles an answer is for: {"my_split": ...}, or a kernel with or without ROWS."""
+    """Which of the last three puzzles an answer is for: {"my_split": ...}, or a kernel with or
+    without ROWS.
+    """
     if isinstance(answer, dict):
         return "split"
-    return "grouped" if "ROWS" in inspect.signature(getattr(answer, "fn", answer)).parameters else "decode"
+    return (
+        "grouped"
+        if "ROWS" in inspect.signature(getattr(answer, "fn", answer)).parameters
+        else "decode"
+    )
 
 
 def splits_for(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
-    """Splits of each sequence: three programs a multiprocessor at most, pieces of 128 keys, below 256 keys one."""
-    return max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1
+    """Splits of each sequence: three programs a multiprocessor at most, pieces of 128 keys, below
+    256 keys one.
+    """
+    return (
+        max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1
+    )
 
 
-def decoder(answer: Any, processors: int = 4, tile: int = 64, **options: int) -> Callable[..., Tensor]:
-    """A function of (q, k_cache, v_cache, tables, seq_lens) that launches the kernel of puzzle 5, 6 or 7.
+def decoder(
+    answer: Any, processors: int = 4, tile: int = 64, **options: int
+) -> Callable[..., Tensor]:
+    """A function of (q, k_cache, v_cache, tables, seq_lens) that launches the kernel of puzzle 5, 6
+    or 7.
 
     answer      the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}
     processors  multiprocessors of the card, for my_splits
@@ -230,16 +325,28 @@ def decoder(answer: Any, processors: int = 4, tile: int = 64, **options: int) ->
     """
     name = puzzle_of(answer)
 
-    def run(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor) -> Tensor:
+    def run(
+        q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor
+    ) -> Tensor:
         _, size, kv_heads, _ = k_cache.shape
         group, out = q.shape[1] // kv_heads, torch.empty_like(q)
-        args: Given = {"out": out, "q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache, "tables": tables}
+        args: Given = {
+            "out": out,
+            "q": q.contiguous(),
+            "k_cache": k_cache,
+            "v_cache": v_cache,
+            "tables": tables,
+        }
         args |= {"seq_lens": seq_lens, **_numbers(tables, group, k_cache, tile)}
         args |= {} if name == "decode" else {"ROWS": rows_of(group)}
         more = dict(options)
         if name == "split":
-            more["splits"] = answer["my_splits"](len(q), kv_heads, size * tables.shape[1], processors) or 1
-        with np.errstate(all="ignore"):  # in the interpreter an empty split divides by zero, and says so
+            more["splits"] = (
+                answer["my_splits"](len(q), kv_heads, size * tables.shape[1], processors) or 1
+            )
+        with np.errstate(
+            all="ignore"
+        ):  # in the interpreter an empty split divides by zero, and says so
             PUZZLES[name].launch(answer, args, **more)
         return out
 

@@ -18,24 +18,30 @@ class Source:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        # The font is for nbconvert, which shows code in Markdown outputs in the font of the text around it.
+        # The font is for nbconvert, which shows code in Markdown outputs in the font of the text
+        # around it.
         return f'<div style="font-family: monospace">\n\n```python\n{self.text}\n```\n\n</div>'
 
 
 def show_source(*objects: Any) -> Source:
-    """The source of classes, functions, methods or Triton kernels, each under the file that it stands in.
+    """The source of classes, functions, methods or Triton kernels, each under the file that it
+    stands in.
 
-    `ValueError` for an object that has no source in a file.
+    Raises:
+        ValueError: For an object that has no source in a file.
     """
     return Source("\n\n".join(map(_read, objects)))
 
 
 def _read(item: Any) -> str:
     """Where an object stands, as a comment, and its source."""
-    item = inspect.unwrap(getattr(item, "fn", item))  # what was decorated: of a Triton kernel, the Python function
+    # what was decorated: of a Triton kernel, the Python function
+    item = inspect.unwrap(getattr(item, "fn", item))
     try:
         source, file = inspect.getsource(item), Path(inspect.getsourcefile(item) or "")
     except (TypeError, OSError):
-        raise ValueError(f"{item!r} has no source to show: give a class, a function or a method") from None
+        raise ValueError(
+            f"{item!r} has no source to show: give a class, a function or a method"
+        ) from None
     path = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
     return f"# {path.as_posix()}: {item.__qualname__}\n{textwrap.dedent(source).rstrip()}"

@@ -1,7 +1,8 @@
-"""Four allocators on the same requests: who gets in, and what every slot of memory is doing meanwhile.
+"""Four allocators on the same requests: who gets in, and what every slot of memory is doing
+meanwhile.
 
-What a slot can be is defined as in "Efficient Memory Management for Large Language Model Serving with
-PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
+What a slot can be is defined as in "Efficient Memory Management for Large Language Model Serving
+with PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
 
     used        holds a token
     reserved    empty now; its request fills it before it ends, and nobody else can have it until then
@@ -9,7 +10,8 @@ PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
     external    lost to the allocator: what it rounds up, and holes that are no use to the request that waits
     free        empty, and no request is being refused for lack of memory
 
-The five add up to all slots at every step. `external` is the paper's "external fragmentation & others".
+The five add up to all slots at every step. `external` is the paper's "external fragmentation &
+others".
 """
 
 import math
@@ -26,7 +28,9 @@ KINDS = ("used", "reserved", "internal", "external", "free")
 
 @dataclass
 class Place:
-    """Where one request lies at one moment: `tokens` of the `total` it will have, in `regions`, in this order."""
+    """Where one request lies at one moment: `tokens` of the `total` it will have, in `regions`, in
+    this order.
+    """
 
     request: int
     tokens: int
@@ -40,7 +44,9 @@ class Place:
 
 
 class Sample(NamedTuple):
-    """One moment: slots by kind (see the module's docstring), requests in memory and in line, and who lies where."""
+    """One moment: slots by kind (see the module's docstring), requests in memory and in line, and
+    who lies where.
+    """
 
     step: int
     running: int
@@ -58,12 +64,18 @@ class Run:
     steps: int = 0
     finished: int = 0
     preempted: int = 0  # times a running request gave its memory back, to be computed again
-    refused_with_room: int = 0  # steps in which the first in line was refused though enough slots were free in all
+    # steps in which the first in line was refused though enough slots were free in all
+    refused_with_room: int = 0
 
     def shares(self) -> dict[str, float]:
-        """Mean share of the slots by kind over the samples in which somebody waits (over all, if nobody ever does)."""
+        """Mean share of the slots by kind over the samples in which somebody waits (over all, if
+        nobody ever does).
+        """
         samples = self._busy()
-        return {kind: sum(s.slots[kind] for s in samples) / len(samples) / self.num_slots for kind in KINDS}
+        return {
+            kind: sum(s.slots[kind] for s in samples) / len(samples) / self.num_slots
+            for kind in KINDS
+        }
 
     def mean_running(self) -> float:
         """Requests in memory at a time, mean over the same samples."""
@@ -82,20 +94,29 @@ def simulate(
     sample_every: int = 1,
     places: bool = False,
 ) -> Run:
-    """Serve `requests`, (prompt, output) token counts, first come first served from a line that starts full.
+    """Serve `requests`, (prompt, output) token counts, first come first served from a line that
+    starts full.
 
-    In a step every running request gets one token, the complete ones leave, and the first in line are admitted
-    with their whole prompts while there is room. Where a running one finds no room for its token (only "paged"
-    comes to that), the last admitted gives its memory back and returns to the head of the line. `ValueError`
-    before the first step for a request that could never fit.
+    In a step every running request gets one token, the complete ones leave, and the first in line
+    are admitted with their whole prompts while there is room. Where a running one finds no room for
+    its token (only "paged" comes to that), the last admitted gives its memory back and returns to
+    the head of the line. `ValueError` before the first step for a request that could never fit.
     """
-    line = deque(Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests))
+    line = deque(
+        Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests)
+    )
     for job in line:
         if not 0 < job.tokens < job.total:
-            raise ValueError(f"request {job.request} needs at least one token of prompt and one of output: {job.wish}")
+            raise ValueError(
+                f"request {job.request} needs at least one token of prompt and one of output: "
+                f"{job.wish}"
+            )
         if not allocator.can_ever_fit(job.wish):
             needed, room = max(job.total, allocator.needs(job.wish)), allocator.num_slots
-            needs = f"it needs {needed:,} slots side by side or a larger reservation, and memory has {room:,}"
+            needs = (
+                f"it needs {needed:,} slots side by side or a larger reservation, and memory has "
+                f"{room:,}"
+            )
             never = f"request {job.request} ({job.total:,} tokens) can never fit: {needs}"
             raise ValueError(f"{never}; leave it out, or raise max_length or num_slots")
     run, running = Run(allocator.num_slots), list[Place]()
@@ -111,13 +132,21 @@ def simulate(
                 refused = True
                 run.refused_with_room += allocator.num_free >= allocator.needs(line[0].wish)
         if run.steps % sample_every == 0:
-            where = [replace(job, regions=allocator.regions(job.request)) for job in running if places]
-            run.samples.append(Sample(run.steps, len(running), len(line), _slots(running, allocator, refused), where))
+            where = [
+                replace(job, regions=allocator.regions(job.request)) for job in running if places
+            ]
+            run.samples.append(
+                Sample(
+                    run.steps, len(running), len(line), _slots(running, allocator, refused), where
+                )
+            )
         run.steps += 1
     return run
 
 
-def _decode(running: list[Place], line: deque[Place], allocator: Contiguous | Paged, run: Run) -> bool:
+def _decode(
+    running: list[Place], line: deque[Place], allocator: Contiguous | Paged, run: Run
+) -> bool:
     """One token for every running request, oldest first; then the complete ones leave.
 
     Whether one gave way: the blocks won by it are for those that run, not for a newcomer.

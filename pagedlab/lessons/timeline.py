@@ -1,11 +1,12 @@
-"""Who did what in every step of an engine: recorded while it runs, to be drawn, counted and compared.
+"""Who did what in every step of an engine: recorded while it runs, to be drawn, counted and
+compared.
 
     with Recording(llm) as run:
         llm.generate(prompts)
     print(run.summary())
 
-A row is a request, a cell one of its steps, from the one in which it is first seen to the one in which it ends.
-What a cell can be is in `KINDS`. `pagedlab.widgets.Timeline` draws a recording.
+A row is a request, a cell one of its steps, from the one in which it is first seen to the one in
+which it ends. What a cell can be is in `KINDS`. `pagedlab.widgets.Timeline` draws a recording.
 """
 
 import math
@@ -18,7 +19,8 @@ KINDS = {
     "W": "waiting",  # in the queue, and in no block
     "P": "prefill",  # tokens of its prompt are computed
     "D": "decode",  # each of its texts gets one more token
-    "R": "recomputed",  # tokens are computed that were computed before: it gave way, and its blocks are lost
+    # tokens are computed that were computed before: it gave way, and its blocks are lost
+    "R": "recomputed",
     "S": "swapped",  # its blocks lie in host memory
     "-": "passed over",  # it runs, but others took all tokens of this step
 }
@@ -26,14 +28,17 @@ SHOWN_TOKENS = 16  # of a chunk, as words
 
 
 class Cell(NamedTuple):
-    """One step of a request: its kind, the chunk computed (`tokens` from position `start` on), and what came of it."""
+    """One step of a request: its kind, the chunk computed (`tokens` from position `start` on), and
+    what came of it.
+    """
 
     kind: str
     start: int = 0
     tokens: int = 0
     again: int = 0  # of them computed before, and lost
     wrote: int = 0  # new tokens, one a text
-    reads: str = ""  # the chunk as words, its first ones; not for a decode, which reads what was written last
+    # the chunk as words, its first ones; not for a decode, which reads what was written last
+    reads: str = ""
     writes: str = ""
 
 
@@ -65,7 +70,10 @@ class Row:
 
 
 class Summary(NamedTuple):
-    """A run in figures. Steps are not seconds: one with many tokens takes longer, and `largest` says how many."""
+    """A run in figures.
+
+    Steps are not seconds: one with many tokens takes longer, and `largest` says how many.
+    """
 
     steps: int
     written: int  # tokens
@@ -78,7 +86,9 @@ class Summary(NamedTuple):
 
     @property
     def written_a_step(self) -> float:
-        """Mean number of new tokens in a step: the sequences that were really served side by side."""
+        """Mean number of new tokens in a step: the sequences that were really served side by
+        side.
+        """
         return self.written / self.steps if self.steps else 0.0
 
 
@@ -134,7 +144,9 @@ class Recording(ExitStack):
             chunks[chunk.request].append(chunk)
         kinds = {"S": queues.swapped, "-": queues.running, "W": queues.waiting}
         places = {request: kind for kind, queue in kinds.items() for request in queue}
-        for request in sorted({*chunks, *places} - {*self._live}, key=lambda request: request.request_id):
+        for request in sorted(
+            {*chunks, *places} - {*self._live}, key=lambda request: request.request_id
+        ):
             if request.unfinished or request in chunks:
                 self._live[request] = Row(f"r{request.request_id}", self.steps)
                 self.rows.append(self._live[request])
@@ -153,11 +165,18 @@ class Recording(ExitStack):
         lengths = [len(ids) for ids in outputs]
         again = sum(max(0, min(chunk.stop, row.reached) - chunk.start) for chunk in chunks)
         kind = "R" if again else "P" if first.start < first.sequence.num_prompt_tokens else "D"
-        tokens, wrote = sum(chunk.stop - chunk.start for chunk in chunks), max(0, sum(lengths) - row.written)
+        tokens, wrote = (
+            sum(chunk.stop - chunk.start for chunk in chunks),
+            max(0, sum(lengths) - row.written),
+        )
         row.reached, row.written = max(row.reached, *(chunk.stop for chunk in chunks)), sum(lengths)
-        reads = "" if kind == "D" else self._words(first.sequence.token_ids[first.start : first.stop])
+        reads = (
+            "" if kind == "D" else self._words(first.sequence.token_ids[first.start : first.stop])
+        )
         new = [self._words(ids[-1:]) for ids in outputs if wrote and len(ids) == max(lengths)]
         return Cell(kind, first.start, tokens, again, wrote, reads, writes=" | ".join(new[:4]))
 
     def _words(self, token_ids: list[int]) -> str:
-        return self._llm.decode(token_ids[:SHOWN_TOKENS]) + (" …" if len(token_ids) > SHOWN_TOKENS else "")
+        return self._llm.decode(token_ids[:SHOWN_TOKENS]) + (
+            " …" if len(token_ids) > SHOWN_TOKENS else ""
+        )

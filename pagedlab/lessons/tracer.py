@@ -1,4 +1,5 @@
-"""Which slots does each program of a kernel read? Asked of the kernel itself, while Triton's interpreter runs it.
+"""Which slots does each program of a kernel read? Asked of the kernel itself, while Triton's
+interpreter runs it.
 
 trace_rungs     a batch of decodes through each of `RUNGS`: the rows of keys that each program loads, step by step
 trace_ragged    prompts and new tokens in one launch: queries and key positions of each program
@@ -33,7 +34,10 @@ from pagedlab.lessons.puzzles import decoder
 
 @dataclass(frozen=True)
 class Batch:
-    """Shapes of what is traced. Sequence b has `lengths[b]` tokens in shuffled pages, `queries[b]` of them new."""
+    """Shapes of what is traced.
+
+    Sequence b has `lengths[b]` tokens in shuffled pages, `queries[b]` of them new.
+    """
 
     lengths: Sequence[int]
     queries: Sequence[int]
@@ -45,15 +49,25 @@ class Batch:
 
     def __post_init__(self) -> None:
         lengths, queries = self.lengths, self.queries
-        if len(lengths) != len(queries) or not all(0 < n <= length for n, length in zip(queries, lengths, strict=True)):
-            raise ValueError(f"each sequence brings one query or more, no more than its length: {queries}, {lengths}")
+        if len(lengths) != len(queries) or not all(
+            0 < n <= length for n, length in zip(queries, lengths, strict=True)
+        ):
+            raise ValueError(
+                f"each sequence brings one query or more, no more than its length: {queries}, "
+                f"{lengths}"
+            )
         pages = sum(blocks_for(length, self.block_size) for length in lengths)
         if pages > self.num_blocks:
-            raise ValueError(f"there are {self.num_blocks} pages of {self.block_size}, and {lengths} need {pages}")
+            raise ValueError(
+                f"there are {self.num_blocks} pages of {self.block_size}, and {lengths} need "
+                f"{pages}"
+            )
 
     def tables(self) -> list[list[int]]:
         """Pages of each sequence, in an order that is shuffled and always the same."""
-        ids = iter(torch.randperm(self.num_blocks, generator=torch.Generator().manual_seed(7)).tolist())
+        ids = iter(
+            torch.randperm(self.num_blocks, generator=torch.Generator().manual_seed(7)).tolist()
+        )
         return [list(islice(ids, blocks_for(length, self.block_size))) for length in self.lengths]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -82,10 +96,13 @@ class Trace:
 
     @cached_property
     def steps(self) -> list[dict[Program, np.ndarray]]:
-        """`steps[i][program]` are the rows of the key cache, slot * kv_heads + head, that it loads in its i-th step."""
+        """`steps[i][program]` are the rows of the key cache, slot * kv_heads + head, that it loads
+        in its i-th step.
+        """
         steps: defaultdict[int, dict[Program, np.ndarray]] = defaultdict(dict)
         for load in self.loads["keys"]:
-            # Once a row: where the tile is longer than what is left, the kernels of the library repeat the last one.
+            # Once a row: where the tile is longer than what is left, the kernels of the library
+            # repeat the last one.
             steps[load.step][load.program] = np.unique(load.elements // self.batch.dim)
         return list(steps.values())
 
@@ -111,13 +128,16 @@ class Trace:
     @cached_property
     def keys(self) -> dict[Program, np.ndarray]:
         """Key positions that each program loads."""
-        position = np.zeros((self.batch.num_blocks, self.batch.block_size), int)  # of the token in each slot
+        # of the token in each slot
+        position = np.zeros((self.batch.num_blocks, self.batch.block_size), int)
         for table in self.batch.tables():
             position[table] = np.arange(position[table].size).reshape(-1, self.batch.block_size)
         return self._by_program("keys", self.batch.kv_heads, position.ravel())
 
     def _by_program(self, name: str, heads: int, meaning: np.ndarray) -> dict[Program, np.ndarray]:
-        """What each program loads, whatever the head and the step; `meaning[i]` is what row i stands for."""
+        """What each program loads, whatever the head and the step; `meaning[i]` is what row i
+        stands for.
+        """
         found: defaultdict[Program, list[np.ndarray]] = defaultdict(list)
         for load in self.loads[name]:
             found[load.program].append(meaning[load.elements // (heads * self.batch.dim)])
@@ -126,16 +146,22 @@ class Trace:
 
 def trace_rungs(lengths: Sequence[int], num_blocks: int = 40) -> dict[str, Trace]:
     """One new token each for sequences of these lengths, by every kernel in `RUNGS`."""
-    return interpreted("pagedlab.lessons.tracer:_trace_rungs", Batch(lengths, [1] * len(lengths), num_blocks))
+    return interpreted(
+        "pagedlab.lessons.tracer:_trace_rungs", Batch(lengths, [1] * len(lengths), num_blocks)
+    )
 
 
 def trace_own(answer: Any, lengths: Sequence[int], num_blocks: int = 40) -> Trace:
     """As `trace_rungs`, for a reader's kernel of puzzle 5, 6 or 7 (`puzzles.decoder`)."""
-    return interpreted("pagedlab.lessons.tracer:_trace_own", answer, Batch(lengths, [1] * len(lengths), num_blocks))
+    return interpreted(
+        "pagedlab.lessons.tracer:_trace_own", answer, Batch(lengths, [1] * len(lengths), num_blocks)
+    )
 
 
 def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Trace:
-    """One launch of the library's kernel for sequences of these lengths, the last `queries[b]` tokens of each new."""
+    """One launch of the library's kernel for sequences of these lengths, the last `queries[b]`
+    tokens of each new.
+    """
     return interpreted("pagedlab.lessons.tracer:_trace_ragged", Batch(lengths, queries))
 
 
@@ -159,7 +185,7 @@ def _trace_ragged(batch: Batch) -> Trace:
     return _trace(triton_attention, batch, count=6)
 
 
-# Where Triton is interpreted ------------------------------------------------------------------------------------
+# Where Triton is interpreted ----------------------------------------------------------------------
 
 
 class _Text(NamedTuple):
@@ -180,11 +206,18 @@ def _unpacked(item: Any) -> Any:
 
 
 def interpreted(place: str, *args: Any) -> Any:
-    """Call "module:function" with Triton interpreted: here, or where it compiles here in a process of its own."""
+    """Call "module:function" with Triton interpreted: here, or where it compiles here in a process
+    of its own.
+    """
     if INTERPRETED:
         return _called(place, *args)
-    alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)  # not run again there
-    with patch.dict(os.environ, TRITON_INTERPRET="1"), alone, ProcessPoolExecutor(1, get_context("spawn")) as child:
+    # not run again there
+    alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)
+    with (
+        patch.dict(os.environ, TRITON_INTERPRET="1"),
+        alone,
+        ProcessPoolExecutor(1, get_context("spawn")) as child,
+    ):
         return child.submit(_called, place, *map(_packed, args)).result()
 
 

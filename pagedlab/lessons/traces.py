@@ -1,10 +1,11 @@
-"""Requests: how many tokens of prompt and of output each has, and when it arrives; and prompts that begin alike.
+"""Requests: how many tokens of prompt and of output each has, and when it arrives; and prompts that
+begin alike.
 
-The traces in data/traces/ are synthetic: drawn by `synthetic` from the percentiles below. They are those of the
-Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient Generative
-LLM Inference Using Phase Splitting", ISCA 2024), one hour of two services. Where the real CSV files are present,
-in a folder given or named by PAGEDLAB_TRACES, `load` reads those instead and says so. To download one into a
-folder of your choice:
+The traces in data/traces/ are synthetic: drawn by `synthetic` from the percentiles below. They are
+those of the Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al.,
+"Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two
+services. Where the real CSV files are present, in a folder given or named by PAGEDLAB_TRACES,
+`load` reads those instead and says so. To download one into a folder of your choice:
 
     curl -LO https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data/AzureLLMInferenceTrace_conv.csv
 """
@@ -28,7 +29,9 @@ PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 
 class Shape(NamedTuple):
-    """Distribution of the lengths in a trace: token counts at `PERCENTILES`, and requests a second."""
+    """Distribution of the lengths in a trace: token counts at `PERCENTILES`, and requests a
+    second.
+    """
 
     prompt: Sequence[float]
     output: Sequence[float]
@@ -37,13 +40,20 @@ class Shape(NamedTuple):
 
 
 def exponential(mean: float) -> tuple[float, ...]:
-    """Values at `PERCENTILES` of an exponential distribution: for a data set of which only the mean is known."""
+    """Values at `PERCENTILES` of an exponential distribution: for a data set of which only the mean
+    is known.
+    """
     # Its end would be infinite: what 1 in 100,000 exceeds stands for it.
-    return tuple(round(max(1.0, -mean * float(np.log(1 - min(p, 99.999) / 100))), 1) for p in PERCENTILES)
+    return tuple(
+        round(max(1.0, -mean * float(np.log(1 - min(p, 99.999) / 100))), 1) for p in PERCENTILES
+    )
 
 
 _AZURE = "Azure LLM inference trace 2023, {} (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024)"
-_MEANS = "mean lengths of {} in Kwon et al., 2023, figure 11; the exponential shape and the rate are our assumptions"
+_MEANS = (
+    "mean lengths of {} in Kwon et al., 2023, figure 11; the exponential shape and the rate are "
+    "our assumptions"
+)
 SHAPES = {
     "conversation": Shape(
         prompt=(2, 29, 181, 207, 396, 1020, 1189, 2734.5, 4083, 4142, 6179.2, 14050),
@@ -89,14 +99,18 @@ class Trace:
         return self._pick(self.prompt + self.output <= max_length)
 
     def _pick(self, mask: np.ndarray) -> Trace:
-        return replace(self, seconds=self.seconds[mask], prompt=self.prompt[mask], output=self.output[mask])
+        return replace(
+            self, seconds=self.seconds[mask], prompt=self.prompt[mask], output=self.output[mask]
+        )
 
 
 def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
-    """Draw a trace from `SHAPES[name]`: lengths by inverse transform, log-linear between the percentiles.
+    """Draw a trace from `SHAPES[name]`: lengths by inverse transform, log-linear between the
+    percentiles.
 
-    Prompt and output are drawn independently (in the real traces they correlate by -0.11 and 0.00), arrivals as a
-    Poisson process. The same seed gives the same trace on every version of Python and NumPy.
+    Prompt and output are drawn independently (in the real traces they correlate by -0.11 and 0.00),
+    arrivals as a Poisson process. The same seed gives the same trace on every version of Python and
+    NumPy.
     """
     shape, chance = SHAPES[one_of("name", name, SHAPES)], random.Random(seed)
     u = np.array([[chance.random() for _ in range(3)] for _ in range(num_requests)]).reshape(-1, 3)
@@ -110,14 +124,20 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
 
 
 def shared_prompts(
-    num_requests: int, num_systems: int = 20, chats: float = 0.5, vocabulary: int = 4096, seed: int = 0
+    num_requests: int,
+    num_systems: int = 20,
+    chats: float = 0.5,
+    vocabulary: int = 4096,
+    seed: int = 0,
 ) -> list[tuple[list[int], list[int]]]:
-    """(prompt, answer) token ids of requests that begin alike, as several tenants of one server send them.
+    """(prompt, answer) token ids of requests that begin alike, as several tenants of one server
+    send them.
 
-    A share `chats` of the requests are the next turn of one of the 32 latest chats: the old prompt, its answer, a
-    question. The others begin with a system prompt of 64 to 256 tokens, chosen by Zipf's law, and in two cases of
-    three with one of its three sets of few-shot examples, 32 to 96 tokens. Questions have 8 to 40 tokens, answers
-    8 to 32, and a chat ends once it has 640. All lengths are uniform, and made up.
+    A share `chats` of the requests are the next turn of one of the 32 latest chats: the old prompt,
+    its answer, a question. The others begin with a system prompt of 64 to 256 tokens, chosen by
+    Zipf's law, and in two cases of three with one of its three sets of few-shot examples, 32 to 96
+    tokens. Questions have 8 to 40 tokens, answers 8 to 32, and a chat ends once it has 640. All
+    lengths are uniform, and made up.
     """
     chance = random.Random(seed)
 
@@ -143,22 +163,37 @@ def shared_prompts(
 
 
 def load(name: str = "conversation", folder: str | Path | None = None) -> Trace:
-    """The real trace where its CSV is in `folder` or in $PAGEDLAB_TRACES, else the synthetic one from data/traces/."""
+    """The real trace where its CSV is in `folder` or in $PAGEDLAB_TRACES, else the synthetic one
+    from data/traces/.
+    """
     folder = folder or os.environ.get("PAGEDLAB_TRACES")
     pattern = _REAL_FILES[one_of("name", name, _REAL_FILES)]
     real = sorted(Path(folder).glob(pattern)) if folder else []
     path = real[0] if real else DATA / f"{name}.csv"
     arrived, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, dtype=str, unpack=True)
     if real:  # dates and times
-        arrived = (arrived.astype("datetime64[us]") - np.datetime64(arrived[0], "us")) / np.timedelta64(1, "s")
-    source = f"real: {SHAPES[name].source}" if real else f"synthetic, shaped by the {SHAPES[name].source}"
+        arrived = (
+            arrived.astype("datetime64[us]") - np.datetime64(arrived[0], "us")
+        ) / np.timedelta64(1, "s")
+    source = (
+        f"real: {SHAPES[name].source}"
+        if real
+        else f"synthetic, shaped by the {SHAPES[name].source}"
+    )
     return Trace(name, source, arrived.astype(float), prompt.astype(int), output.astype(int))
 
 
 def save(trace: Trace, path: str | Path) -> None:
     """Write a trace as `load` reads it: seconds, prompt and output tokens, one request a line."""
     table = np.column_stack([trace.seconds, trace.prompt, trace.output])
-    np.savetxt(path, table, fmt=["%.3f", "%d", "%d"], delimiter=",", header="seconds,prompt,output", comments="")
+    np.savetxt(
+        path,
+        table,
+        fmt=["%.3f", "%d", "%d"],
+        delimiter=",",
+        header="seconds,prompt,output",
+        comments="",
+    )
 
 
 if __name__ == "__main__":  # python -m pagedlab.lessons.traces: writes what data/traces/ holds

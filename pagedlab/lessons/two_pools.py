@@ -9,29 +9,52 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.drawing import BOLD, INK, LINE, SOFT, block_of_words, box, label, linked, plain, svg
+from pagedlab.lessons.drawing import (
+    BOLD,
+    INK,
+    LINE,
+    SOFT,
+    block_of_words,
+    box,
+    label,
+    linked,
+    plain,
+    svg,
+)
 from pagedlab.sampling_params import SamplingParams
 
 LAYER = 2  # whose keys are shown
 
 
 class Frame(NamedTuple):
-    """After a step: of each text its words in slots and its blocks; of each rank and block two numbers of a key."""
+    """After a step: of each text its words in slots and its blocks; of each rank and block two
+    numbers of a key.
+    """
 
     texts: list[tuple[list[str], list[int]]]
     keys: list[list[list[float]]]
 
 
 def record_pools(llm: Any, prompts: Sequence[str], params: SamplingParams) -> list[Frame]:
-    """Let an engine of several ranks write, and look into the blocks of every rank after each step."""
+    """Let an engine of several ranks write, and look into the blocks of every rank after each
+    step.
+    """
     frames = list[Frame]()
     llm.cache.poison()  # NaN everywhere: what is not NaN was written
 
     def record() -> None:
-        tables = [(text.token_ids[: text.table.num_tokens], text.table.block_ids[:]) for text in llm.sequences()]
-        keys = [part[0, LAYER, :, 0, 0, :2].tolist() for part in llm.cache.of_each_rank(range(llm.pool.num_blocks))]
+        tables = [
+            (text.token_ids[: text.table.num_tokens], text.table.block_ids[:])
+            for text in llm.sequences()
+        ]
+        keys = [
+            part[0, LAYER, :, 0, 0, :2].tolist()
+            for part in llm.cache.of_each_rank(range(llm.pool.num_blocks))
+        ]
         if tables:
-            frames.append(Frame([([llm.decode([i]) for i in ids], blocks) for ids, blocks in tables], keys))
+            frames.append(
+                Frame([([llm.decode([i]) for i in ids], blocks) for ids, blocks in tables], keys)
+            )
 
     with ExitStack() as stack:
         stack.callback(llm.on_step(record))
@@ -40,11 +63,21 @@ def record_pools(llm: Any, prompts: Sequence[str], params: SamplingParams) -> li
 
 
 def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[str]) -> str:
-    """The table above, with the words; below it a pool a rank: the same ids, each with numbers of its own heads."""
+    """The table above, with the words; below it a pool a rank: the same ids, each with numbers of
+    its own heads.
+    """
     texts, keys = frames[step]
     longest = max(len(blocks) for _, blocks in frames[-1].texts)
     wide, owner = 1030 / longest, dict[int, tuple[int, list[str]]]()
-    parts = [label(0, 16, "One table: rank 0 has it, and tells every rank which blocks to use", 14, look=BOLD)]
+    parts = [
+        label(
+            0,
+            16,
+            "One table: rank 0 has it, and tells every rank which blocks to use",
+            14,
+            look=BOLD,
+        )
+    ]
     for row, (said, blocks) in enumerate(texts):
         y, color = 28 + 34.0 * row, sequence_color(row)
         parts.append(label(0, y + 18, f"text {row}", 12, SOFT, 44))
@@ -63,20 +96,37 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
             if block in owner:
                 row, held = owner[block]
                 color = sequence_color(row)
-                drawn += [box(x + 7 * i + 2, y + 20, 5, 8, color, 0.85 if i < len(held) else 0.12) for i in range(size)]
+                drawn += [
+                    box(x + 7 * i + 2, y + 20, 5, 8, color, 0.85 if i < len(held) else 0.12)
+                    for i in range(size)
+                ]
                 drawn.insert(1, box(x, y, 60, 70, color, 0.22, color))
                 written = enumerate(n for n in pair if not math.isnan(n))
                 drawn += [label(x + 5, y + 44 + 17 * i, f"{n:+.2f}", 12.5) for i, n in written]
-            drawn.append(label(x + 5, y + 14, str(block), 12, INK if block in owner else SOFT, look=BOLD))
-            told = say(block, *owner[block], keys, heads) if block in owner else f"block {block}: free, on every rank"
+            drawn.append(
+                label(x + 5, y + 14, str(block), 12, INK if block in owner else SOFT, look=BOLD)
+            )
+            told = (
+                say(block, *owner[block], keys, heads)
+                if block in owner
+                else f"block {block}: free, on every rank"
+            )
             parts.append(linked([f"b{block}"], told, *drawn))
     y = top + 12 + 76 * -(-len(keys[0]) // 8) + 14
-    key = f"In a block: its filled slots, and two numbers of its first key in layer {LAYER}, as that rank has them."
+    key = (
+        f"In a block: its filled slots, and two numbers of its first key in layer {LAYER}, as that "
+        "rank has them."
+    )
     parts.append(label(0, y, key, 12, SOFT))
     return svg(1080, y + 8, parts)
 
 
-def say(block: int, row: int, held: Sequence[str], keys: Sequence[Any], heads: Sequence[str]) -> str:
+def say(
+    block: int, row: int, held: Sequence[str], keys: Sequence[Any], heads: Sequence[str]
+) -> str:
     """What is said of a block that is pointed at."""
-    ranks = [f"rank {r}, {heads[r]}: {', '.join(f'{n:+.2f}' for n in part[block])} …" for r, part in enumerate(keys)]
+    ranks = [
+        f"rank {r}, {heads[r]}: {', '.join(f'{n:+.2f}' for n in part[block])} …"
+        for r, part in enumerate(keys)
+    ]
     return f"block {block}, text {row}: {' '.join(held)}\n{';  '.join(ranks)}"

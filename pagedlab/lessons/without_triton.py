@@ -1,4 +1,6 @@
-"""Notebook 07 where Triton is not installed: kernels can be read, and a cell that would run one says so in one line."""
+"""Notebook 07 where Triton is not installed: kernels can be read, and a cell that would run one
+says so in one line.
+"""
 
 import ast
 import sys
@@ -7,7 +9,10 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-SKIPPED = "Skipped: it runs a Triton kernel, and Triton is for Linux. On Windows take WSL, on a Mac Colab."
+SKIPPED = (
+    "Skipped: it runs a Triton kernel, and Triton is for Linux. On Windows take WSL, on a Mac "
+    "Colab."
+)
 
 
 class NeedsTriton(BaseException):
@@ -15,7 +20,9 @@ class NeedsTriton(BaseException):
 
 
 class Absent:
-    """In the place of Triton, of its kernels (`fn` is what was decorated), and of what a skipped cell did not make."""
+    """In the place of Triton, of its kernels (`fn` is what was decorated), and of what a skipped
+    cell did not make.
+    """
 
     __spec__ = ModuleSpec("triton", None)
 
@@ -38,7 +45,9 @@ class Absent:
 
 
 def skip_what_runs_kernels() -> None:
-    """From the next cell on, whatever uses Triton is skipped, and whatever uses what a skipped cell was to make."""
+    """From the next cell on, whatever uses Triton is skipped, and whatever uses what a skipped cell
+    was to make.
+    """
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - it looks for Triton, so before it seems to be there
     from IPython import get_ipython
 
@@ -53,20 +62,31 @@ def skip_what_runs_kernels() -> None:
             yield
         except NeedsTriton:
             print(SKIPPED)
-            shell.user_ns.update((n, Absent()) for n, old in before.items() if shell.user_ns.get(n) is old)
+            shell.user_ns.update(
+                (n, Absent()) for n, old in before.items() if shell.user_ns.get(n) is old
+            )
 
     class Guarded(ast.NodeTransformer):
         def visit_Module(self, cell: ast.Module) -> ast.Module:
             """The cell in a `with`, its last expression shown behind it."""
-            bound = [n.id for n in ast.walk(cell) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            bound = [
+                n.id
+                for n in ast.walk(cell)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            ]
             names = [name for name in bound + [getattr(n, "name", "") for n in cell.body] if name]
             guarded = ast.parse(f"_shown = None\nwith _skipping({names}):\n    pass\n_shown")
             body: list[ast.stmt] = list(cell.body)
             if body and isinstance(last := body[-1], ast.Expr):
-                body[-1] = ast.copy_location(ast.Assign([ast.Name("_shown", ast.Store())], last.value), last)
+                body[-1] = ast.copy_location(
+                    ast.Assign([ast.Name("_shown", ast.Store())], last.value), last
+                )
             guarded.body[1].body = body or guarded.body[1].body  # type: ignore[attr-defined]
             return ast.fix_missing_locations(guarded)
 
     shell.push({"_skipping": skipping}, interactive=False)
     shell.ast_transformers.append(Guarded())
-    print("Triton is not installed here: kernels are shown, and cells that run one say so and are skipped.")
+    print(
+        "Triton is not installed here: kernels are shown, and cells that run one say so and are "
+        "skipped."
+    )

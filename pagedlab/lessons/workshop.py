@@ -1,12 +1,13 @@
-"""The pictures of notebook 07's workshop: the ladder beside what a rung loads, and what a reader's own kernel loads.
+"""The pictures of notebook 07's workshop: the ladder beside what a rung loads, and what a reader's
+own kernel loads.
 
     draw_opening    the tracer of a rung's loads beside the speeds of all rungs
     draw_loads      what a kernel of the reader's loads in a puzzle's example, element by element
     speed_beside    its speed in the ladder, measured now
     loads_beside    bytes that it loads for each byte that is needed, beside the rungs
 
-The page shows them through `pagedlab.widgets.workshop`.
-The speeds are those of data/results, measured by `benchmarks/attention.py --rungs`.
+The page shows them through `pagedlab.widgets.workshop`. The speeds are those of data/results,
+measured by `benchmarks/attention.py --rungs`.
 """
 
 from __future__ import annotations
@@ -48,8 +49,14 @@ RUNGS = {  # of pagedlab.lessons.ladder, and which of the tracer's shows its loa
     "7 splits and their merge": "7 four splits",
 }
 UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
-PEERS = {"pagedlab": "the library's kernel", UNPAGED: "unpaged, cuDNN", "gather + SDPA": "gather, then torch"}
-METHODS = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS  # of benchmarks/attention.py
+PEERS = {
+    "pagedlab": "the library's kernel",
+    UNPAGED: "unpaged, cuDNN",
+    "gather + SDPA": "gather, then torch",
+}
+METHODS = {
+    f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS
+} | PEERS  # of benchmarks/attention.py
 
 
 def recorded() -> dict[str, Any]:
@@ -57,7 +64,7 @@ def recorded() -> dict[str, Any]:
     return results("h200")["ladder"]
 
 
-# The ladder -------------------------------------------------------------------------------------------------------
+# The ladder ---------------------------------------------------------------------------------------
 
 
 def draw_ladder(
@@ -79,26 +86,49 @@ def draw_ladder(
             continue
         color = sequence_color(5 if mine else 0 if name[0].isdigit() else 1)
         look = BOLD if mine else ""
-        bar = [box(x, high, pitch * speed, 18, color, 1 if mine else 0.75 if name[0].isdigit() else 0.3, color)]
+        bar = [
+            box(
+                x,
+                high,
+                pitch * speed,
+                18,
+                color,
+                1 if mine else 0.75 if name[0].isdigit() else 0.3,
+                color,
+            )
+        ]
         bar.append(label(left, high + 13.5, name, 12, INK, name_width - 8, look))
         bar.append(label(x + pitch * speed + 5, high + 13.5, f"{speed:,.0f}", 12, INK, 0, look))
-        parts.append(linked([name], f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed", *bar))
+        parts.append(
+            linked([name], f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed", *bar)
+        )
     end = top + 26 * len(speeds)
     roof = x + pitch * copy
-    parts.append(f'<path d="M{roof:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>')
+    parts.append(
+        f'<path d="M{roof:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" '
+        'fill="none"/>'
+    )
     parts.append(label(roof - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
     return parts
 
 
 def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
-    """GB/s of each rung and peer in one of `SHAPES`' cases, as recorded; with pages of 64 where that was measured."""
+    """GB/s of each rung and peer in one of `SHAPES`' cases, as recorded; with pages of 64 where
+    that was measured.
+    """
     case = case.replace("block 16", f"block {pages}")
-    rows = {row["method"]: row["GB/s"] for row in recorded()["rows"] if row["case"] == case and "GB/s" in row}
+    rows = {
+        row["method"]: row["GB/s"]
+        for row in recorded()["rows"]
+        if row["case"] == case and "GB/s" in row
+    }
     return {name: rows[method] for method, name in METHODS.items() if method in rows}
 
 
 def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> str:
-    """On the left memory as the rung's programs load it, on the right every rung's speed on the GPU."""
+    """On the left memory as the rung's programs load it, on the right every rung's speed on the
+    GPU.
+    """
     found = recorded()
     machine, parts = found["machine"], list[str]()
     if trace := traces.get(RUNGS[rung]):
@@ -106,21 +136,42 @@ def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> 
         parts += draw_memory(trace, at)
         times = trace.rows_loaded / trace.rows_stored
         working = sum(len(rows) > 0 for rows in trace.steps[at].values())
-        said = f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, each key loaded "
+        said = (
+            f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, "
+            "each key loaded "
+        )
         parts.append(label(0, 15, f"{said}{times:.0f} x", 13, look=BOLD))
-        ids = "sequence, query head" if rung[0] in "12" else "sequence, KV head" + (", split" if rung[0] == "7" else "")
-        parts.append(label(0, 32, f"named in a stripe: the programs ({ids}) that load it in this step", 12, SOFT))
+        ids = (
+            "sequence, query head"
+            if rung[0] in "12"
+            else "sequence, KV head" + (", split" if rung[0] == "7" else "")
+        )
+        parts.append(
+            label(
+                0,
+                32,
+                f"named in a stripe: the programs ({ids}) that load it in this step",
+                12,
+                SOFT,
+            )
+        )
     parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
     parts.append(label(640, 32, f"{machine['card']}, {machine['date']}", 12, SOFT))
     speeds, names = speeds_of(SHAPES[shape]), list(RUNGS)
     # Later rungs are for the reader to come to; a guess about them stands further down.
-    hidden = [] if rung == names[-1] else [name for name in speeds if name not in names[: names.index(rung) + 1]]
+    hidden = (
+        []
+        if rung == names[-1]
+        else [name for name in speeds if name not in names[: names.index(rung) + 1]]
+    )
     parts += draw_ladder(speeds, found["roofs"]["copy"] / 1e9, rung, top=52, hidden=hidden)
     return svg(1080, 372, parts)
 
 
 def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> list[str]:
-    """Page by page, a stripe a KV head: solid what is loaded in this step, pale what was before, empty the rest."""
+    """Page by page, a stripe a KV head: solid what is loaded in this step, pale what was before,
+    empty the rest.
+    """
     size, heads = trace.batch.block_size, trace.batch.kv_heads
     owner = {page: b for b, table in enumerate(trace.batch.tables()) for page in table}
     cell, high = 8.0, 17.0
@@ -129,22 +180,56 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
         for program, rows in programs.items():
             for slot, head in zip(*divmod(rows, heads), strict=True):
                 seen[int(slot) // size, int(head)].append((int(slot) % size, i == step, program))
-    deep, parts = 3 if any(program[2] for programs in trace.steps for program in programs) else 2, list[str]()
+    deep, parts = (
+        3 if any(program[2] for programs in trace.steps for program in programs) else 2,
+        list[str](),
+    )
     for page in range(trace.batch.num_blocks):
         x, y = 18 + page % across * (size * cell + 26), top + page // across * (2 * high + 8)
         color = sequence_color(owner[page]) if page in owner else NEUTRAL
         parts.append(label(x - 17, y + high + 3, str(page), 10.5, SOFT))
         for head in range(heads):
-            drawn = [box(x, y + head * high, size * cell, high - 2, "none", 1, color if page in owner else LINE)]
+            drawn = [
+                box(
+                    x,
+                    y + head * high,
+                    size * cell,
+                    high - 2,
+                    "none",
+                    1,
+                    color if page in owner else LINE,
+                )
+            ]
             for now in (False, True):
                 slots = [slot for slot, is_now, _ in seen[page, head] if is_now == now]
                 if slots:
                     left, wide = min(slots), max(slots) - min(slots) + 1
-                    drawn.append(box(x + left * cell, y + head * high, wide * cell, high - 2, color, 1 if now else 0.3))
-            names = dict.fromkeys(name_of(program, deep) for _, is_now, program in seen[page, head] if is_now)
+                    drawn.append(
+                        box(
+                            x + left * cell,
+                            y + head * high,
+                            wide * cell,
+                            high - 2,
+                            color,
+                            1 if now else 0.3,
+                        )
+                    )
+            names = dict.fromkeys(
+                name_of(program, deep) for _, is_now, program in seen[page, head] if is_now
+            )
             if names:
                 ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
-                drawn.append(label(x + 3, y + head * high + 11.5, " ".join(names), 11, ink, wide * cell - 6, BOLD))
+                drawn.append(
+                    label(
+                        x + 3,
+                        y + head * high + 11.5,
+                        " ".join(names),
+                        11,
+                        ink,
+                        wide * cell - 6,
+                        BOLD,
+                    )
+                )
             loads = len(seen[page, head])
             whose = f"sequence {owner[page]}" if page in owner else "nobody's"
             say = f"page {page}, KV head {head}, {whose}: {loads} loads of a key so far"
@@ -168,7 +253,7 @@ def traces() -> dict[str, Trace]:
     return tracer.trace_rungs((200, 40, 100), num_blocks=28)
 
 
-# What a reader's kernel loads -------------------------------------------------------------------------------------
+# What a reader's kernel loads ---------------------------------------------------------------------
 
 SHOWN = {  # tensors drawn, and how many elements make a cell
     "weights": {"s": 1},
@@ -182,7 +267,9 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
 
 
 def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]], str]:
-    """A puzzle's example run and watched: its arguments, the loads by tensor, and what stopped the kernel."""
+    """A puzzle's example run and watched: its arguments, the loads by tensor, and what stopped the
+    kernel.
+    """
     from pagedlab.lessons.fence import Memory, Outside
     from pagedlab.lessons.puzzles import PUZZLES
 
@@ -198,11 +285,14 @@ def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]
     return given, dict(memory.loads), stopped
 
 
-def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]], stopped: str, step: int) -> str:
-    """The puzzle's tensors as cells: solid in the program's colour what is loaded in this step, pale what was before,
-    dotted what is nobody's, and on a cell how often it was loaded.
+def draw_loads(
+    name: str, given: dict[str, Any], loads: dict[str, list[Access]], stopped: str, step: int
+) -> str:
+    """The puzzle's tensors as cells: solid in the program's colour what is loaded in this step,
+    pale what was before, dotted what is nobody's, and on a cell how often it was loaded.
 
-    A program's colour is its first number's, in the last puzzle its split's."""
+    A program's colour is its first number's, in the last puzzle its split's.
+    """
     parts, top, loaded, needed, side = list[str](), 40.0, 0, 0, 19.0
     for tensor, unit in SHOWN[name].items():
         x, by = given[tensor], defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
@@ -227,11 +317,24 @@ def draw_loads(name: str, given: dict[str, Any], loads: dict[str, list[Access]],
                 drawn.append(label(px + 5, py + 12.5, str(len(touched)), 11, INK))
             who = ", ".join(dict.fromkeys(name_of(program) for _, program in touched))
             said = f"loaded by {who}" if who else "not loaded"
-            parts.append(linked([f"{tensor}{cell}"], f"{where}{', nobody has written it' * nobodys}: {said}", *drawn))
+            parts.append(
+                linked(
+                    [f"{tensor}{cell}"],
+                    f"{where}{', nobody has written it' * nobodys}: {said}",
+                    *drawn,
+                )
+            )
             top = max(top, py + side)
         top += 16
-    said = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x" if loaded else "Nothing loaded yet."
-    legend = f"colour: the {'split' if name == 'split' else 'first number'} of the program that loads; dotted: nobody's"
+    said = (
+        f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
+        if loaded
+        else "Nothing loaded yet."
+    )
+    legend = (
+        f"colour: the {'split' if name == 'split' else 'first number'} of the program that loads; "
+        "dotted: nobody's"
+    )
     head = [label(0, 15, said, 13, look=BOLD), label(0, 32, stopped or legend, 12, SOFT, 1000)]
     return svg(1080, top, [*head, *parts])
 
@@ -247,7 +350,8 @@ def _places(x: torch.Tensor, unit: int) -> Iterator[tuple[float, float, str]]:
         elif len(at) == 2:
             token, head = at
             yield head * (x.shape[2] + 0.5) + i, token, f"token {token}, head {head}, number {i}"
-        else:  # pages: slots downward and heads to the right, or rows as cells and slots to the right
+        # pages: slots downward and heads to the right, or rows as cells and slots to the right
+        else:
             (page, slot, head), (_, size, heads, dim) = at, x.shape
             said = f"page {page}, slot {slot}, head {head}"
             if unit == 1:
@@ -256,20 +360,33 @@ def _places(x: torch.Tensor, unit: int) -> Iterator[tuple[float, float, str]]:
                 yield page % 7 * (size + 1) + slot, page // 7 * (heads + 0.6) + head, said
 
 
-# The reader's kernel in the ladder ----------------------------------------------------------------------------------
+# The reader's kernel in the ladder ----------------------------------------------------------------
 
 
 def loads_beside(answer: Any) -> str:
-    """Bytes of keys that a kernel loads in a small batch, for each byte that it needs, beside those of the rungs."""
+    """Bytes of keys that a kernel loads in a small batch, for each byte that it needs, beside those
+    of the rungs.
+    """
     from pagedlab.lessons import tracer
 
     lengths = (200, 40, 100)
     traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_rungs(lengths)}
-    parts, y = [label(0, 15, "Bytes of keys loaded, for each byte that is needed", 13, look=BOLD)], 30.0
+    parts, y = (
+        [label(0, 15, "Bytes of keys loaded, for each byte that is needed", 13, look=BOLD)],
+        30.0,
+    )
     for name, trace in traces.items():
-        times, steps, mine = trace.rows_loaded / trace.rows_stored, len(trace.steps), name == "yours"
+        times, steps, mine = (
+            trace.rows_loaded / trace.rows_stored,
+            len(trace.steps),
+            name == "yours",
+        )
         color = sequence_color(5 if mine else 0)
-        said = f"{times:.2g} x, {trace.programs} programs, at most {steps} steps" if times else "nothing loaded yet"
+        said = (
+            f"{times:.2g} x, {trace.programs} programs, at most {steps} steps"
+            if times
+            else "nothing loaded yet"
+        )
         parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if mine else ""))
         parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
         parts.append(label(208 + 200 * times, y + 13.5, said, 12))
@@ -280,7 +397,9 @@ def loads_beside(answer: Any) -> str:
 
 
 def speed_beside(answer: Any, shape: str, **cut: int) -> str:
-    """GB/s of a kernel and of its peers, measured now on one of `SHAPES`, with the code of benchmarks/attention.py."""
+    """GB/s of a kernel and of its peers, measured now on one of `SHAPES`, with the code of
+    benchmarks/attention.py.
+    """
     from tqdm.auto import tqdm
 
     from pagedlab.kernels.plan import multiprocessors
@@ -290,17 +409,28 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
     sys.path.insert(0, folder)
     try:
         import attention_methods as methods
+
         from attention import roofs, seconds
     finally:
         sys.path.remove(folder)
     copy = roofs()["copy"] / 1e9  # first: its 8 GiB are free again for what follows
-    case = next(case for case in methods.cases() if case.name == SHAPES[one_of("shape", shape, SHAPES)])
+    case = next(
+        case for case in methods.cases() if case.name == SHAPES[one_of("shape", shape, SHAPES)]
+    )
     inputs = methods.Inputs(case, seed=0)
     own = decoder(answer, multiprocessors(inputs.seq_lens.device), **cut)
     exact, out = methods.reference(inputs), own(*inputs.paged(0)[:5])
     error = float((out.double() - exact).norm() / exact.norm())
     if not error < 0.02:  # bf16 gives 0.002
-        return svg(1080, 24, [label(0, 15, f"Not measured: it differs from attention by {error:.0%}.", 13, look=BOLD)])
+        return svg(
+            1080,
+            24,
+            [
+                label(
+                    0, 15, f"Not measured: it differs from attention by {error:.0%}.", 13, look=BOLD
+                )
+            ],
+        )
     speeds = {"yours": case.kv_bytes / seconds(methods.rung(inputs, own), 0.05) * 1e-9}
     for method, name in tqdm(METHODS.items(), "measuring", leave=False):
         with suppress(Exception):  # smaller cards refuse some: not enough shared memory, no cuDNN

@@ -1,4 +1,5 @@
-"""OpenAI's HTTP interface over the engine: `python -m pagedlab.serving`, or in a notebook `BackgroundServer`.
+"""OpenAI's HTTP interface over the engine: `python -m pagedlab.serving`, or in a notebook
+`BackgroundServer`.
 
 app              the routes: completions, chats, streams, errors, the live page; `create_app`
 openai_api       what a request may say, and what an error looks like

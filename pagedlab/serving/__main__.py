@@ -26,13 +26,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line's options."""
     from pagedlab.loading import DEFAULT_MODEL
 
-    parser = argparse.ArgumentParser("python -m pagedlab.serving", description="Serve a model over OpenAI's HTTP API.")
+    parser = argparse.ArgumentParser(
+        "python -m pagedlab.serving", description="Serve a model over OpenAI's HTTP API."
+    )
     add = parser.add_argument
-    add("--model", help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny")
-    add("--download", nargs="?", const=DEFAULT_MODEL, metavar="ID", help="from the hub, then serve it")
+    add(
+        "--model",
+        help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny",
+    )
+    add(
+        "--download",
+        nargs="?",
+        const=DEFAULT_MODEL,
+        metavar="ID",
+        help="from the hub, then serve it",
+    )
     add("--host", default="127.0.0.1", help="any but a loopback address needs API keys")
     add("--port", type=int, default=8000)
-    add("--api-key", action="append", default=[], help="may be given often; or PAGEDLAB_API_KEYS=a,b")
+    add(
+        "--api-key",
+        action="append",
+        default=[],
+        help="may be given often; or PAGEDLAB_API_KEYS=a,b",
+    )
     add("--max-waiting", type=int, default=128, help="requests that may wait; more get status 429")
     add("--num-blocks", type=int)
     add("--block-size", type=int, default=16)
@@ -51,24 +67,35 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str] | None) -> int:
     with ended_by_ctrl_c():
-        from pagedlab import LLM  # first: it says how torch's threads wait, before torch is imported
+        # first: it says how torch's threads wait, before torch is imported
+        from pagedlab import (
+            LLM,
+        )
         from pagedlab.serving.app import LOOPBACK, create_app
         from pagedlab.serving.background import server_of
 
         options = parse(arguments)
-    keys = options.api_key + [key.strip() for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key.strip()]
+    keys = options.api_key + [
+        key.strip() for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key.strip()
+    ]
     is_local = is_loopback(options.host)
     try:
         integer("--port", options.port, 0, 65535)
         if not is_local and not keys:
-            raise ValueError(f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1")
+            raise ValueError(
+                f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1"
+            )
         listener = bind(options.host, options.port)  # before the model is loaded, which takes long
         if options.download:
             from pagedlab.hub import download  # a wing: it alone asks the network
 
             download(options.download)
         with ended_by_ctrl_c():
-            llm = LLM(options.model or options.download, block_size=options.block_size, num_blocks=options.num_blocks)
+            llm = LLM(
+                options.model or options.download,
+                block_size=options.block_size,
+                num_blocks=options.num_blocks,
+            )
         app = create_app(
             llm,
             api_keys=keys or None,
@@ -80,9 +107,13 @@ def _main(arguments: list[str] | None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     where = f"http://{options.host}:{listener.getsockname()[1]}"
-    print(f"{llm.pool.num_blocks} blocks of {llm.pool.block_size}. API: {where}/v1  blocks, live: {where}/")
+    print(
+        f"{llm.pool.num_blocks} blocks of {llm.pool.block_size}. API: {where}/v1  blocks, live: "
+        f"{where}/"
+    )
     atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, calls what is frozen leaked
-    gc.freeze()  # what is loaded stays: to go through it in every full collection stops all streams for 0.2 s
+    # what is loaded stays: to go through it in every full collection stops all streams for 0.2 s
+    gc.freeze()
     server_of(app).run(sockets=[listener])
     return 0
 
@@ -93,14 +124,17 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     if os.name == "posix":  # a server that ended a moment ago still has connections on the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # asyncio sets it on sockets of its own only. Without it the end of an answer waits 40 ms for the client to ack.
+    # asyncio sets it on sockets of its own only. Without it the end of an answer waits 40 ms for
+    # the client to ack.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
         why = error.strerror or str(error)
-        raise ValueError(f"cannot listen on port {port} of {host} ({why}): name another with --port") from None
+        raise ValueError(
+            f"cannot listen on port {port} of {host} ({why}): name another with --port"
+        ) from None
     return listener
 
 

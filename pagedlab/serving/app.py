@@ -1,9 +1,11 @@
-"""The engine behind OpenAI's HTTP interface: completions, chats, streams, errors, metrics, and a live page.
+"""The engine behind OpenAI's HTTP interface: completions, chats, streams, errors, metrics, and a
+live page.
 
     app = create_app(LLM())        # python -m pagedlab.serving does this and listens on 127.0.0.1:8000
 
-A handler turns a request into engine prompts, waits for the pieces that the engine's thread sends back, and closes
-its ticket whatever happens: a client that hangs up has its request aborted and its blocks freed.
+A handler turns a request into engine prompts, waits for the pieces that the engine's thread sends
+back, and closes its ticket whatever happens: a client that hangs up has its request aborted and its
+blocks freed.
 """
 
 from __future__ import annotations
@@ -47,17 +49,24 @@ Choice = Callable[[Piece], dict[str, Any]]
 
 
 def salt_for(tenant: str | None, cache_salt: str | None) -> str | None:
-    """The salt of a request's blocks: requests share them only if tenant and cache_salt are both the same.
+    """The salt of a request's blocks: requests share them only if tenant and cache_salt are both
+    the same.
 
-    tenant: whose API key it is, None where there are no keys. cache_salt: what the request itself asks for. Both are
-    written down so that they can be told apart again; glued together, "a" + "bc" would be "ab" + "c".
+    written down so that they can be told apart again; glued together, "a" + "bc" would be "ab" +
+    "c".
+
+    Args:
+        tenant: whose API key it is, None where there are no keys. cache_salt: what the request
+            itself asks for. Both are
     """
     return None if tenant is None and cache_salt is None else json.dumps([tenant, cache_salt])
 
 
 @dataclass
 class Serving:
-    """What the handlers of one app share. tenants: by the digest of their keys, None where there are no keys."""
+    """What the handlers of one app share. tenants: by the digest of their keys, None where there
+    are no keys.
+    """
 
     engine: EngineThread
     live: LivePage | None
@@ -69,7 +78,10 @@ class Serving:
     spell: Spelling
 
     def tenant_of(self, key: str) -> str | None:
-        """The tenant that the key belongs to; None where there are no keys. `ApiError` for an unknown key."""
+        """The tenant that the key belongs to; None where there are no keys.
+
+        `ApiError` for an unknown key.
+        """
         if self.tenants is None:
             return None
         tenant = self.tenants.get(_digest(key))
@@ -104,8 +116,12 @@ class Serving:
         name, now = self.card["id"], int(time.time())
         return {"id": f"{prefix}-{uuid4().hex}", "object": kind, "created": now, "model": name}
 
-    async def submit(self, request: Request, body: Asked, tenant: str | None, max_tokens: int) -> Ticket:
-        """Queue what was asked for; `ApiError` if that cannot be. max_tokens: at most, if the body does not say."""
+    async def submit(
+        self, request: Request, body: Asked, tenant: str | None, max_tokens: int
+    ) -> Ticket:
+        """Queue what was asked for; `ApiError` if that cannot be. max_tokens: at most, if the body
+        does not say.
+        """
         self.check_model(body.model)
         prompts = body.prompts()
         params = body.sampling(max_tokens)
@@ -126,22 +142,34 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 
 async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
-    """Whose request this is, None where there are no keys. `ApiError` if keys are asked for and it has none."""
+    """Whose request this is, None where there are no keys.
+
+    `ApiError` if keys are asked for and it has none.
+    """
     return serving.tenant_of(bearer.credentials if bearer else "")
 
 
 Tenant = Annotated[str | None, Depends(get_tenant)]
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "503": {"model": ErrorBody}}
-ANSWERS = ERRORS | {200: {"description": "one JSON object, or a stream of them", "content": {"text/event-stream": {}}}}
+ANSWERS = ERRORS | {
+    200: {
+        "description": "one JSON object, or a stream of them",
+        "content": {"text/event-stream": {}},
+    }
+}
 router = APIRouter()
 
 
-# Generation ---------------------------------------------------------------------------------------------------
+# Generation ---------------------------------------------------------------------------------------
 
 
 @router.post("/v1/completions", responses=ANSWERS)
-async def completions(request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant) -> Response:
-    """Continue one prompt or several. 16 new tokens unless max_tokens says otherwise, as with OpenAI."""
+async def completions(
+    request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant
+) -> Response:
+    """Continue one prompt or several. 16 new tokens unless max_tokens says otherwise, as with
+    OpenAI.
+    """
 
     likely, begun = OfCompletion(serving.spell), set[int]()
 
@@ -149,20 +177,30 @@ async def completions(request: Request, body: CompletionRequest, serving: Shared
         if body.max_tokens == 0:  # the engine writes one token at least
             piece = piece._replace(text="", said=(), finish_reason=piece.finish_reason and "length")
         text = piece.text
-        tokens: list[tuple[int, TokenLogprob | None]] = [(said.token_id, said) for said in piece.said]
+        tokens: list[tuple[int, TokenLogprob | None]] = [
+            (said.token_id, said) for said in piece.said
+        ]
         if body.echo and piece.choice not in begun:
             begun.add(piece.choice)
             prompt = body.prompts()[piece.choice // body.n]
-            text = (prompt if isinstance(prompt, str) else serving.spell.tokenizer.decode(prompt)) + text
+            text = (
+                prompt if isinstance(prompt, str) else serving.spell.tokenizer.decode(prompt)
+            ) + text
             tokens = [*piece.prompt, *tokens]
-        return _choice(piece, None if body.logprobs is None else likely(piece.choice, tokens), text=text)
+        return _choice(
+            piece, None if body.logprobs is None else likely(piece.choice, tokens), text=text
+        )
 
     ticket = await serving.submit(request, body, tenant, 16)
-    return await _answer(request, body, ticket, serving.head("cmpl", "text_completion"), choice, choice)
+    return await _answer(
+        request, body, ticket, serving.head("cmpl", "text_completion"), choice, choice
+    )
 
 
 @router.post("/v1/chat/completions", responses=ANSWERS)
-async def chat_completions(request: Request, body: ChatRequest, serving: Shared, tenant: Tenant) -> Response:
+async def chat_completions(
+    request: Request, body: ChatRequest, serving: Shared, tenant: Tenant
+) -> Response:
     """The assistant's next turn."""
     begun: set[int] = set()
 
@@ -170,7 +208,11 @@ async def chat_completions(request: Request, body: ChatRequest, serving: Shared,
         return of_chat(serving.spell, piece.said) if body.logprobs else None
 
     def message(piece: Piece) -> dict[str, Any]:
-        return _choice(piece, likely(piece), message={"role": "assistant", "content": piece.text, "refusal": None})
+        return _choice(
+            piece,
+            likely(piece),
+            message={"role": "assistant", "content": piece.text, "refusal": None},
+        )
 
     def delta(piece: Piece) -> dict[str, Any]:
         role = {} if piece.choice in begun else {"role": "assistant"}
@@ -183,7 +225,12 @@ async def chat_completions(request: Request, body: ChatRequest, serving: Shared,
 
 
 def _choice(piece: Piece, logprobs: dict[str, Any] | None, **said: Any) -> dict[str, Any]:
-    return {"index": piece.choice, **said, "logprobs": logprobs, "finish_reason": piece.finish_reason}
+    return {
+        "index": piece.choice,
+        **said,
+        "logprobs": logprobs,
+        "finish_reason": piece.finish_reason,
+    }
 
 
 async def _answer(
@@ -201,14 +248,18 @@ async def _answer(
         await unless_gone(request, end())  # raises what the engine's thread sent
     finally:
         ticket.close()
-    outputs = [(output, completion) for completion in ticket.completions for output in completion.outputs]
+    outputs = [
+        (output, completion) for completion in ticket.completions for output in completion.outputs
+    ]
 
     def written() -> bytes:
-        choices = (json.dumps(full(piece_of(i, *each))) for i, each in enumerate(outputs))  # one by one: others get on
+        # one by one: others get on
+        choices = (json.dumps(full(piece_of(i, *each))) for i, each in enumerate(outputs))
         begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
         return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
 
-    # Log-probabilities are megabytes. In a thread of their own they hold up no other client for long.
+    # Log-probabilities are megabytes. In a thread of their own they hold up no other client for
+    # long.
     body_bytes = await asyncio.to_thread(written) if ticket.params.reports_logprobs else written()
     return Response(body_bytes, media_type="application/json")
 
@@ -221,7 +272,8 @@ def check_logprobs(params: SamplingParams, num_prompts: int) -> None:
     if asked > MOST_LOGPROBS:
         raise ApiError(
             400,
-            f"n * max_tokens * (top_logprobs + 1) is {asked:,} log-probabilities and this server gives at most "
+            f"n * max_tokens * (top_logprobs + 1) is {asked:,} log-probabilities and this server "
+            "gives at most "
             f"{MOST_LOGPROBS:,} in one answer: lower one of the three",
         )
 
@@ -244,8 +296,12 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             task.cancel()
 
 
-async def _events(ticket: Ticket, body: Asked, head: dict[str, Any], part: Choice) -> AsyncIterator[str]:
-    """Server-sent events: one for each choice's piece, the usage if it was asked for, and [DONE]."""
+async def _events(
+    ticket: Ticket, body: Asked, head: dict[str, Any], part: Choice
+) -> AsyncIterator[str]:
+    """Server-sent events: one for each choice's piece, the usage if it was asked for, and
+    [DONE].
+    """
     counts = bool(body.stream_options and body.stream_options.include_usage)
     usage: dict[str, Any] = {"usage": None} if counts else {}
     try:
@@ -265,16 +321,22 @@ def _event(data: dict[str, Any]) -> str:
 
 def _usage(ticket: Ticket, body: Asked) -> dict[str, int]:
     prompt = sum(len(completion.prompt_token_ids) for completion in ticket.completions)
-    new = sum(len(output.token_ids) for completion in ticket.completions for output in completion.outputs)
+    new = sum(
+        len(output.token_ids) for completion in ticket.completions for output in completion.outputs
+    )
     new = 0 if body.max_tokens == 0 else new  # the one that the engine wrote was not handed out
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
 class EventStream(StreamingResponse):
-    """A stream that closes its ticket at the end, when the client hangs up, and when anything fails."""
+    """A stream that closes its ticket at the end, when the client hangs up, and when anything
+    fails.
+    """
 
     def __init__(self, ticket: Ticket, events: AsyncIterator[str]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        super().__init__(
+            events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        )
         self._ticket = ticket
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -284,7 +346,7 @@ class EventStream(StreamingResponse):
             self._ticket.close()
 
 
-# Everything else ----------------------------------------------------------------------------------------------
+# Everything else ----------------------------------------------------------------------------------
 
 
 @router.get("/v1/models", responses=ERRORS)
@@ -323,7 +385,10 @@ async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONRespons
 
 
 async def page(request: Request) -> Response:
-    """A file of the live page. It holds no data; those come from /blocks, with a key where keys are asked for."""
+    """A file of the live page.
+
+    It holds no data; those come from /blocks, with a key where keys are asked for.
+    """
     from pagedlab.serving.live_page import FILES
 
     media_type, read = FILES[request.url.path]
@@ -331,17 +396,25 @@ async def page(request: Request) -> Response:
     return Response(read(), media_type=media_type, headers=policy)
 
 
-# The app ------------------------------------------------------------------------------------------------------
+# The app ------------------------------------------------------------------------------------------
 
 
 def _tenants(api_keys: Mapping[str, str] | Iterable[str] | None) -> dict[str, str] | None:
-    """Digest of a key -> its tenant, or itself: no key lies anywhere, and how long a look takes says nothing of it."""
+    """Digest of a key -> its tenant, or itself: no key lies anywhere, and how long a look takes
+    says nothing of it.
+    """
     if api_keys is None:
         return None
     keys = [] if isinstance(api_keys, str) else list(api_keys)
     if not keys or not all(isinstance(key, str) and key for key in keys):
-        raise ValueError("api_keys is a list of keys, or a mapping from keys to tenants: at least one, and none empty")
-    return {_digest(key): api_keys[key] if isinstance(api_keys, Mapping) else _digest(key) for key in keys}
+        raise ValueError(
+            "api_keys is a list of keys, or a mapping from keys to tenants: at least one, and none "
+            "empty"
+        )
+    return {
+        _digest(key): api_keys[key] if isinstance(api_keys, Mapping) else _digest(key)
+        for key in keys
+    }
 
 
 def _digest(key: str) -> str:
@@ -362,17 +435,19 @@ def create_app(
 ) -> FastAPI:
     """Return an app that serves an engine. The engine is the app's own from startup to shutdown.
 
-    llm: the engine.
-    api_keys: keys that are accepted; None for no keys. A mapping says which tenant each key belongs to. Otherwise each
-        key is a tenant.
-    salt: makes the prefix cache's salt of (tenant, the request's cache_salt), see `salt_for`.
-    max_waiting: requests that may wait for their first step; further ones get status 429.
-    default_max_tokens: of a chat that does not say.
-    max_body_bytes: of a request.
-    allowed_hosts: names that the server answers to; None for any.
-    plain_content: a special token that is written out in a chat message, such as <|im_end|>, is plain text. Otherwise
-        it is the special token, as in vLLM, so a user can end their own turn and begin another.
-    loop: what the engine's thread does, see `run_loop`.
+    Args:
+        llm: the engine.
+        api_keys: keys that are accepted; None for no keys. A mapping says which tenant each key
+            belongs to. Otherwise each key is a tenant.
+        salt: makes the prefix cache's salt of (tenant, the request's cache_salt), see `salt_for`.
+        max_waiting: requests that may wait for their first step; further ones get status 429.
+        default_max_tokens: of a chat that does not say.
+        max_body_bytes: of a request.
+        allowed_hosts: names that the server answers to; None for any.
+        plain_content: a special token that is written out in a chat message, such as <|im_end|>, is
+            plain text. Otherwise it is the special token, as in vLLM, so a user can end their own
+            turn and begin another.
+        loop: what the engine's thread does, see `run_loop`.
     """
     default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
     tenants, metrics = _tenants(api_keys), Metrics()
@@ -382,8 +457,22 @@ def create_app(
         from pagedlab.serving.live_page import FILES, LivePage
 
         live, files = LivePage(None if tenants is None else engine.names), list(FILES)
-    card = {"id": llm.model.name, "object": "model", "created": int(time.time()), "owned_by": "pagedlab"}
-    serving = Serving(engine, live, metrics, card, tenants, salt, default_max_tokens, Spelling(llm.model.tokenizer))
+    card = {
+        "id": llm.model.name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "pagedlab",
+    }
+    serving = Serving(
+        engine,
+        live,
+        metrics,
+        card,
+        tenants,
+        salt,
+        default_max_tokens,
+        Spelling(llm.model.tokenizer),
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -391,13 +480,16 @@ def create_app(
         yield
         await asyncio.to_thread(engine.stop)
 
-    app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)  # their pages load scripts
+    # their pages load scripts
+    app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.serving = serving
     app.include_router(router)
     for path in files:
         app.add_api_route(path, page, include_in_schema=False, response_model=None)
     hosts = None if allowed_hosts is None else tuple(allowed_hosts)
-    app.add_middleware(Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=metrics, refuse_key=serving.refuse_key)
+    app.add_middleware(
+        Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=metrics, refuse_key=serving.refuse_key
+    )
     for kind in EXPECTED:
         app.add_exception_handler(kind, lambda request, error: error_response(error))
     return app

@@ -3,9 +3,10 @@
     coroutine --- function ---> inbox --->  the thread: empties its inbox, runs one step, and again
     coroutine <--- pieces, through the coroutine's own event loop ------'
 
-An `LLM` is not made for two threads at once, so nothing touches it from outside: adding, aborting and looking are
-functions put into the inbox, run between two steps. Nobody waits for anybody else's answer: what arrives while
-a step runs is part of the next one. What takes long and needs no engine, a text's tokens, is made before, elsewhere.
+An `LLM` is not made for two threads at once, so nothing touches it from outside: adding, aborting
+and looking are functions put into the inbox, run between two steps. Nobody waits for anybody else's
+answer: what arrives while a step runs is part of the next one. What takes long and needs no engine,
+a text's tokens, is made before, elsewhere.
 """
 
 from __future__ import annotations
@@ -34,9 +35,15 @@ Work = Callable[[], None]
 Inbox = queue.SimpleQueue[Work | None]  # None: stop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
 IDLE = 1.0  # seconds
-READ_AHEAD = 5  # steps in a window at most; with 8, first tokens came later from 60 requests a second on
-SWITCH = 0.0005  # seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
-USUAL, COLLECT = sys.getswitchinterval(), gc.get_threshold()  # again when the last engine has stopped
+# steps in a window at most; with 8, first tokens came later from 60 requests a second on
+READ_AHEAD = 5
+# seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
+SWITCH = 0.0005
+# again when the last engine has stopped
+USUAL, COLLECT = (
+    sys.getswitchinterval(),
+    gc.get_threshold(),
+)
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -48,11 +55,15 @@ class EngineError(ApiError):
 
 
 def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
-    """Empty the inbox, run a step, and again, until None comes. With nothing to step, sleep until something comes."""
+    """Empty the inbox, run a step, and again, until None comes.
+
+    With nothing to step, sleep until something comes.
+    """
     tidy = False
     while True:
         try:
-            # A sleep that lasts is the time to look for garbage: among all cached blocks that takes long.
+            # A sleep that lasts is the time to look for garbage: among all cached blocks that takes
+            # long.
             while (work := inbox.get(block=not busy(), timeout=None if tidy else IDLE)) is not None:
                 work()
             return
@@ -64,9 +75,11 @@ def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
 
 
 class Piece(NamedTuple):
-    """New text of one choice, and how likely its tokens are if that is asked for; `finish_reason` comes with the last.
+    """New text of one choice, and how likely its tokens are if that is asked for; `finish_reason`
+    comes with the last.
 
-    prompt: its tokens, and how likely they are.
+    Args:
+        prompt: its tokens, and how likely they are.
     """
 
     choice: int
@@ -76,7 +89,9 @@ class Piece(NamedTuple):
     prompt: Sequence[tuple[int, TokenLogprob | None]]
 
 
-def piece_of(choice: int, output: Output, completion: Completion, text: str | None = None, told: int = 0) -> Piece:
+def piece_of(
+    choice: int, output: Output, completion: Completion, text: str | None = None, told: int = 0
+) -> Piece:
     """All of a text, or this piece of it, with what is known of its tokens but the first `told`."""
     prompt = list(zip(completion.prompt_token_ids, completion.prompt_logprobs or (), strict=False))
     said, text = (output.logprobs or [])[told:], output.text if text is None else text
@@ -89,11 +104,13 @@ Item = list[Piece] | Exception | None  # what a ticket gets; None: that was all
 class Ticket:
     """What a request was given: iterate over it for its pieces, and `close` it whatever happens.
 
-    There may be several prompts. Text j of prompt i is choice i * n + j. `completions` can be read once the
-    iteration is over. Without `stream` no pieces come, only the end. tenant: whose it is.
+    There may be several prompts. Text j of prompt i is choice i * n + j. `completions` can be read
+    once the iteration is over. Without `stream` no pieces come, only the end. tenant: whose it is.
     """
 
-    def __init__(self, owner: EngineThread, params: SamplingParams, stream: bool, tenant: str | None = None) -> None:
+    def __init__(
+        self, owner: EngineThread, params: SamplingParams, stream: bool, tenant: str | None = None
+    ) -> None:
         self.params, self.stream, self.tenant = params, stream, tenant
         self.completions: list[Completion] = []
         self.began = perf_counter()
@@ -112,15 +129,22 @@ class Ticket:
             yield item
 
     def close(self) -> None:
-        """Abort what is not finished; its blocks are free after the present step. May be called twice."""
+        """Abort what is not finished; its blocks are free after the present step.
+
+        May be called twice.
+        """
         self._owner.post(lambda: self._owner.drop(self))
 
 
 class EngineThread:
     """Runs `llm` in one thread, between `start` and `stop`.
 
-    max_waiting: requests that may wait for their first step; more are refused. observe: called in the thread with
-    "begun" after a request's first step and with "ended" after its last. loop: what the thread does.
+    "begun" after a request's first step and with "ended" after its last. loop: what the thread
+    does.
+
+    Args:
+        max_waiting: requests that may wait for their first step; more are refused. observe: called
+            in the thread with
     """
 
     def __init__(
@@ -135,18 +159,25 @@ class EngineThread:
         self._llm, self._observe, self._loop = llm, observe, loop
         self._encoder = Encoder(llm.model, plain_content)
         self._inbox: Inbox = queue.SimpleQueue()
-        self._tickets: dict[int, Ticket] = {}  # by request id, of the requests that are not finished
+        self._tickets: dict[
+            int, Ticket
+        ] = {}  # by request id, of the requests that are not finished
         self._waiting: set[int] = set()
         self._thread: threading.Thread | None = None
         self._usual = 0  # the windows' `read_ahead` before `start`, and behind `stop`
         self._lock = threading.Lock()  # nothing may be put into the inbox behind the end
-        self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)  # under way
+        # under way
+        self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)
         self._mail_lock = threading.Lock()
 
     # ------------------------------------------------------------------ called by coroutines
 
-    async def submit(self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, clamp: bool) -> None:
-        """Queue all prompts or none; `ApiError` says what is wrong. clamp: cut a max_tokens that does not fit."""
+    async def submit(
+        self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, clamp: bool
+    ) -> None:
+        """Queue all prompts or none; `ApiError` says what is wrong. clamp: cut a max_tokens that
+        does not fit.
+        """
         self._find_room(len(prompts))
         ids = await self._encoder.encode(prompts, 1 if clamp else ticket.params.max_tokens)
         try:
@@ -171,24 +202,35 @@ class EngineThread:
         return await asyncio.wrap_future(done)
 
     def post(self, work: Work) -> bool:
-        """Have `work` run between two steps; it must not raise. False if the thread has ended, and it will not run."""
+        """Have `work` run between two steps; it must not raise.
+
+        False if the thread has ended, and it will not run.
+        """
         with self._lock:
             if self._thread is not None:
                 self._inbox.put(work)
             return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread. Until `stop`, the `LLM` is its own; `RuntimeError` if another thread has it."""
+        """Start the thread.
+
+        Until `stop`, the `LLM` is its own; `RuntimeError` if another thread has it.
+        """
         with self._lock:
             if self._thread is None:
                 if self._llm in _owned:
-                    raise RuntimeError("this LLM is served already: stop that server first, or make another LLM")
+                    raise RuntimeError(
+                        "this LLM is served already: stop that server first, or make another LLM"
+                    )
                 _owned.add(self._llm)
                 if windows := self._llm.windows:
                     self._usual, windows.read_ahead = windows.read_ahead, READ_AHEAD
                 sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
-                gc.set_threshold(*COLLECT[:2], 10**9)  # no full collection while others wait, see `run_loop`
-                self._thread = threading.Thread(target=self._run, name="pagedlab-engine", daemon=True)
+                # no full collection while others wait, see `run_loop`
+                gc.set_threshold(*COLLECT[:2], 10**9)
+                self._thread = threading.Thread(
+                    target=self._run, name="pagedlab-engine", daemon=True
+                )
                 self._thread.start()
 
     def stop(self) -> None:
@@ -223,20 +265,40 @@ class EngineThread:
                 self._loop(self._inbox, lambda: bool(self._tickets), self._step)
                 break
             except Exception as error:  # those who wait hear of it, and the next ones are served
-                self._fail(EngineError(f"the engine's loop failed: {type(error).__name__}: {error}"))
+                self._fail(
+                    EngineError(f"the engine's loop failed: {type(error).__name__}: {error}")
+                )
         self._fail(EngineError("the server is shutting down"))
 
     def names(self, tenant: str | None) -> set[str]:
         """Of the tenant's texts that run now."""
-        own = {request_id for request_id, ticket in self._tickets.items() if ticket.tenant == tenant}
-        return {text.name for r in self._llm.scheduler.running if r.request_id in own for text in r.sequences}
+        own = {
+            request_id for request_id, ticket in self._tickets.items() if ticket.tenant == tenant
+        }
+        return {
+            text.name
+            for r in self._llm.scheduler.running
+            if r.request_id in own
+            for text in r.sequences
+        }
 
     def _find_room(self, count: int) -> None:
         if count > self.max_waiting:
-            raise ApiError(400, f"{count} prompts in one request, and the queue holds {self.max_waiting}: send fewer")
+            raise ApiError(
+                400,
+                (
+                    f"{count} prompts in one request, and the queue holds {self.max_waiting}: send "
+                    "fewer"
+                ),
+            )
         if len(self._waiting) + count > self.max_waiting:
-            said = f"the queue is full, {len(self._waiting)} of {self.max_waiting} places are taken: try again soon"
-            raise ApiError(429, said, {"Retry-After": "1"}, type="rate_limit_error", code="queue_full")
+            said = (
+                f"the queue is full, {len(self._waiting)} of {self.max_waiting} places are taken: "
+                "try again soon"
+            )
+            raise ApiError(
+                429, said, {"Retry-After": "1"}, type="rate_limit_error", code="queue_full"
+            )
 
     def _add(self, ticket: Ticket, prompts: list[list[int]], salt: str | None) -> None:
         self._find_room(len(prompts))  # others may have come while the tokens were made
@@ -265,7 +327,10 @@ class EngineThread:
         try:
             touched = self._llm.step()
             if not touched:
-                raise RuntimeError(f"the engine has nothing to do, and {len(self._tickets)} requests are not finished")
+                raise RuntimeError(
+                    f"the engine has nothing to do, and {len(self._tickets)} requests are not "
+                    "finished"
+                )
         except Exception as error:
             self._fail(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
             return
@@ -292,13 +357,16 @@ class EngineThread:
         first, pieces = ticket.ids[completion.request_id], []
         for index, output in enumerate(completion.outputs, first):
             if index not in ticket.ended:
-                assert output.detokenizer is not None  # the ticket streams, and so the engine makes one for each text
+                # the ticket streams, and so the engine makes one for each text
+                assert output.detokenizer is not None
                 reason = output.finish_reason
                 text = output.detokenizer.take(reason is not None)
                 if reason:
                     ticket.ended.add(index)
                 if text or reason:
-                    pieces.append(piece := piece_of(index, output, completion, text, ticket.told[index]))
+                    pieces.append(
+                        piece := piece_of(index, output, completion, text, ticket.told[index])
+                    )
                     ticket.told[index] += len(piece.said)
         return pieces
 
@@ -309,7 +377,9 @@ class EngineThread:
         self._send([(ticket, error) for ticket in tickets])
 
     def _send(self, items: Sequence[tuple[Ticket, Item]]) -> None:
-        """One wake-up for each event loop, however many clients it serves, and none while it has one to come."""
+        """One wake-up for each event loop, however many clients it serves, and none while it has
+        one to come.
+        """
         with self._mail_lock:
             loops = {ticket.loop for ticket, _ in items}
             sleeping = {loop for loop in loops if not self._mail[loop] or loop.is_closed()}
@@ -323,7 +393,10 @@ class EngineThread:
                     self.drop(ticket)
 
     def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop: hand out the mail. What came for a text while the loop was busy is one piece by now."""
+        """In the loop: hand out the mail.
+
+        What came for a text while the loop was busy is one piece by now.
+        """
         with self._mail_lock:
             mail = self._mail.pop(loop, [])
         pieces: dict[Ticket, dict[int, Piece]] = defaultdict(dict)
@@ -331,7 +404,9 @@ class EngineThread:
             if isinstance(item, list):
                 for piece in item:
                     if earlier := pieces[ticket].get(piece.choice):
-                        piece = piece._replace(text=earlier.text + piece.text, said=[*earlier.said, *piece.said])
+                        piece = piece._replace(
+                            text=earlier.text + piece.text, said=[*earlier.said, *piece.said]
+                        )
                     pieces[ticket][piece.choice] = piece
         for ticket, latest in pieces.items():
             ticket.inbox.put_nowait(list(latest.values()))

@@ -1,4 +1,6 @@
-"""What comes before the server's app: which hosts and keys it answers to, how much it reads, and how it refuses."""
+"""What comes before the server's app: which hosts and keys it answers to, how much it reads, and
+how it refuses.
+"""
 
 import asyncio
 import json
@@ -17,7 +19,8 @@ from pagedlab.serving.openai_api import ApiError, explain_invalid
 EXPECTED = (ApiError, HTTPException, RequestValidationError)
 LARGE = 1 << 16  # bytes; larger bodies take turns
 PER_SECOND = 1 << 21  # bytes of large bodies that are read in a second
-HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::\d*)?")  # an IPv6 address in brackets, or a name; a port
+# an IPv6 address in brackets, or a name; a port
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::\d*)?")
 
 
 def error_response(error: Exception) -> Response:
@@ -27,7 +30,9 @@ def error_response(error: Exception) -> Response:
         error = ApiError(400, message, param=param)
     elif isinstance(error, HTTPException):
         said = {404: "there is nothing at this path", 405: "this path does not take this method"}
-        error = ApiError(error.status_code, said.get(error.status_code, error.detail), dict(error.headers or {}))
+        error = ApiError(
+            error.status_code, said.get(error.status_code, error.detail), dict(error.headers or {})
+        )
     assert isinstance(error, ApiError)
     # Escaped to ASCII: what a request said may hold characters that UTF-8 has no bytes for.
     content = json.dumps(error.body.model_dump())
@@ -35,7 +40,9 @@ def error_response(error: Exception) -> Response:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header, without its port and the brackets of IPv6; None if it is malformed."""
+    """The name in a Host header, without its port and the brackets of IPv6; None if it is
+    malformed.
+    """
     match = HOST.fullmatch(host.lower())
     return match and (match[1] or match[2])
 
@@ -43,13 +50,14 @@ def host_name(host: str) -> str | None:
 class Gate:
     """Refuses other hosts' names, unknown keys and large bodies, and counts the answers.
 
-    app: what comes after.
-    hosts: names that the server answers to; None for any. A page on the web may point its own name at 127.0.0.1 and
-        let your browser ask; only the Host header tells.
-    max_bytes: of a body. Large bodies take turns, with a pause after each: while Python reads JSON, no other thread
-        runs, the engine's neither.
-    metrics: count the answers.
-    refuse_key: the error for an Authorization header, or None. A body is read only after it.
+    Args:
+        app: what comes after.
+        hosts: names that the server answers to; None for any. A page on the web may point its own
+            name at 127.0.0.1 and let your browser ask; only the Host header tells.
+        max_bytes: of a body. Large bodies take turns, with a pause after each: while Python reads
+            JSON, no other thread runs, the engine's neither.
+        metrics: count the answers.
+        refuse_key: the error for an Authorization header, or None. A body is read only after it.
     """
 
     def __init__(
@@ -79,7 +87,11 @@ class Gate:
             received += len(message.get("body", b""))
             if received > self._max_bytes:
                 raise HTTPException(413, f"the body is larger than {self._max_bytes:,} bytes")
-            if message["type"] == "http.request" and received > LARGE and not message.get("more_body", False):
+            if (
+                message["type"] == "http.request"
+                and received > LARGE
+                and not message.get("more_body", False)
+            ):
                 await self._turn(received)
             return message
 

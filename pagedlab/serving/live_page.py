@@ -1,4 +1,7 @@
-"""The live page: the notebooks' stage, playing what this server's engine does. With none open nothing is recorded."""
+"""The live page: the notebooks' stage, playing what this server's engine does.
+
+With none open nothing is recorded.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
 KEEP = 2_000  # steps that can be looked back at
 UNWATCHED = 20.0  # seconds after which recording ends
 FILES = {
-    "/": ("text/html", lambda: (Path(__file__).with_name("live_page.html")).read_text(encoding="utf-8")),
+    "/": (
+        "text/html",
+        lambda: (Path(__file__).with_name("live_page.html")).read_text(encoding="utf-8"),
+    ),
     "/stage.js": ("text/javascript", lambda: script("stage")),
     "/stage.css": ("text/css", lambda: style("block_grid", "stage")),
 }
@@ -26,7 +32,9 @@ FILES = {
 class LivePage:
     """What the page asks for. All in the thread that runs the engine.
 
-    names: of a tenant's texts that run now; None where there are no keys, and everybody sees everything.
+    Args:
+        names: of a tenant's texts that run now; None where there are no keys, and everybody sees
+            everything.
     """
 
     def __init__(self, names: Callable[[str | None], set[str]] | None) -> None:
@@ -35,27 +43,39 @@ class LivePage:
         self._asked = 0.0
 
     def look(self, llm: LLM, tenant: str | None, since: int) -> dict[str, Any]:
-        """A recording of what happened, from its step number `first` on: what the page does not have yet, or all.
+        """A recording of what happened, from its step number `first` on: what the page does not
+        have yet, or all.
 
-        Where there are keys: the present alone, a tenant's own texts without words, and of others' blocks that they
-        are used.
+        Where there are keys: the present alone, a tenant's own texts without words, and of others'
+        blocks that they are used.
         """
         from pagedlab.widgets.recording import Recorder, Replay
 
         self._asked = time.monotonic()
         if self._recorder is None:
-            self._recorder = Recorder(llm, words=self._names is None, most=KEEP, on_step=self._stop_if_alone)
+            self._recorder = Recorder(
+                llm, words=self._names is None, most=KEEP, on_step=self._stop_if_alone
+            )
         recorder, recording = self._recorder, self._recorder.recording
         recorder.update()
         if self._names is None:
             known = since - recorder.forgotten
             start = known if 0 < known <= len(recording["steps"]) else 0
-            return recording | {"steps": recording["steps"][start:], "first": recorder.forgotten + start}
+            return recording | {
+                "steps": recording["steps"][start:],
+                "first": recorder.forgotten + start,
+            }
         now, own = Replay(recording).seek(len(recording["steps"]) - 1).whole(), self._names(tenant)
         texts = {name: text for name, text in now["texts"].items() if name in own}
         held = Counter(block_id for text in texts.values() for block_id in text["blocks"][1])
         counts = {block_id: held[block_id] or 1 for block_id in now["counts"]}
-        step = {"step": now["step"], "used": now["used"], "cached": now["cached"], "counts": counts, "texts": texts}
+        step = {
+            "step": now["step"],
+            "used": now["used"],
+            "cached": now["cached"],
+            "counts": counts,
+            "texts": texts,
+        }
         return recording | {"steps": [step], "first": 0}
 
     def _stop_if_alone(self) -> None:

@@ -10,11 +10,23 @@ from pagedlab.outputs import Completion
 from pagedlab.serving.engine_thread import EngineThread, Ticket
 
 GAUGES: dict[str, tuple[str, Callable[[EngineThread, LLM], int]]] = {
-    "requests_waiting": ("requests that no step has touched yet", lambda engine, llm: engine.waiting),
-    "requests_running": ("requests that have begun and not ended", lambda engine, llm: engine.running),
+    "requests_waiting": (
+        "requests that no step has touched yet",
+        lambda engine, llm: engine.waiting,
+    ),
+    "requests_running": (
+        "requests that have begun and not ended",
+        lambda engine, llm: engine.running,
+    ),
     "blocks": ("blocks in the pool", lambda engine, llm: llm.pool.num_blocks),
-    "blocks_used": ("blocks with a reference", lambda engine, llm: llm.pool.num_blocks - llm.pool.num_free),
-    "blocks_cached": ("blocks kept without a reference", lambda engine, llm: getattr(llm.pool, "num_cached", 0)),
+    "blocks_used": (
+        "blocks with a reference",
+        lambda engine, llm: llm.pool.num_blocks - llm.pool.num_free,
+    ),
+    "blocks_cached": (
+        "blocks kept without a reference",
+        lambda engine, llm: getattr(llm.pool, "num_cached", 0),
+    ),
 }
 
 
@@ -23,12 +35,25 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.gauges = {name: Gauge(f"pagedlab_{name}", text, registry=registry) for name, (text, _) in GAUGES.items()}
-        self.requests = Counter("pagedlab_requests", "answers by status", ["status"], registry=registry)
-        self.prompt_tokens = Counter("pagedlab_prompt_tokens", "prompt tokens of ended requests", registry=registry)
-        self.output_tokens = Counter("pagedlab_output_tokens", "tokens written for ended requests", registry=registry)
-        self.begun = Histogram("pagedlab_begun_seconds", "from arrival to the end of the first step", registry=registry)
-        self.ended = Histogram("pagedlab_ended_seconds", "from arrival to the last token", registry=registry)
+        self.gauges = {
+            name: Gauge(f"pagedlab_{name}", text, registry=registry)
+            for name, (text, _) in GAUGES.items()
+        }
+        self.requests = Counter(
+            "pagedlab_requests", "answers by status", ["status"], registry=registry
+        )
+        self.prompt_tokens = Counter(
+            "pagedlab_prompt_tokens", "prompt tokens of ended requests", registry=registry
+        )
+        self.output_tokens = Counter(
+            "pagedlab_output_tokens", "tokens written for ended requests", registry=registry
+        )
+        self.begun = Histogram(
+            "pagedlab_begun_seconds", "from arrival to the end of the first step", registry=registry
+        )
+        self.ended = Histogram(
+            "pagedlab_ended_seconds", "from arrival to the last token", registry=registry
+        )
 
     def observe(self, event: str, ticket: Ticket, completion: Completion) -> None:
         """Told by the engine's thread."""

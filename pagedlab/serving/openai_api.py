@@ -1,4 +1,7 @@
-"""OpenAI's completion requests and errors, as far as this engine has them. What it has not is refused by name."""
+"""OpenAI's completion requests and errors, as far as this engine has them.
+
+What it has not is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints,
 
 from pagedlab.sampling_params import SamplingParams
 
-# Parameters of OpenAI and vLLM that are not supported, and the values with which they ask for nothing. With these
-# values they are accepted. So is null for every parameter.
+# Parameters of OpenAI and vLLM that are not supported, and the values with which they ask for
+# nothing. With these values they are accepted. So is null for every parameter.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (True,),  # of a completion; a chat's template writes them
@@ -48,19 +51,46 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "use_beam_search": (False,),
 }
-IGNORED = {"metadata", "prompt_cache_key", "request_id", "safety_identifier", "user"}  # labels for the provider
-PENALTIES = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids")
-PASSED_ON = ("temperature", "top_k", "top_p", "n", "ignore_eos", "seed", *PENALTIES)  # to SamplingParams, as they are
+# labels for the provider
+IGNORED = {
+    "metadata",
+    "prompt_cache_key",
+    "request_id",
+    "safety_identifier",
+    "user",
+}
+PENALTIES = (
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "stop_token_ids",
+)
+# to SamplingParams, as they are
+PASSED_ON = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "n",
+    "ignore_eos",
+    "seed",
+    *PENALTIES,
+)
 
 T = TypeVar("T")
-# Whoever sends a long list hears of the first thing wrong with it: to collect 100,000 complaints takes seconds.
+# Whoever sends a long list hears of the first thing wrong with it: to collect 100,000 complaints
+# takes seconds.
 Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 def _is_among(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether the value asks for nothing. Of a completion, logprobs=0 asks for something, though 0 == False."""
+    """Whether the value asks for nothing.
+
+    Of a completion, logprobs=0 asks for something, though 0 == False.
+    """
     return any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in neutral)
 
 
@@ -77,8 +107,11 @@ class Body(BaseModel):
             return data
         known = cls.neutral.keys() & data.keys()
         nothing = {name for name in known if _is_among(data[name], cls.neutral[name])} | IGNORED
-        asked = {name: value for name, value in data.items() if value is not None and name not in nothing}
-        beyond = [name for name in asked if name not in cls.model_fields][1:]  # the first is enough to hear of
+        asked = {
+            name: value for name, value in data.items() if value is not None and name not in nothing
+        }
+        # the first is enough to hear of
+        beyond = [name for name in asked if name not in cls.model_fields][1:]
         return {name: asked[name] for name in asked.keys() - beyond}
 
 
@@ -89,10 +122,12 @@ class StreamOptions(Body):
 
 
 class GenerationRequest(Body):
-    """What both kinds of request share. temperature is 1 unless given, as with OpenAI; seed makes draws repeatable.
+    """What both kinds of request share. temperature is 1 unless given, as with OpenAI; seed makes
+    draws repeatable.
 
-    Not OpenAI's are top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos, as in `SamplingParams`, and
-    cache_salt, because of which blocks are shared only with your own requests under the same salt.
+    Not OpenAI's are top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos, as in
+    `SamplingParams`, and cache_salt, because of which blocks are shared only with your own requests
+    under the same salt.
     """
 
     model: str | None = None
@@ -110,7 +145,9 @@ class GenerationRequest(Body):
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)] = {}
+    logit_bias: Annotated[
+        dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)
+    ] = {}
     stop_token_ids: Annotated[list[StrictInt], Field(max_length=300)] = []
     cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
 
@@ -134,8 +171,11 @@ class GenerationRequest(Body):
 
 
 class CompletionRequest(GenerationRequest):
-    """prompt: a text, a list of token ids, or a list of several of either kind. echo: the answer begins with it, and so
-    do the log-probabilities. Then max_tokens may be 0."""
+    """prompt: a text, a list of token ids, or a list of several of either kind. echo: the answer
+    begins with it, and so do the log-probabilities.
+
+    Then max_tokens may be 0.
+    """
 
     prompt: str | Ids | Some[str | Ids]
     max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
@@ -145,7 +185,9 @@ class CompletionRequest(GenerationRequest):
     @model_validator(mode="after")
     def _writes_something(self) -> CompletionRequest:
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError("max_tokens must be greater than or equal to 1: 0 goes with echo=true only")
+            raise ValueError(
+                "max_tokens must be greater than or equal to 1: 0 goes with echo=true only"
+            )
         return self
 
     def told(self) -> dict[str, Any]:
@@ -165,14 +207,20 @@ class TextPart(BaseModel):
 
 
 class Message(BaseModel):
-    """A turn of a chat. Who has called a tool may have said nothing; calls themselves are not understood."""
+    """A turn of a chat.
+
+    Who has called a tool may have said nothing; calls themselves are not understood.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Some[TextPart] | None
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
 
     def written(self) -> dict[str, str]:
-        """The message as chat templates know it. They have no `developer`, which is OpenAI's newer name."""
+        """The message as chat templates know it.
+
+        They have no `developer`, which is OpenAI's newer name.
+        """
         parts = self.content or ""
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
@@ -193,9 +241,13 @@ class ChatRequest(GenerationRequest):
     @model_validator(mode="after")
     def _chat_options_fit(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs goes with logprobs=true: set it, or leave top_logprobs out")
+            raise ValueError(
+                "top_logprobs goes with logprobs=true: set it, or leave top_logprobs out"
+            )
         if self.max_tokens and self.max_completion_tokens:
-            raise ValueError("max_tokens is the old name of max_completion_tokens: give one of them")
+            raise ValueError(
+                "max_tokens is the old name of max_completion_tokens: give one of them"
+            )
         self.max_tokens = self.max_tokens or self.max_completion_tokens
         return self
 
@@ -222,29 +274,48 @@ class ErrorBody(BaseModel):
 class ApiError(Exception):
     """An error to be answered in OpenAI's shape. detail: type, param and code."""
 
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None, **detail: Any) -> None:
+    def __init__(
+        self, status: int, message: str, headers: dict[str, str] | None = None, **detail: Any
+    ) -> None:
         super().__init__(message)
         self.status, self.headers = status, headers
         self.body = ErrorBody(error=ErrorDetail(message=message, **detail))
 
 
 def explain_invalid(errors: Any) -> tuple[str, str | None]:
-    """FastAPI's validation errors as one sentence, and the parameter that the first is about, such as "messages.0"."""
+    """FastAPI's validation errors as one sentence, and the parameter that the first is about, such
+    as "messages.0".
+    """
     first, place = errors[0], _place(errors[0])
     param = ".".join(place) or None
     if first["type"] == "json_invalid":
-        return f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
+        return (
+            f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}",
+            None,
+        )
     if first["type"] == "extra_forbidden":
         return f"{param} is not supported by this server: leave it out", param
     # A union complains once for each form that a value may have.
-    about = [error["msg"].removeprefix("Value error, ") for error in errors if _place(error)[: len(place)] == place]
+    about = [
+        error["msg"].removeprefix("Value error, ")
+        for error in errors
+        if _place(error)[: len(place)] == place
+    ]
     said = ", or ".join(dict.fromkeys(one[0].lower() + one[1:] for one in about))
     if param:
         return f"{param}: {said}", param
-    return said if first["type"] == "value_error" else f"send a JSON object as application/json: {said}", None
+    return said if first[
+        "type"
+    ] == "value_error" else f"send a JSON object as application/json: {said}", None
 
 
 def _place(error: Any) -> list[str]:
-    """Where in the body an error is, without pydantic's names for the members of a union ("str", "list[int]")."""
+    """Where in the body an error is, without pydantic's names for the members of a union ("str",
+    "list[int]").
+    """
     parts = [str(part) for part in error["loc"] if part != "body"]
-    return list(takewhile(lambda part: part not in ("str", "int") and part.replace("_", "a").isalnum(), parts))
+    return list(
+        takewhile(
+            lambda part: part not in ("str", "int") and part.replace("_", "a").isalnum(), parts
+        )
+    )

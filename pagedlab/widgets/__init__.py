@@ -1,4 +1,6 @@
-"""Widgets for the notebooks: the block grid to click on, the stage on which an engine plays, the timeline."""
+"""Widgets for the notebooks: the block grid to click on, the stage on which an engine plays, the
+timeline.
+"""
 
 from pagedlab.widgets.block_grid import BlockPoolWidget
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge

@@ -3,8 +3,8 @@
     page   --{op: "append", sequence: "s0", n: 5}-->   BlockPoolWidget   -->   Session   -->   pool and tables
     page   <------------- `state`, whole --------------   snapshot        <--   reading   <---------'
 
-One message in, one trait out: `state` is replaced as a whole after every operation, and the page changes what
-differs. block_grid.js and block_grid.css draw; nothing about blocks is decided there.
+One message in, one trait out: `state` is replaced as a whole after every operation, and the page
+changes what differs. block_grid.js and block_grid.css draw; nothing about blocks is decided there.
 """
 
 from collections.abc import Callable
@@ -32,8 +32,9 @@ class BlockPoolWidget(Page):
     preset     the name of an example to begin with, see `examples.PRESETS`
     challenge  a goal: a name from `examples.CHALLENGES`, or a `Challenge`; it brings the size of its pool
 
-    What pool or table raise or do wrong is shown in the widget. Undo, redo and the scrubber replay the log on
-    the same pool object, started over. `ValueError` if an argument makes no sense or the pool is in use.
+    What pool or table raise or do wrong is shown in the widget. Undo, redo and the scrubber replay
+    the log on the same pool object, started over. `ValueError` if an argument makes no sense or the
+    pool is in use.
     """
 
     _esm: Any = script("block_grid")
@@ -57,13 +58,21 @@ class BlockPoolWidget(Page):
         if self.challenge:
             num_blocks, block_size = self.challenge.num_blocks, self.challenge.block_size
         self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size)
-        if self.challenge and (self.session.num_blocks, self.session.block_size) != (num_blocks, block_size):
-            raise ValueError(f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your pool")
+        if self.challenge and (self.session.num_blocks, self.session.block_size) != (
+            num_blocks,
+            block_size,
+        ):
+            raise ValueError(
+                f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your "
+                "pool"
+            )
         self._serial = 0
         self._solved = 0  # steps of the solution shown
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
         models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
-        super().__init__(setup={"models": models, "presets": [] if self.challenge else list(PRESETS)})
+        super().__init__(
+            setup={"models": models, "presets": [] if self.challenge else list(PRESETS)}
+        )
         self.on_msg(self.receive)
         self.preset(preset) if preset else self._show()
 
@@ -77,7 +86,8 @@ class BlockPoolWidget(Page):
         truncate  keep the first `n` tokens of `sequence`
         free      give back all blocks of `sequence`
 
-        An error of the pool's or the table's is shown, not raised. `ValueError` for an unknown verb or sequence.
+        An error of the pool's or the table's is shown, not raised. `ValueError` for an unknown verb
+        or sequence.
         """
         if verb == "write":
             verb, n = "append", 1
@@ -108,7 +118,11 @@ class BlockPoolWidget(Page):
 
     def preset(self, name: str) -> None:
         """Start over and play an example. It ends at the first operation that fails."""
-        operations = example(PRESETS[one_of("preset", name, PRESETS)], self.session.num_blocks, self.session.block_size)
+        operations = example(
+            PRESETS[one_of("preset", name, PRESETS)],
+            self.session.num_blocks,
+            self.session.block_size,
+        )
         self.session.reset()
         for operation in operations:
             if self.session.do(*operation).error:
@@ -118,7 +132,9 @@ class BlockPoolWidget(Page):
     def solve(self) -> None:
         """Show one more step of the challenge's solution. The first starts over."""
         if self.challenge is None:
-            raise ValueError('there is no challenge: make the widget with challenge="one_copy" or another name')
+            raise ValueError(
+                'there is no challenge: make the widget with challenge="one_copy" or another name'
+            )
         if self._solved in (0, len(self.challenge.solution)):
             self.session.reset()
             self._solved = 0
@@ -166,9 +182,14 @@ class BlockPoolWidget(Page):
             "problems": [*(last.problems if last else ()), *session.reading.problems],
             "calls": list(last.calls) if last else [],
             "born": {str(block_id): step for block_id, step in origins.items()},
-            "origins": {str(step): str(session.log[step - 1].operation) for step in set(origins.values())},
+            "origins": {
+                str(step): str(session.log[step - 1].operation) for step in set(origins.values())
+            },
             "log_first": first,
-            "log": [[e.text, bool(e.error or e.problems)] for e in session.log[first : first + LOG_WINDOW]],
+            "log": [
+                [e.text, bool(e.error or e.problems)]
+                for e in session.log[first : first + LOG_WINDOW]
+            ],
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
 

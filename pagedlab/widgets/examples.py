@@ -1,7 +1,7 @@
 """Examples that the widget plays, and goals to reach on it. What they say stands in examples.json.
 
-The operations of an example fit any pool: "2.25b" are as many tokens as fill 2.25 blocks, rounded up; {quarter} are a
-quarter of the pool's blocks, and {rest} is what three of them leave.
+The operations of an example fit any pool: "2.25b" are as many tokens as fill 2.25 blocks, rounded
+up; {quarter} are a quarter of the pool's blocks, and {rest} is what three of them leave.
 """
 
 import json
@@ -22,7 +22,9 @@ def example(preset: str, num_blocks: int, block_size: int) -> tuple[Operation, .
     """The operations of an example on a pool of this size."""
     quarter = max(1, num_blocks // 4)
     in_blocks = preset.format(quarter=quarter, rest=max(0, num_blocks - 3 * quarter))
-    return operations(re.sub(r"([\d.]+)b", lambda n: str(math.ceil(float(n[1]) * block_size)), in_blocks))
+    return operations(
+        re.sub(r"([\d.]+)b", lambda n: str(math.ceil(float(n[1]) * block_size)), in_blocks)
+    )
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,19 @@ def _missing(goal: str, session: Session) -> list[str]:
         "full_for_one": [
             (failed, "no append has failed yet"),
             (one or not failed, "it must be an append of one token that fails"),
-            (room or not one, f"the last block of {failed and failed.sequence} is full, so it needed a new one anyway"),
+            (
+                room or not one,
+                f"the last block of {failed and failed.sequence} is full, so it needed a new one "
+                "anyway",
+            ),
         ],
     }
     return [said for met, said in conditions[goal] if not met]
 
 
 CHALLENGES = {
-    name: Challenge(missing=partial(_missing, name), **said | {"solution": operations(said["solution"])})
+    name: Challenge(
+        missing=partial(_missing, name), **said | {"solution": operations(said["solution"])}
+    )
     for name, said in _SAID["challenges"].items()
 }

@@ -1,4 +1,6 @@
-"""What all widgets share: scripts and styles as their pages get them, and what a notebook stores in their place."""
+"""What all widgets share: scripts and styles as their pages get them, and what a notebook stores in
+their place.
+"""
 
 import base64
 import html
@@ -14,7 +16,9 @@ _HERE = Path(__file__).parent
 
 
 def script(*names: str) -> str:
-    """One module out of page.js and the scripts of that name, one after the other; the last one exports."""
+    """One module out of page.js and the scripts of that name, one after the other; the last one
+    exports.
+    """
     return "".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("page", *names))
 
 
@@ -29,19 +33,29 @@ def png(figure: Any, **options: Any) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-ONLY_LIVE = r'<rect[^>]* fill-opacity="0" stroke="none" */>| data-\w+="[^"]*"| fill-opacity="1"| stroke="none"'
+ONLY_LIVE = (
+    r'<rect[^>]* fill-opacity="0" stroke="none" */>| data-\w+="[^"]*"| fill-opacity="1"| '
+    r'stroke="none"'
+)
 # The theme's colours where there is no theme.
 LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
 
 
 def stored(drawing: str, said: str) -> dict[str, str]:
-    """What a notebook stores of a drawing in the theme's colours, by media type: an SVG on its own ground, or HTML."""
-    page = re.sub(rf"{ONLY_LIVE}|[\x00-\x08\x0b\x0c\x0e-\x1f]", "", drawing)  # nor does XML have such characters
+    """What a notebook stores of a drawing in the theme's colours, by media type: an SVG on its own
+    ground, or HTML.
+    """
+    # nor does XML have such characters
+    page = re.sub(rf"{ONLY_LIVE}|[\x00-\x08\x0b\x0c\x0e-\x1f]", "", drawing)
     page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT.get(found[1], found[0]), page).strip()
     if not page.startswith("<svg"):
-        return {"text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'}
+        return {
+            "text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'
+        }
     svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
-    data = base64.b64encode(svg.encode()).decode()  # HTML is what JupyterLab shows before it trusts a notebook
+    data = base64.b64encode(
+        svg.encode()
+    ).decode()  # HTML is what JupyterLab shows before it trusts a notebook
     shown = f'<img alt="{html.escape(said)}" src="data:image/svg+xml;base64,{data}">'
     return {"image/svg+xml": svg, "text/html": shown}
 
@@ -51,17 +65,25 @@ def _with_ground(tag: re.Match[str]) -> str:
     x, y, width, height = map(float, tag.groups())
     box = f'x="{x - 12}" y="{y - 12}" width="{width + 24}" height="{height + 24}"'
     kept = re.sub(r' (?:xmlns|width|height|viewBox)="[^"]*"|max-width:[^;"]*;?', "", tag[0][4:-1])
-    size = f'viewBox="{x - 12} {y - 12} {width + 24} {height + 24}" width="{width + 24}" height="{height + 24}"'
+    size = (
+        f'viewBox="{x - 12} {y - 12} {width + 24} {height + 24}" width="{width + 24}" '
+        f'height="{height + 24}"'
+    )
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}{kept}><rect {box} rx="10" fill="#fff"/>'
 
 
 class Page(anywidget.AnyWidget):
-    """A widget with a still of itself for where no widget runs. In a `with` block it is shown at once, until `end`."""
+    """A widget with a still of itself for where no widget runs.
+
+    In a `with` block it is shown at once, until `end`.
+    """
 
     _handle: Any = None
 
     def picture(self) -> Any:
-        """What is stored of most widgets, as in picture.py; the others have a `still` of their own."""
+        """What is stored of most widgets, as in picture.py; the others have a `still` of
+        their own.
+        """
         raise NotImplementedError
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:

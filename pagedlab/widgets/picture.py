@@ -10,14 +10,30 @@ from pagedlab.widgets.page import stored
 
 MAX_ROWS = 12  # block tables drawn
 MAX_TEXTS = 4
-HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"  # so that a number can be read on a pattern
-LOST: dict[str, Any] = {"color": NEUTRAL, "pattern": 4}  # the look of a block that is counted and in no table
-# The patterns of `colors.HATCHES`, none // .. \\ xx -- ||, as `stripes` takes them: how far turned, and the lines.
-HATCHES = ((0, ""), (45, "M0 0V7"), (0, "M3 3h0"), (-45, "M0 0V7"), (45, "M0 0V7M0 3H7"), (90, "M0 0V7"), (0, "M0 0V7"))
+# so that a number can be read on a pattern
+HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"
+# the look of a block that is counted and in no table
+LOST: dict[str, Any] = {
+    "color": NEUTRAL,
+    "pattern": 4,
+}
+# The patterns of `colors.HATCHES`, none // .. \\ xx -- ||, as `stripes` takes them: how far turned,
+# and the lines.
+HATCHES = (
+    (0, ""),
+    (45, "M0 0V7"),
+    (0, "M3 3h0"),
+    (-45, "M0 0V7"),
+    (45, "M0 0V7M0 3H7"),
+    (90, "M0 0V7"),
+    (0, "M0 0V7"),
+)
 
 
 class Picture:
-    """A still of a block grid's `state`: counts, owners' colours and fill, then the block tables."""
+    """A still of a block grid's `state`: counts, owners' colours and fill, then the block
+    tables.
+    """
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
@@ -42,7 +58,9 @@ class Picture:
         names = max((len(table["name"]) for table in tables), default=0)
         for table in tables:
             blocks = runs(table["blocks"]) or "none yet"
-            lines.append(f"{table['name']:>{names}}  {table['tokens']:>5} tokens in blocks {blocks}")
+            lines.append(
+                f"{table['name']:>{names}}  {table['tokens']:>5} tokens in blocks {blocks}"
+            )
         return "\n".join([*lines, *self.state["problems"]])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -63,7 +81,10 @@ class Picture:
         for table in tables:
             for index, block_id in enumerate(table["blocks"]):
                 owners[block_id].append((table, max(0, min(1, table["tokens"] / size - index))))
-        places = [(i % columns * (cell + 4), below + i // columns * (cell + 4)) for i in range(len(counts))]
+        places = [
+            (i % columns * (cell + 4), below + i // columns * (cell + 4))
+            for i in range(len(counts))
+        ]
         wells = "".join(f"M{x} {y:g}h{cell}v{cell}h-{cell}z" for x, y in places)
         parts.append(f'<path d="{wells}" fill="var(--well)"/>')
         ids, badges = {True: "", False: ""}, list[str]()
@@ -75,11 +96,15 @@ class Picture:
                 parts.append(box(left, y + cell - height, width, height, _fill(owner)))
             ids[count > 0] += f'<text x="{x + 4}" y="{y + 2 + text:g}">{block_id}</text>'
             if count > 1:
-                badges.append(box(x + cell - text - 6, y + cell - text - 4, text + 5, text + 3, INK))
+                badges.append(
+                    box(x + cell - text - 6, y + cell - text - 4, text + 5, text + 3, INK)
+                )
                 left = x + cell - text / 2 - 3.5 - wide(str(count), text) / 2
                 badges.append(label(left, y + cell - 4, str(count), text, CARD))
         for used, look in (False, f"fill:{SOFT}"), (True, f"fill:{INK};font-weight:600;{HALO}"):
-            parts.append(f'<g font-size="{text}" style="font-family:monospace;{look}">{ids[used]}</g>')
+            parts.append(
+                f'<g font-size="{text}" style="font-family:monospace;{look}">{ids[used]}</g>'
+            )
         parts += badges
         below += -(-len(counts) // columns) * (cell + 4) + 10
         for row, table in enumerate(tables[:MAX_ROWS]):
@@ -87,7 +112,9 @@ class Picture:
             blocks = runs(table["blocks"]) or "no block"
             parts.append(box(0, y, 16, 16, _fill(table)))
             parts.append(label(24, y + 12, f"{table['name']}, {table['tokens']} tokens"))
-            parts.append(label(170, y + 12, blocks if len(blocks) <= 60 else blocks[:58] + " …", 12, SOFT))
+            parts.append(
+                label(170, y + 12, blocks if len(blocks) <= 60 else blocks[:58] + " …", 12, SOFT)
+            )
         below += 26 * len(tables[:MAX_ROWS])
         if more := len(tables[MAX_ROWS:]):
             parts.append(label(0, below + 12, f"and {more} more sequences", 12, SOFT))
@@ -97,7 +124,8 @@ class Picture:
 
 
 class StagePicture(Picture):
-    """A still of a recording after a step: what is written, tinted as the blocks that hold it, above blocks and tables.
+    """A still of a recording after a step: what is written, tinted as the blocks that hold it,
+    above blocks and tables.
 
     replay  as `recording.Replay`, at that step
     """
@@ -109,7 +137,10 @@ class StagePicture(Picture):
 
     def text(self) -> str:
         """As of a block grid, and under it the texts."""
-        words = [f"{a['name']:>4}  {''.join(words for _, words, _ in a['runs']).strip()!r}" for a in self.answers]
+        words = [
+            f"{a['name']:>4}  {''.join(words for _, words, _ in a['runs']).strip()!r}"
+            for a in self.answers
+        ]
         return "\n".join([super().text(), *words])
 
     def drawing(self) -> str:
@@ -121,7 +152,16 @@ class StagePicture(Picture):
                 x = 50.0
                 for place, words, asked in line:
                     if place is not None:
-                        parts.append(box(x, y - 2, wide(words, 12), 18, answer["color"], 0.34 if place % 2 else 0.16))
+                        parts.append(
+                            box(
+                                x,
+                                y - 2,
+                                wide(words, 12),
+                                18,
+                                answer["color"],
+                                0.34 if place % 2 else 0.16,
+                            )
+                        )
                     parts.append(label(x, y + 12, words, 12, SOFT if asked else INK))
                     x += wide(words, 12)
                 y += 20
@@ -131,7 +171,9 @@ class StagePicture(Picture):
 
 
 def _lines(runs: list[Any], width: float, most: int) -> list[list[Any]]:
-    """Runs of words broken into lines of at most `width`; the last `most` lines, behind dots if there are more."""
+    """Runs of words broken into lines of at most `width`; the last `most` lines, behind dots if
+    there are more.
+    """
     lines: list[list[Any]] = [[]]
     room = width
     for place, text, asked in runs:

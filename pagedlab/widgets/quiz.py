@@ -1,4 +1,6 @@
-"""The closing quiz of a notebook: three questions of quiz.json, one right answer each, a reason for every answer."""
+"""The closing quiz of a notebook: three questions of quiz.json, one right answer each, a reason for
+every answer.
+"""
 
 import html
 import json
@@ -11,7 +13,8 @@ import traitlets
 from pagedlab.validation import one_of
 from pagedlab.widgets.page import Page, script, style
 
-QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))  # by the notebook's two digits
+# by the notebook's two digits
+QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 class Answer(NamedTuple):
@@ -28,11 +31,15 @@ class Question(NamedTuple):
 def quiz_of(notebook: str) -> tuple[Question, ...]:
     """The questions of a notebook, by its two digits. `ValueError` if it has none."""
     questions = QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
-    return tuple(Question(asked["text"], tuple(Answer(**a) for a in asked["answers"])) for asked in questions)
+    return tuple(
+        Question(asked["text"], tuple(Answer(**a) for a in asked["answers"])) for asked in questions
+    )
 
 
 class Quiz(Page):
-    """Shows a notebook's questions, e.g. `Quiz("02")`. What is stored in the notebook unfolds without a script.
+    """Shows a notebook's questions, e.g.
+
+    `Quiz("02")`. What is stored in the notebook unfolds without a script.
 
     chosen  the number of the answer that is unfolded for each question, None where none is
     """
@@ -51,7 +58,10 @@ class Quiz(Page):
         lines = []
         for i, question in enumerate(self._questions, 1):
             lines.append(f"{i}. {question.text}")
-            lines += [f"   {letter}) {answer.text}" for letter, answer in zip("abcd", question.answers, strict=False)]
+            lines += [
+                f"   {letter}) {answer.text}"
+                for letter, answer in zip("abcd", question.answers, strict=False)
+            ]
         return "\n".join(lines)
 
     def still(self) -> Any:
@@ -59,7 +69,10 @@ class Quiz(Page):
 
 
 def _box(number: int, question: Question) -> str:
-    """A question as HTML. Where nothing styles it, the answers are set in and their reasons folded away."""
+    """A question as HTML.
+
+    Where nothing styles it, the answers are set in and their reasons folded away.
+    """
     parts = [f"<p><b>{number}. {_inline(question.text)}</b></p>"]
     for answer in question.answers:
         kind = "right" if answer.right else "wrong"

@@ -1,8 +1,11 @@
-"""What an engine did, step by step, as JSON. Nothing is sampled: every step says what changed in it.
+"""What an engine did, step by step, as JSON.
+
+Nothing is sampled: every step says what changed in it.
 
     {"format": 1, "model": "Qwen2.5-0.5B", "block_size": 16, "num_blocks": 64, "drawn": 64, "steps": [{...}, ...]}
 
-The first step says how things stood, each later one what an engine's step changed; what did not change is left out:
+The first step says how things stood, each later one what an engine's step changed; what did not
+change is left out:
 
     step     the engine's step, from 1 on
     used, cached   blocks of the whole pool; those below `drawn` are told one by one:
@@ -45,7 +48,11 @@ def pieces(decode: Callable[[list[int]], str], ids: Sequence[int], start: int = 
         text = decode(list(ids[first:stop]))
         words.append("" if text.endswith("\ufffd") else text[len(said) :])
         if words[-1]:
-            first, said = (stop - 4, decode(list(ids[stop - 4 : stop]))) if stop - first > 24 else (first, text)
+            first, said = (
+                (stop - 4, decode(list(ids[stop - 4 : stop])))
+                if stop - first > 24
+                else (first, text)
+            )
     return words
 
 
@@ -59,7 +66,12 @@ class Recorder(ExitStack):
     """
 
     def __init__(
-        self, llm: Any, *, words: bool = True, most: int | None = None, on_step: Callable[[], None] = lambda: None
+        self,
+        llm: Any,
+        *,
+        words: bool = True,
+        most: int | None = None,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         pool = llm.pool
@@ -74,10 +86,13 @@ class Recorder(ExitStack):
         self.forgotten = 0  # steps
         self.engine_steps = 0
         self._llm, self._words, self._most, self._told = llm, words, most, on_step
-        self.looks: dict[str, int] = defaultdict(count().__next__)  # running number of each text, by name
+        # running number of each text, by name
+        self.looks: dict[str, int] = defaultdict(count().__next__)
         self._requests: dict[Any, None] = {}  # those last seen in a queue
         self._plan = getattr(llm, "plan", None)  # whose chunks have been looked at
-        self._texts: dict[str, dict[str, Any]] = {}  # what the recording says of those that have not ended
+        self._texts: dict[
+            str, dict[str, Any]
+        ] = {}  # what the recording says of those that have not ended
         self._drawn = range(self.recording["drawn"])
         self._counts = dict.fromkeys(self._drawn, 0)
         self._changed: dict[int, int] = {}
@@ -92,7 +107,9 @@ class Recorder(ExitStack):
         self.callback(llm.on_step(self._on_step))
 
     def update(self, *, always: bool = False) -> None:
-        """Add a step for what has changed since the last one; if nothing has, `always` adds one too."""
+        """Add a step for what has changed since the last one; if nothing has, `always` adds one
+        too.
+        """
         pool = self._llm.pool
         if not self.watches_pool:
             self._read_counts()
@@ -104,7 +121,10 @@ class Recorder(ExitStack):
         if texts := self._follow():
             step["texts"] = texts
         if step or always or not self.recording["steps"]:
-            totals = {"used": pool.num_blocks - pool.num_free, "cached": getattr(pool, "num_cached", 0)}
+            totals = {
+                "used": pool.num_blocks - pool.num_free,
+                "cached": getattr(pool, "num_cached", 0),
+            }
             self.recording["steps"].append({"step": self.engine_steps, **totals, **step})
 
     def _on_step(self) -> None:
@@ -139,7 +159,9 @@ class Recorder(ExitStack):
     def _read_counts(self) -> None:
         pool = self._llm.pool
         counts = read(pool, {}, len(self._drawn), pool.block_size).counts
-        self._changed = {b: n for b, n in zip(self._drawn, counts, strict=True) if n != self._counts[b]}
+        self._changed = {
+            b: n for b, n in zip(self._drawn, counts, strict=True) if n != self._counts[b]
+        }
 
     def _present(self) -> dict[str, tuple[Any, str]]:
         """Every text that there is, with its state; those too that ended since the last look."""
@@ -150,13 +172,19 @@ class Recorder(ExitStack):
         queued = {request: where for where in QUEUES for request in getattr(scheduler, where)}
         requests = {**self._requests, **dict.fromkeys(chunk.request for chunk in chunks), **queued}
         self._requests = dict.fromkeys(queued)
-        texts = ((text, r) for r in sorted(requests, key=lambda r: r.request_id) for text in r.sequences)
-        return {text.name: (text, text.finish_reason or queued.get(r, "abort")) for text, r in texts}
+        texts = (
+            (text, r) for r in sorted(requests, key=lambda r: r.request_id) for text in r.sequences
+        )
+        return {
+            text.name: (text, text.finish_reason or queued.get(r, "abort")) for text, r in texts
+        }
 
     def _follow(self) -> dict[str, Any]:
         """What changed of each text."""
         present = self._present()
-        changes = {name: self._changes(name, text, state) for name, (text, state) in present.items()}
+        changes = {
+            name: self._changes(name, text, state) for name, (text, state) in present.items()
+        }
         for name in self._texts.keys() - present.keys():
             changes[name] = self._changes(name, None, "dropped")
         self._texts = {n: t for n, t in self._texts.items() if t["state"] in QUEUES}
@@ -168,11 +196,19 @@ class Recorder(ExitStack):
             if state not in QUEUES and name in self.looks:
                 return {}  # it ended, and that has been told
             look, prompt = self.looks[name], getattr(text, "num_prompt_tokens", 0)
-            known = self._texts[name] = {"state": "", "tokens": 0, "blocks": [], "ids": [], "prompt": prompt}
+            known = self._texts[name] = {
+                "state": "",
+                "tokens": 0,
+                "blocks": [],
+                "ids": [],
+                "prompt": prompt,
+            }
             change = {"look": look, "prompt": prompt}
             while len(self.looks) > MAX_NAMES:
                 del self.looks[next(iter(self.looks))]
-        blocks, tokens = ([], 0) if text is None else (list(text.table.block_ids), text.table.num_tokens)
+        blocks, tokens = (
+            ([], 0) if text is None else (list(text.table.block_ids), text.table.num_tokens)
+        )
         ids = known["ids"] if text is None else text.token_ids
         for key, now in (("state", state), ("tokens", tokens)):
             if known[key] != now:
@@ -197,8 +233,14 @@ class Replay:
     """A recording's state after a step, the first of which is number 0."""
 
     def __init__(self, recording: dict[str, Any]) -> None:
-        if not isinstance(recording, dict) or recording.get("format") != FORMAT or not recording.get("steps"):
-            raise ValueError(f"this is no recording of format {FORMAT}: Stage(llm).save(path) writes one")
+        if (
+            not isinstance(recording, dict)
+            or recording.get("format") != FORMAT
+            or not recording.get("steps")
+        ):
+            raise ValueError(
+                f"this is no recording of format {FORMAT}: Stage(llm).save(path) writes one"
+            )
         self.recording = recording
         self.steps: list[dict[str, Any]] = recording["steps"]
         self.seek(0)
@@ -219,21 +261,31 @@ class Replay:
             for name, change in self.now.get("texts", {}).items():
                 text = self.texts.setdefault(name, {"blocks": [], "words": [], "tokens": 0})
                 for key, value in change.items():
-                    text[key] = text[key][: value[0]] + value[1] if key in ("blocks", "words") else value
+                    text[key] = (
+                        text[key][: value[0]] + value[1] if key in ("blocks", "words") else value
+                    )
             self.copied += len(self.now.get("copies", ()))
         return self
 
     def whole(self) -> dict[str, Any]:
-        """A first step that says the same as all up to this one; texts that have ended are forgotten."""
+        """A first step that says the same as all up to this one; texts that have ended are
+        forgotten.
+        """
         there = {name: text for name, text in self.texts.items() if text["state"] in QUEUES}
-        texts = {n: {**t, "blocks": [0, t["blocks"]], "words": [0, t["words"]]} for n, t in there.items()}
+        texts = {
+            n: {**t, "blocks": [0, t["blocks"]], "words": [0, t["words"]]} for n, t in there.items()
+        }
         counts, kept = {b: n for b, n in enumerate(self.counts) if n}, dict.fromkeys(self.kept, 1)
         return {**self.now, "counts": counts, "kept": kept, "texts": texts}
 
     def telling(self) -> int:
-        """The step that says most: of those with a copy, if there are any, the one with most blocks in use."""
+        """The step that says most: of those with a copy, if there are any, the one with most blocks
+        in use.
+        """
         steps = self.steps
-        return max(range(len(steps)), key=lambda i: ("copies" in steps[i], steps[i].get("used", 0), i))
+        return max(
+            range(len(steps)), key=lambda i: ("copies" in steps[i], steps[i].get("used", 0), i)
+        )
 
     def grid(self) -> dict[str, Any]:
         """The state as a block grid shows it, see `Reading.snapshot`."""
@@ -243,15 +295,24 @@ class Replay:
         size, free = self.recording["block_size"], self.recording["num_blocks"] - used
         reading = Reading(size, self.counts, free, tables, problems=[])
         looks = {name: text["look"] for name, text in held.items()}
-        return reading.snapshot(looks) | {"used": used, "copied": self.copied, "engine_steps": self.now["step"]}
+        return reading.snapshot(looks) | {
+            "used": used,
+            "copied": self.copied,
+            "engine_steps": self.now["step"],
+        }
 
     def answers(self) -> list[dict[str, Any]]:
-        """What is written so far: of each text its runs of words as (logical block or None, words, of the prompt?)."""
+        """What is written so far: of each text its runs of words as (logical block or None, words,
+        of the prompt?).
+        """
         size, answers = self.recording["block_size"], []
         for name, text in self.texts.items():
             runs: dict[tuple[int | None, bool], str] = {}
             for position, word in enumerate(text["words"]):
-                run = position // size if position < text["tokens"] else None, position < text["prompt"]
+                run = (
+                    position // size if position < text["tokens"] else None,
+                    position < text["prompt"],
+                )
                 runs[run] = runs.get(run, "") + word
             look = sequence_look(text["look"])
             runs_of = [(place, words, asked) for (place, asked), words in runs.items()]
@@ -259,8 +320,12 @@ class Replay:
         return answers
 
 
-def moments(llm: Any, prompts: Sequence[Any], params: Sequence[Any]) -> list[dict[str, dict[str, Any]]]:
-    """Run these requests, which come together; the texts as they stand before the first step and after each."""
+def moments(
+    llm: Any, prompts: Sequence[Any], params: Sequence[Any]
+) -> list[dict[str, dict[str, Any]]]:
+    """Run these requests, which come together; the texts as they stand before the first step and
+    after each.
+    """
     for prompt, asked in zip(prompts, params, strict=True):
         llm.add(prompt, asked)
     with Recorder(llm) as recorder:

@@ -40,7 +40,9 @@ def check_recording(recording: Any) -> dict[str, Any]:
     """Return the recording, or raise `ValueError` for the first field of a wrong type or value."""
     known_format = recording.get("format") if isinstance(recording, dict) else None
     if type(known_format) is not int or known_format != FORMAT:
-        raise ValueError(f"this is no recording of format {FORMAT}: Stage(llm).save(path) writes one")
+        raise ValueError(
+            f"this is no recording of format {FORMAT}: Stage(llm).save(path) writes one"
+        )
     _fields("recording", recording, required=RECORDING_FIELDS, allowed=RECORDING_FIELDS)
     _text("recording.model", recording["model"])
     integer("recording.block_size", recording["block_size"], 1)
@@ -82,7 +84,9 @@ class _StepChecker:
         """A number for each block. JSON makes a text of the block's id."""
         for block_id, number in _dict(where, values).items():
             if type(block_id) not in (int, str) or str(block_id) not in self._drawn_ids:
-                raise ValueError(f"{where} must name blocks from 0 to {self.drawn - 1}, got {shown(block_id)}")
+                raise ValueError(
+                    f"{where} must name blocks from 0 to {self.drawn - 1}, got {shown(block_id)}"
+                )
             integer(f"{where}[{block_id}]", number, 0, most)
 
     def _blocks(self, where: str, block_ids: Any) -> None:
@@ -114,7 +118,9 @@ class _StepChecker:
 
 
 def _replaced(where: str, change: Any, lengths: dict[str, int], name: str) -> list[Any]:
-    """The new items of [n, items], which replace all but the first n; and note the list's new length."""
+    """The new items of [n, items], which replace all but the first n; and note the list's new
+    length.
+    """
     if len(_list(where, change)) != 2:
         raise ValueError(f"{where} must be [items to keep, new items], got {shown(change)}")
     keep = integer(f"{where}[0]", change[0], 0, lengths[name])

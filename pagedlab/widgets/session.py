@@ -1,8 +1,10 @@
-"""Operations on a pool by name, a log of what they did in words, and going back by replaying the log.
+"""Operations on a pool by name, a log of what they did in words, and going back by replaying the
+log.
 
-A session drives any pool with BlockPool's verbs and any table class made as `table(pool)`. It keeps no books
-of its own: after each operation it reads pool and tables again, and what they say is what is shown. Going back
-starts the pool over and runs the operations up to there, so it works for classes that know nothing of it.
+A session drives any pool with BlockPool's verbs and any table class made as `table(pool)`. It keeps
+no books of its own: after each operation it reads pool and tables again, and what they say is what
+is shown. Going back starts the pool over and runs the operations up to there, so it works for
+classes that know nothing of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +29,10 @@ VERBS = {
 
 
 class Operation(NamedTuple):
-    """One step. `n`: tokens to add (new, append) or to keep (truncate). `child`: the name that a fork gets."""
+    """One step.
+
+    `n`: tokens to add (new, append) or to keep (truncate). `child`: the name that a fork gets.
+    """
 
     verb: str  # one of VERBS
     sequence: str
@@ -39,9 +44,13 @@ class Operation(NamedTuple):
 
 
 def operations(text: str) -> tuple[Operation, ...]:
-    """Operations as one writes them down: "new s0 20, fork s0 s1, append s1 1, truncate s1 4, free s0"."""
+    """Operations as one writes them down: "new s0 20, fork s0 s1, append s1 1, truncate s1 4, free
+    s0".
+    """
     return tuple(
-        Operation(verb, name, child=rest[0]) if verb == "fork" else Operation(verb, name, n=int(rest[0]) if rest else 0)
+        Operation(verb, name, child=rest[0])
+        if verb == "fork"
+        else Operation(verb, name, n=int(rest[0]) if rest else 0)
         for verb, name, *rest in map(str.split, text.split(","))
     )
 
@@ -50,22 +59,37 @@ class Entry:
     """An operation in the log, and what it did as read from pool and tables before and after it."""
 
     def __init__(
-        self, op: Operation, before: Reading, after: Reading, returned: Any, error: str | None, calls: list[str]
+        self,
+        op: Operation,
+        before: Reading,
+        after: Reading,
+        returned: Any,
+        error: str | None,
+        calls: list[str],
     ) -> None:
         self._before, self._after, self._returned = before, after, returned
         self._old = before.tables.get(op.sequence, TableReading([], 0))
-        self._new = after.tables.get(op.child or op.sequence, TableReading([], 0))  # of a fork, the child
+        # of a fork, the child
+        self._new = after.tables.get(op.child or op.sequence, TableReading([], 0))
         self.operation = op
         self.error = error  # what the pool or the table raised
         self.calls = list(calls)  # the pool's own events, in order, if it has `subscribe`
-        held = {b for table in before.tables.values() for b in table.blocks}  # `taken` are those that none held then
-        self.taken = [b for table in after.tables.values() for b in table.blocks if b is not None and b not in held]
-        self.freed = [b for b, count in enumerate(before.counts) if count and not after.counts[b]]  # its count is 0 now
+        # `taken` are those that none held then
+        held = {b for table in before.tables.values() for b in table.blocks}
+        self.taken = [
+            b
+            for table in after.tables.values()
+            for b in table.blocks
+            if b is not None and b not in held
+        ]
+        # its count is 0 now
+        self.freed = [b for b, count in enumerate(before.counts) if count and not after.counts[b]]
         pairs = _pairs(returned)
         self.copies = pairs or []  # that `append` named
         self.text = f"{op}: {error or '; '.join(self._words()) or 'no block changes'}"
         rules = self._after_an_error() if error else self._rules(pairs)
-        self.problems = [said for broken, said in rules if broken]  # what it did wrong without raising
+        # what it did wrong without raising
+        self.problems = [said for broken, said in rules if broken]
 
     def _words(self) -> Iterator[str]:
         """What an operation that did not fail has done to which blocks."""
@@ -78,55 +102,104 @@ class Entry:
                     yield f"block {source} is shared by {shared}, copied to {destination}"
                 last = len(old.blocks) - 1
                 if old.blocks and old.tokens % size and not self.copies:
-                    yield f"block {runs(new.blocks[last : last + 1])} now holds {new.fill(last, size)} of {size}"
+                    yield (
+                        f"block {runs(new.blocks[last : last + 1])} now holds "
+                        f"{new.fill(last, size)} of {size}"
+                    )
                 if more := new.blocks[last + 1 :]:
                     yield f"takes {blocks_text(more)}"
                 if op.verb == "new":
                     yield f"{new.tokens} tokens" if new.tokens else "empty"
             case "fork" if new.blocks == old.blocks:
-                yield f"both list {blocks_text(new.blocks)}; nothing is copied" if new.blocks else "both are empty"
+                yield (
+                    f"both list {blocks_text(new.blocks)}; nothing is copied"
+                    if new.blocks
+                    else "both are empty"
+                )
             case "fork":
-                yield f"{op.child} lists {blocks_text(new.blocks)}, {op.sequence} {blocks_text(old.blocks)}"
+                yield (
+                    f"{op.child} lists {blocks_text(new.blocks)}, {op.sequence} "
+                    f"{blocks_text(old.blocks)}"
+                )
             case "truncate" | "free":
                 if self.freed:
-                    yield f"{blocks_text(self.freed)} {'are' if self.freed[1:] else 'is'} free again"
-                kept = [b for b in old.blocks if b is not None and b not in self.freed and b not in new.blocks]
+                    yield (
+                        f"{blocks_text(self.freed)} {'are' if self.freed[1:] else 'is'} free again"
+                    )
+                kept = [
+                    b
+                    for b in old.blocks
+                    if b is not None and b not in self.freed and b not in new.blocks
+                ]
                 if others := sorted({name for b in kept for name in self._after.owners(b)}):
-                    yield f"{blocks_text(kept)} {'stay' if kept[1:] else 'stays'} with {', '.join(others)}"
+                    yield (
+                        f"{blocks_text(kept)} {'stay' if kept[1:] else 'stays'} with "
+                        f"{', '.join(others)}"
+                    )
 
     def _after_an_error(self) -> Iterator[tuple[object, str]]:
         """What fails must leave all as it was; an empty table more is fine."""
         was, now = self._before, self._after
-        tables = {name: table for name, table in now.tables.items() if name in was.tables or table.blocks}
+        tables = {
+            name: table for name, table in now.tables.items() if name in was.tables or table.blocks
+        }
         changed = (now.counts, now.free, tables) != (was.counts, was.free, was.tables)
-        yield changed, f"{self.operation} failed, but not without a trace: what fails must change nothing"
+        yield (
+            changed,
+            f"{self.operation} failed, but not without a trace: what fails must change nothing",
+        )
 
     def _rules(self, pairs: list[BlockCopy] | None) -> Iterator[tuple[object, str]]:
         """Whether a rule is broken, as far as tables and counts show it, and how to say so."""
         op, name, old, new = self.operation, self.operation.sequence, self._old, self._new
         before, after = self._before.tables, self._after.tables
-        others = [other for other in after if other not in (name, op.child) and before.get(other) != after[other]]
+        others = [
+            other
+            for other in after
+            if other not in (name, op.child) and before.get(other) != after[other]
+        ]
         yield others, f"{op} changed the table of {' and '.join(others)} too"
         if op.verb == "fork":
-            said = f"{op.child} has {new.tokens} tokens in blocks {new.blocks}, not {old.tokens} in {old.blocks}"
+            said = (
+                f"{op.child} has {new.tokens} tokens in blocks {new.blocks}, not {old.tokens} in "
+                f"{old.blocks}"
+            )
             yield new != old, f"{said}: a fork shares its parent's blocks and copies none"
         if op.verb not in ("new", "append"):
             return
         expected = "expected is a list of (source, destination), often empty"
         yield pairs is None, f"append returned {self._returned!r}; {expected}"
         total, full = old.tokens + op.n, old.tokens // self._after.block_size
-        yield new.tokens != total, f"{name} holds {new.tokens} tokens; {old.tokens} and {op.n} make {total}"
+        yield (
+            new.tokens != total,
+            f"{name} holds {new.tokens} tokens; {old.tokens} and {op.n} make {total}",
+        )
         replaced = new.blocks[:full] != old.blocks[:full]
-        yield replaced, f"{op} replaced a full block, which nobody writes again: {blocks_text(old.blocks[:full])}"
+        yield (
+            replaced,
+            (
+                f"{op} replaced a full block, which nobody writes again: "
+                f"{blocks_text(old.blocks[:full])}"
+            ),
+        )
         # The last block, if it was partly filled, is written now.
         was, now = (next(iter(table.blocks[full:]), None) for table in (old, new))
         if replaced or was is None or now is None:
             return
         readers = [reader for reader in self._before.owners(was) if reader != name]
         unnamed = pairs is not None and (was, now) not in pairs
-        yield was == now and readers, f"{name} writes into block {was}, which {' and '.join(readers)} reads too"
-        yield was != now and not readers, f"block {was} was {name}'s alone and was copied all the same"
-        yield was != now and unnamed, f"{name} moved from block {was} to {now}, but append named no such copy"
+        yield (
+            was == now and readers,
+            f"{name} writes into block {was}, which {' and '.join(readers)} reads too",
+        )
+        yield (
+            was != now and not readers,
+            f"block {was} was {name}'s alone and was copied all the same",
+        )
+        yield (
+            was != now and unnamed,
+            f"{name} moved from block {was} to {now}, but append named no such copy",
+        )
 
 
 def _pairs(returned: Any) -> list[BlockCopy] | None:
@@ -139,7 +212,9 @@ def _pairs(returned: Any) -> list[BlockCopy] | None:
 
 
 class Session:
-    """A pool, its tables by name, and the log. `log[:cursor]` has happened; what comes after can be redone.
+    """A pool, its tables by name, and the log.
+
+    `log[:cursor]` has happened; what comes after can be redone.
 
     `pool` is an instance, fresh, or a class that is called as `pool(num_blocks, block_size)`.
     """
@@ -157,7 +232,9 @@ class Session:
         self.num_blocks = _size(self.pool, "num_blocks", num_blocks)
         self.block_size = _size(self.pool, "block_size", block_size)
         if self.num_blocks > MAX_BLOCKS:
-            raise ValueError(f"the widget shows up to {MAX_BLOCKS} blocks, this pool has {self.num_blocks}")
+            raise ValueError(
+                f"the widget shows up to {MAX_BLOCKS} blocks, this pool has {self.num_blocks}"
+            )
         self.log: list[Entry] = []
         self.cursor = 0
         self.tables: dict[str, Any] = {}
@@ -169,16 +246,24 @@ class Session:
             self._clear()
             if self.reading.used:
                 used = blocks_text(b for b, count in enumerate(self.reading.counts) if count)
-                raise ValueError(f"the pool is in use ({used}): pass a fresh one, so that going back has a start")
+                raise ValueError(
+                    f"the pool is in use ({used}): pass a fresh one, so that going back has a start"
+                )
 
-    def do(self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None) -> Entry:
-        """Run one operation on pool and tables and log it; operations that were undone are forgotten.
+    def do(
+        self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None
+    ) -> Entry:
+        """Run one operation on pool and tables and log it; operations that were undone are
+        forgotten.
 
-        What pool or table raise is in the entry. `ValueError` if the operation itself makes no sense.
+        What pool or table raise is in the entry. `ValueError` if the operation itself makes no
+        sense.
         """
         one_of("verb", verb, VERBS)
         tokens = integer("n", n, 1 if verb == "append" else 0)
-        free_name = next(name for name in map("s{}".format, count(self._made)) if name not in self.tables)
+        free_name = next(
+            name for name in map("s{}".format, count(self._made)) if name not in self.tables
+        )
         if verb == "new":
             sequence = sequence or free_name
         elif sequence not in self.tables:
@@ -188,13 +273,17 @@ class Session:
             child = child or free_name
         made = {"new": sequence, "fork": child}.get(verb)
         if made in self.tables:
-            raise ValueError(f"there is a sequence {made!r} already; free it first, or take another name")
+            raise ValueError(
+                f"there is a sequence {made!r} already; free it first, or take another name"
+            )
         self.log[self.cursor :] = [self._run(Operation(verb, str(sequence), tokens, child))]
         self.cursor += 1
         return self.log[-1]
 
     def seek(self, step: int) -> None:
-        """Go to the state after `step` operations, forward or back; beyond either end means that end."""
+        """Go to the state after `step` operations, forward or back; beyond either end means that
+        end.
+        """
         step = max(0, min(len(self.log), step))
         if step < self.cursor:
             self._start_over()
@@ -225,7 +314,9 @@ class Session:
 
     def origins(self) -> dict[int, int]:
         """For each block with a reference, the step (from 1) in which a table last took it."""
-        taken = {b: step for step, entry in enumerate(self.log[: self.cursor], 1) for b in entry.taken}
+        taken = {
+            b: step for step, entry in enumerate(self.log[: self.cursor], 1) for b in entry.taken
+        }
         return {b: step for b, step in taken.items() if self.reading.counts[b]}
 
     # ------------------------------------------------------------------ running
@@ -239,12 +330,17 @@ class Session:
                 # In place, so that the pool which the reader passed in stays the one that is shown.
                 self._class.__init__(self.pool, self.num_blocks, self.block_size)
         except _ANYTHING as error:
-            self._broken = f"{self._class.__name__}({self.num_blocks}, {self.block_size}) raised {explain(error)}"
+            self._broken = (
+                f"{self._class.__name__}({self.num_blocks}, {self.block_size}) raised "
+                f"{explain(error)}"
+            )
         self._clear()
 
     def _clear(self) -> None:
         self.tables.clear()
-        self.colors: dict[str, int] = {}  # running number of each sequence, which gives it its colour
+        self.colors: dict[
+            str, int
+        ] = {}  # running number of each sequence, which gives it its colour
         self._made = 0
         self._calls: list[str] = []
         subscribe = getattr(self.pool, "subscribe", None)
@@ -263,7 +359,10 @@ class Session:
         return read(self.pool, self.tables, self.num_blocks, self.block_size)
 
     def _apply(self, op: Operation) -> Any:
-        """Run the operation on the real objects and return what `append` returned. They may raise anything."""
+        """Run the operation on the real objects and return what `append` returned.
+
+        They may raise anything.
+        """
         if self._broken:
             raise RuntimeError("there is no pool to work on")
         if op.verb == "new":

@@ -1,6 +1,8 @@
-"""The stage: what an engine did, played back word by word and block by block. stage.js draws it, recording.py records.
+"""The stage: what an engine did, played back word by word and block by block. stage.js draws it,
+recording.py records.
 
-engine  -- events, after every step -->  Recorder  -- `recorded`, whole -->  page, which plays it at its own speed
+engine  -- events, after every step -->  Recorder  -- `recorded`, whole -->  page, which plays it at
+its own speed
 """
 
 import asyncio
@@ -18,7 +20,8 @@ from pagedlab.widgets.recording import Recorder, Replay
 from pagedlab.widgets.recording_format import load_recording
 
 INTERVAL = 0.1  # seconds between two messages to the page
-BYTES_PER_SECOND = 500_000  # half of what a Jupyter server lets a kernel say before it drops messages
+# half of what a Jupyter server lets a kernel say before it drops messages
+BYTES_PER_SECOND = 500_000
 
 
 class Stage(Page):
@@ -30,8 +33,9 @@ class Stage(Page):
         with Stage(llm):    # shown at once, and records until here
             llm.generate(prompts)
 
-    Nothing is left out, however fast the engine is: the page follows at a speed that an eye can. Only the first 1,024
-    blocks are drawn; the counters are the pool's. Without `with`, it records until `close()`.
+    Nothing is left out, however fast the engine is: the page follows at a speed that an eye can.
+    Only the first 1,024 blocks are drawn; the counters are the pool's. Without `with`, it records
+    until `close()`.
     """
 
     _esm: Any = script("stage")
@@ -65,7 +69,10 @@ class Stage(Page):
         """Show what has been recorded so far."""
         self._pending = False
         if self.recorder:
-            self.recorded = {**self.recorder.recording, "steps": self.recorder.recording["steps"][:]}
+            self.recorded = {
+                **self.recorder.recording,
+                "steps": self.recorder.recording["steps"][:],
+            }
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
@@ -82,7 +89,9 @@ class Stage(Page):
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file, for `Stage(path)` to play."""
-        Path(path).write_text(json.dumps(self.replay(0).recording, separators=(",", ":")) + "\n", encoding="utf-8")
+        Path(path).write_text(
+            json.dumps(self.replay(0).recording, separators=(",", ":")) + "\n", encoding="utf-8"
+        )
 
     def picture(self) -> Picture:
         """The step that says most, as a drawing and as text."""

@@ -1,4 +1,6 @@
-"""The timeline of an engine: a row a request, a column a step, and what everybody does in the step pointed at."""
+"""The timeline of an engine: a row a request, a column a step, and what everybody does in the step
+pointed at.
+"""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +8,20 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.drawing import BOLD, CARD, INK, SOFT, Owner, box, label, legend, linked, memory, stripes, svg
+from pagedlab.lessons.drawing import (
+    BOLD,
+    CARD,
+    INK,
+    SOFT,
+    Owner,
+    box,
+    label,
+    legend,
+    linked,
+    memory,
+    stripes,
+    svg,
+)
 from pagedlab.lessons.timeline import KINDS, Recording, Row
 from pagedlab.widgets.explore import Explorer
 from pagedlab.widgets.picture import Picture
@@ -27,12 +42,21 @@ LOOKS = {
     "-": ("#E69F00", "--", True),
 }
 # The hatches as `stripes` takes them.
-STRIPES: dict[str, tuple[Any, ...]] = {"W": (45, 0.2), "R": (45, 1, CARD), "S": (0, 0.2), "-": (90, 0.2)}
-FILLS = {kind: f"url(#pt-{KINDS[kind].split()[0]})" if kind in STRIPES else look[0] for kind, look in LOOKS.items()}
+STRIPES: dict[str, tuple[Any, ...]] = {
+    "W": (45, 0.2),
+    "R": (45, 1, CARD),
+    "S": (0, 0.2),
+    "-": (90, 0.2),
+}
+FILLS = {
+    kind: f"url(#pt-{KINDS[kind].split()[0]})" if kind in STRIPES else look[0]
+    for kind, look in LOOKS.items()
+}
 
 
 class Timeline(Explorer):
-    """Records `llm` from now on and draws who did what in each step, and the blocks after the step pointed at.
+    """Records `llm` from now on and draws who did what in each step, and the blocks after the step
+    pointed at.
 
     llm     as for `Recording` and `Recorder`
     blocks  False for the rows alone
@@ -41,21 +65,36 @@ class Timeline(Explorer):
             llm.generate(prompts)
         timeline.recording.summary()
 
-    Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the end of the block.
+    Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the
+    end of the block.
     """
 
     def __init__(self, llm: Any, *, blocks: bool = True) -> None:
-        self.recording, self._due = Recording(llm), 0.0  # it hears of a step before what draws it does
+        # it hears of a step before what draws it does
+        self.recording, self._due = (
+            Recording(llm),
+            0.0,
+        )
         self.recorder = self.recording.enter_context(Recorder(llm)) if blocks else None
-        super().__init__(self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0))
+        super().__init__(
+            self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0)
+        )
         self.recording.callback(llm.on_step(self._on_step))
 
     def end(self) -> None:
-        """Stop recording, draw all of it, and point at the step with the most blocks in use, if there are any."""
+        """Stop recording, draw all of it, and point at the step with the most blocks in use, if
+        there are any.
+        """
         if self.recording.watching:
             self.recording.close()
             steps = self.recorder.recording["steps"][: MAX_STEPS + 1] if self.recorder else []
-            self.seek(max(range(len(steps)), key=lambda i: (steps[i]["used"], i), default=self.recording.steps))
+            self.seek(
+                max(
+                    range(len(steps)),
+                    key=lambda i: (steps[i]["used"], i),
+                    default=self.recording.steps,
+                )
+            )
 
     def seek(self, step: int) -> None:
         """Point at a step, from 1 on: the slider moves there."""
@@ -77,8 +116,15 @@ class Timeline(Explorer):
     def __repr__(self) -> str:
         rows = drawn_rows(self.recording)
         names = max((len(row.name) for row in rows), default=0)
-        there = ", ".join(f"{kind} {name}" for kind, name in KINDS.items() if any(kind in row.kinds for row in rows))
-        lines = [f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{'|' if row.end else ''}" for row in rows]
+        there = ", ".join(
+            f"{kind} {name}"
+            for kind, name in KINDS.items()
+            if any(kind in row.kinds for row in rows)
+        )
+        lines = [
+            f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{'|' if row.end else ''}"
+            for row in rows
+        ]
         if after := self._after(self.values["step"]):
             lines.append(f"Step {self.values['step']}: {Picture(after.grid()).text()}")
         return "\n".join([headline(self.recording), there, *lines])
@@ -94,9 +140,16 @@ def headline(run: Recording) -> str:
     figures, gave_way = run.summary(), sum(run.preempted.values())
     left_out = {"steps": run.steps - MAX_STEPS, "requests": len(run.rows) - len(drawn_rows(run))}
     hidden = " and ".join(f"{number} {what}" for what, number in left_out.items() if number > 0)
-    said = f"{run.steps} steps, {figures.written:,} tokens written, {figures.written_a_step:.1f} a step; steps waited: "
+    said = (
+        f"{run.steps} steps, {figures.written:,} tokens written, {figures.written_a_step:.1f} a "
+        "step; steps waited: "
+    )
     said += f"{figures.waited_mean:.1f} on average, {figures.waited_p99:.0f} at the 99th percentile"
-    return said + (f"; preemptions: {gave_way}" if gave_way else "") + (f". Not drawn: {hidden}" if hidden else "")
+    return (
+        said
+        + (f"; preemptions: {gave_way}" if gave_way else "")
+        + (f". Not drawn: {hidden}" if hidden else "")
+    )
 
 
 def told(row: Row, step: int) -> str:
@@ -105,24 +158,36 @@ def told(row: Row, step: int) -> str:
     if not 0 <= at < len(row.cells):
         return ""
     cell, last = row.cells[at], at == len(row.cells) - 1
-    where = f"token{'s' * (cell.tokens > 1)} {cell.start}" + (f"–{cell.start + cell.tokens - 1}" * (cell.tokens > 1))
+    where = f"token{'s' * (cell.tokens > 1)} {cell.start}" + (
+        f"–{cell.start + cell.tokens - 1}" * (cell.tokens > 1)
+    )
     cached = cell.kind == "P" and cell.start and not {"P", "R"} & {*row.kinds[:at]}
     said = [
-        KINDS[cell.kind] + (f": {where}" if cell.tokens else "") + (f" “{cell.reads}”" if cell.reads else ""),
+        KINDS[cell.kind]
+        + (f": {where}" if cell.tokens else "")
+        + (f" “{cell.reads}”" if cell.reads else ""),
         f"the {cell.start} before were cached" if cached else "",
-        f"writes {f'{cell.wrote} tokens, ' if cell.wrote > 1 else ''}“{cell.writes}”" if cell.wrote else "",
+        f"writes {f'{cell.wrote} tokens, ' if cell.wrote > 1 else ''}“{cell.writes}”"
+        if cell.wrote
+        else "",
         ENDS.get(row.end or "", "") if last else "",
     ]
     return "; ".join(filter(None, said)).replace("\n", " ")
 
 
 def draw_timeline(run: Recording, step: int, after: Replay | None = None) -> str:
-    """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks after the step."""
+    """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks after
+    the step.
+    """
     rows, steps, batches = drawn_rows(run), min(run.steps, MAX_STEPS), run.batches()[:MAX_STEPS]
     pitch, high = min(24.0, 560 / max(1, steps)), 17 if len(rows) <= 24 else 13
     there = [kind for kind in KINDS if any(kind in row.kinds for row in rows)]
     parts = [stripes(FILLS[k][5:-1], LOOKS[k][0], *STRIPES[k]) for k in there if k in STRIPES]
-    parts.append(label(0, 15, headline(run) if steps else "Nothing has run yet.", 13.5, within=1080, look=BOLD))
+    parts.append(
+        label(
+            0, 15, headline(run) if steps else "Nothing has run yet.", 13.5, within=1080, look=BOLD
+        )
+    )
     parts += legend(0, 27, {KINDS[kind]: (FILLS[kind],) for kind in there})
     for i, row in enumerate(rows):
         y, x, said = 54.0 + high * i, 44 + pitch * (row.first - 1), told(row, step)
@@ -130,15 +195,24 @@ def draw_timeline(run: Recording, step: int, after: Replay | None = None) -> str
         drawn.append(label(8, y + 11, row.name, 11))
         wrote = "".join(after.texts.get(row.name, {"words": ()})["words"]) if after and said else ""
         shown = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ") if wrote else said
-        drawn.append(label(632, y + 11, shown if len(shown) < 64 else f"{shown[:62]} …", 11.5, within=448))
+        drawn.append(
+            label(632, y + 11, shown if len(shown) < 64 else f"{shown[:62]} …", 11.5, within=448)
+        )
         parts.append(linked([row.name], f"{row.name}, step {step}, {said or 'not there'}", *drawn))
         for kind, cells in groupby(row.kinds[: steps - row.first + 1]):
             first, many = round((x - 44) / pitch) + 1, len([*cells])
             drawn = [box(x, y, max(0.5, pitch * many - 0.5), high - 3, FILLS[kind])]
             if pitch * many >= 15:
-                drawn += [box(x + 1.5, y + 1, 10, high - 5, CARD, 0.9), label(x + 3.5, y + high / 2 + 2, kind, 10)]
+                drawn += [
+                    box(x + 1.5, y + 1, 10, high - 5, CARD, 0.9),
+                    label(x + 3.5, y + high / 2 + 2, kind, 10),
+                ]
             when = f"steps {first} to {first + many - 1}" if many > 1 else f"step {first}"
-            parts.append(linked([row.name], f"{row.name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}"))
+            parts.append(
+                linked(
+                    [row.name], f"{row.name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}"
+                )
+            )
             x += pitch * many
         if row.end and row.first + len(row.cells) - 1 <= steps:
             parts.append(box(x - 1, y - 1, 3, high - 1, INK))
@@ -146,15 +220,26 @@ def draw_timeline(run: Recording, step: int, after: Replay | None = None) -> str
     most = max((sum(batch.values()) for batch in batches), default=0) or 1
     parts += [label(0, y + 14, "tokens", 10.5, SOFT), label(0, y + 28, f"to {most:,}", 10.5, SOFT)]
     for at, batch in enumerate(batches, 1):
-        x, tops = 44 + pitch * (at - 1), [BARS * n / most for n in accumulate(batch.values(), initial=0)]
+        x, tops = (
+            44 + pitch * (at - 1),
+            [BARS * n / most for n in accumulate(batch.values(), initial=0)],
+        )
         drawn = [box(x, y + 2, pitch, BARS, CARD, 0)]  # all its height can be pointed at
         for kind, (low, top) in zip(batch, pairwise(tops), strict=True):
-            drawn.append(box(x, y + 2 + BARS - top, max(0.5, pitch - (pitch > 4)), top - low, FILLS[kind]))
+            drawn.append(
+                box(x, y + 2 + BARS - top, max(0.5, pitch - (pitch > 4)), top - low, FILLS[kind])
+            )
         whose = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
-        parts.append(linked([f"step-{at}"], f"step {at}, tokens computed: {whose}", *drawn, goes=f"step={at}"))
+        parts.append(
+            linked(
+                [f"step-{at}"], f"step {at}, tokens computed: {whose}", *drawn, goes=f"step={at}"
+            )
+        )
     every = next((n for n in (1, 2, 5, 10, 20, 50, 100) if n * pitch >= 28), 200)
     y += BARS + 14
-    marks = ((44 + pitch * (n - 0.5) - 3.2 * len(str(n)), str(n)) for n in range(every, steps + 1, every))
+    marks = (
+        (44 + pitch * (n - 0.5) - 3.2 * len(str(n)), str(n)) for n in range(every, steps + 1, every)
+    )
     parts += [label(x, y, said, 10.5, SOFT) for x, said in ((0, "step"), *marks)]
     if step:
         x, through = 44 + pitch * (step - 1), 'pointer-events="none"'
