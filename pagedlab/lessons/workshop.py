@@ -409,7 +409,6 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
     sys.path.insert(0, folder)
     try:
         import attention_methods as methods
-
         from attention import roofs, seconds
     finally:
         sys.path.remove(folder)
