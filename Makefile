@@ -3,6 +3,7 @@
 # make test-qwen   all notebooks, and the tests that want one, with the real Qwen in the folder PAGEDLAB_TEST_MODEL
 # make notebooks   execute the notebooks in place with PAGEDLAB_MODEL (or the tiny model) and normalise them, to be
 #                  committed; those of a GPU (07, 10, cells tagged "gpu") keep what they show
+# make sources    renew the package's sources that notebooks show, without running the notebooks
 # make notebooks-gpu PAGEDLAB_MODEL=FOLDER [PYTHON=python3] [OUT=notebooks]   those of a GPU, on a machine that has one;
 #                  PYTHON has torch, transformers and triton, matplotlib, anywidget, nbclient and ipykernel
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
@@ -22,7 +23,7 @@ ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
 
-.PHONY: lab test test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks notebooks-gpu time lint format wheel site lite test-lite setup
+.PHONY: lab test test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
@@ -57,6 +58,9 @@ test-qwen-rest:
 notebooks: setup
 	$(ASKED) $(BIN)/python tools/time_notebooks.py --out notebooks $(ELSEWHERE)
 	$(RUN) tools/normalise_notebooks.py $(NOTEBOOKS)
+
+sources: setup
+	$(RUN) tools/refresh_sources.py $(NOTEBOOKS)
 
 notebooks-gpu:
 	@test -n "$$PAGEDLAB_MODEL" || { echo "say which weights: PAGEDLAB_MODEL=FOLDER"; exit 2; }

@@ -15,6 +15,7 @@ Only nbclient and ipykernel are needed.
 from __future__ import annotations
 
 import argparse
+import ast
 import copy
 import hashlib
 import os
@@ -76,11 +77,22 @@ def is_of(cell: nbformat.NotebookNode, kind: str, mixed: bool) -> bool:
 
 
 def code_of(notebook: nbformat.NotebookNode, kind: str) -> str:
-    """A short name of what those code cells say whose outputs come from that kind of machine, "cpu" or "gpu"."""
+    """A short name of what those code cells do whose outputs come from that kind of machine, "cpu" or "gpu".
+
+    Comments and blank lines do not count: who corrects one need not run the notebook again.
+    """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     mixed = any("gpu" in cell.metadata.get("tags", []) for cell in code)
-    sources = "\0".join(cell.source for cell in code if is_of(cell, kind, mixed))
+    sources = "\0".join(without_comments(cell.source) for cell in code if is_of(cell, kind, mixed))
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
+
+
+def without_comments(source: str) -> str:
+    """The code of a cell in one form, without comments; as it is, if it is not plain Python."""
+    try:
+        return ast.unparse(ast.parse(source))
+    except SyntaxError:  # a magic
+        return source
 
 
 def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 import sys
@@ -17,7 +18,8 @@ from pagedlab.lessons.show import show_source
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from time_notebooks import code_of  # noqa: E402
+from refresh_sources import refresh  # noqa: E402
+from time_notebooks import code_of, without_comments  # noqa: E402
 
 NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))}
 LOADED = re.compile(r"^model: (\S+) on (\S+) in (\S+)", re.MULTILINE)
@@ -73,3 +75,28 @@ def test_the_source_that_is_shown_is_the_source_that_there_is(number: str) -> No
                 item = getattr(item, step)
             _, _, present = show_source(item).text.partition("\n")
             assert source.rstrip("\n") == present, f"{path}.py: {name} was changed after notebook {number} was run"
+
+
+def test_a_stale_source_is_renewed_and_nothing_else() -> None:
+    notebook = nbformat.read(NOTEBOOKS["09"], 4)
+    refresh(notebook)
+    current = copy.deepcopy(notebook)
+    cell = next(cell for cell in notebook.cells if cell.source == "show_source(Scheduler.schedule)")
+    cell.outputs[0].data["text/plain"] = "# pagedlab/scheduler.py: Scheduler.schedule\ndef schedule(self): ..."
+    assert refresh(notebook) == 1
+    assert notebook == current
+    assert refresh(notebook) == 0
+
+
+def test_a_source_that_is_not_imported_is_named() -> None:
+    notebook = nbformat.read(NOTEBOOKS["09"], 4)
+    cell = next(cell for cell in notebook.cells if cell.source == "show_source(Scheduler.schedule)")
+    cell.source = "show_source(Elsewhere.schedule)"
+    with pytest.raises(ValueError, match="Elsewhere is not imported from pagedlab"):
+        refresh(notebook)
+
+
+def test_comments_do_not_make_a_cell_another() -> None:
+    assert without_comments("x = 1  # one\n\n# two\ny = 2") == without_comments("x = 1\ny = 2")
+    assert without_comments("x = 1") != without_comments("x = 2")
+    assert without_comments("%time x = 1  # magic") == "%time x = 1  # magic"
