@@ -73,12 +73,12 @@ def card(number: str, name: str, question: str, lite: bool) -> str:
 
 
 def first_line() -> str:
-    """README's first line after the title: where the site is published, once pyproject.toml names the repository."""
-    if found := re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)/?", repository()):
-        page = f"https://{found[1].lower()}.github.io/{found[2]}/"
-        return f"**[Watch it and break it in your browser]({page})**: nothing to install."
-    made, served = "`make site` (it sets up `.venv`, a few minutes)", "`python3 -m http.server --directory build/site`"
-    return f"**Watch it first:** in a clone, {made}, then {served}, and open `localhost:8000`."
+    """The line of README that leads to the site; empty as long as pyproject.toml names no repository."""
+    found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)/?", repository())
+    if found is None:
+        return ""
+    page = f"https://{found[1].lower()}.github.io/{found[2]}/"
+    return f"**[Try it in your browser]({page})**: nothing to install."
 
 
 def build(site: Path) -> None:
