@@ -72,13 +72,16 @@ def card(number: str, name: str, question: str, lite: bool) -> str:
     return f'<article>{thumbnail(THUMBNAILS[number])}{words}<p class="links">{"".join(links)}</p></article>'
 
 
-def first_line() -> str:
-    """The line of README that leads to the site; empty as long as pyproject.toml names no repository."""
+def site_address() -> str:
+    """Where the site is published; empty as long as pyproject.toml names no repository."""
     found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)/?", repository())
-    if found is None:
-        return ""
-    page = f"https://{found[1].lower()}.github.io/{found[2]}/"
-    return f"**[Try it in your browser]({page})**: nothing to install."
+    return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
+
+
+def first_line() -> str:
+    """The line of README that leads to the site; empty as long as there is no address."""
+    address = site_address()
+    return f"**[Try it in your browser]({address})**: nothing to install." if address else ""
 
 
 def build(site: Path) -> None:

@@ -41,7 +41,13 @@ def test_a_notebook_is_a_page_with_all_its_outputs(site: Path, path: Path) -> No
     outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
-    assert page.count('class="cell_input') == sum(cell.cell_type == "code" for cell in cells)
+    code = [cell for cell in cells if cell.cell_type == "code" and "colab" not in cell.metadata.get("tags", [])]
+    assert page.count('class="cell_input') == len(code)
+    folded = [cell for cell in code if cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert page.count('<details class="admonition hide above-input">') == len(folded)
+    assert "google.colab" not in page
+    assert '<a href="../index.html">pagedlab</a>' in page
+    assert "_downloads" in page, "the notebook itself can be downloaded"
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
     for output in outputs:
         if output.output_type == "stream":
@@ -56,6 +62,13 @@ def test_nothing_is_loaded_from_another_server(site: Path) -> None:
     found = {match for file in files for match in LOADED.findall(file.read_text(encoding="utf-8", errors="replace"))}
     assert len(files) > len(NOTEBOOKS)
     assert not found
+
+
+def test_every_page_has_an_icon_and_there_is_a_page_for_what_is_not_there(site: Path) -> None:
+    for file in (site / "docs" / "index.html", site / "notebooks" / "00_start_here.html", site / "404.html"):
+        assert "favicon.svg" in file.read_text(encoding="utf-8")
+    page = (site / "notebooks" / "03_copy_on_write.html").read_text(encoding="utf-8")
+    assert '<meta property="og:title" content="03 · Copy-on-write"' in page
 
 
 def test_formulas_need_no_script(site: Path) -> None:
