@@ -1,4 +1,7 @@
-"""All is in pyproject.toml but this: what pagedlab and its notebooks read goes into the wheel as pagedlab/data/."""
+"""Copies the data that pagedlab and its notebooks read into the wheel, as pagedlab/data/.
+
+Everything else is in pyproject.toml.
+"""
 
 from __future__ import annotations
 

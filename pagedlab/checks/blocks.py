@@ -14,9 +14,11 @@ from pagedlab.lessons.broken import POOLS, CountsForks
 
 Names = dict[str, Any]  # among which operations are carried out
 INVARIANTS = {
-    "counted": "a block's count is its number of references: allocate gives one, share adds one, release takes one",
+    "counted": "a block's count is its number of references: allocate gives one, share adds one, "
+    "release takes one",
     "exclusive": "allocate never hands out a block that is in use",
-    "conserved": "free blocks and blocks in use add up to all blocks: none is lost, none appears twice",
+    "conserved": "free blocks and blocks in use add up to all blocks: none is lost, none appears "
+    "twice",
     "atomic": "an operation that raises an error changes nothing",
 }
 """What holds in a right pool after every operation. Notebook 02 asks which one each of

@@ -1,8 +1,8 @@
-"""Checks of notebook 07's seven puzzles: the cases of each, and the mistakes that are known by
-their numbers.
+"""Checks of notebook 07's seven puzzles: the cases of each, and mistakes known by their numbers.
 
-Each case is small, and says what it can show. `Mistakes`: the message, and what such a kernel would
-have computed. watched.py runs the kernels.
+Each case is small, and its name says what it can show. A known mistake is a message and a function
+of the puzzle's arguments `g`: it computes what a kernel with this mistake would compute. watched.py
+runs the kernels.
 """
 
 import math
@@ -10,10 +10,48 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from pagedlab.blocks import blocks_for
-from pagedlab.checks.watched import Cases, Mistakes, puzzle
+import torch
 
-# 1 to 4: one program's share ----------------------------------------------------------------------
+from pagedlab.blocks import blocks_for
+from pagedlab.checks.watched import Cases, Mistake, Mistakes, puzzle
+from pagedlab.lessons.puzzles import online_step
+
+STATE = ("m", "total", "acc")  # what online softmax keeps of the tiles so far
+
+
+def known(mistakes: Mistakes, message: str) -> Callable[[Mistake], Mistake]:
+    """Add the decorated function to `mistakes`, under the message that a reader gets."""
+
+    def add(computes: Mistake) -> Mistake:
+        mistakes[message] = computes
+        return computes
+
+    return add
+
+
+# Puzzle 1: weights --------------------------------------------------------------------------------
+
+OF_WEIGHTS: Mistakes = {}
+
+
+@known(OF_WEIGHTS, "m is not taken off: these are exp(s).")
+def _without_the_maximum(g: Any) -> Any:
+    return g.s.exp()
+
+
+@known(OF_WEIGHTS, "The exponential is missing: these are s - m.")
+def _without_the_exponential(g: Any) -> Any:
+    return g.s - g.m
+
+
+@known(OF_WEIGHTS, "The sign is turned round: these are exp(m - s).")
+def _with_the_other_sign(g: Any) -> Any:
+    return (g.m - g.s).exp()
+
+
+@known(OF_WEIGHTS, "These are powers of two, not of e.")
+def _powers_of_two(g: Any) -> Any:
+    return (g.s - g.m).exp2()
 
 
 puzzle(
@@ -23,27 +61,67 @@ puzzle(
         "Two tiles of 4, both full": {"n": 8},
         "10 scores in three tiles of 4: the last is half empty": {"n": 10},
     },
-    {
-        "m is not taken off: these are exp(s).": lambda g: g.s.exp(),
-        "The exponential is missing: these are s - m.": lambda g: g.s - g.m,
-        "The sign is turned round: these are exp(m - s).": lambda g: (g.m - g.s).exp(),
-        "These are powers of two, not of e.": lambda g: (g.s - g.m).exp2(),
-    },
-    "Every program has a tile of its own, and the last one leaves alone what is not its.",
+    OF_WEIGHTS,
+    "Every program computes its own tile, and the mask of the last tile protects what is not its.",
 )
+
+# Puzzle 2: scores ---------------------------------------------------------------------------------
+
+OF_SCORES: Mistakes = {}
 
 
 def _scored(
-    g: Any, row: Callable[[Any, Any], Any], query: Any = slice(None), scale: float = 0.0
+    g: Any,
+    row: Callable[[Any, Any], Any],
+    query: Any = slice(None),
+    scale: float | None = None,
 ) -> Any:
-    """Scores where the key of token j and head h is row(j, h) of memory; `query`: whose queries are
-    taken.
-    """
-    import torch
+    """Return scores [heads, n] of keys read from other rows of memory.
 
+    Args:
+        g: the puzzle's arguments.
+        row: the row of memory that is read for token j and head h.
+        query: the heads whose queries are used.
+        scale: replaces the puzzle's scale.
+    """
     memory = (g.k_cache if "k_cache" in vars(g) else g.k).reshape(-1, g.DIM)
-    keys = memory[row(torch.arange(g.n), torch.arange(g.HEADS)[:, None]).clamp(0, len(memory) - 1)]
-    return (keys * g.q[query, None]).sum(2) * (scale or g.scale)
+    tokens = torch.arange(g.n)
+    heads = torch.arange(g.HEADS)[:, None]
+    keys = memory[row(tokens, heads).clamp(0, len(memory) - 1)]
+    return (keys * g.q[query, None]).sum(2) * (g.scale if scale is None else scale)
+
+
+@known(OF_SCORES, "The scale is missing.")
+def _scores_without_scale(g: Any) -> Any:
+    return _scored(g, lambda j, h: j * g.HEADS + h, scale=1.0)
+
+
+@known(OF_SCORES, "Every program takes the query of head 0.")
+def _first_query(g: Any) -> Any:
+    return _scored(g, lambda j, h: j * g.HEADS + h, query=slice(1))
+
+
+@known(OF_SCORES, "Every program takes the keys of head 0.")
+def _keys_of_head_0(g: Any) -> Any:
+    return _scored(g, lambda j, h: j * g.HEADS + 0 * h)
+
+
+@known(
+    OF_SCORES,
+    "It steps from token to token as if there were one head: the next row is the next head's, and "
+    "a token's rows\nare HEADS * DIM apart.",
+)
+def _steps_by_rows(g: Any) -> Any:
+    return _scored(g, lambda j, h: j + h)
+
+
+@known(
+    OF_SCORES,
+    "It steps as if all tokens of a head lay together, [HEADS, n, DIM]. In this memory a token's "
+    "heads do.",
+)
+def _tokens_of_a_head_together(g: Any) -> Any:
+    return _scored(g, lambda j, h: h * g.n + j)
 
 
 puzzle(
@@ -54,52 +132,77 @@ puzzle(
         "8 keys of two heads: token 0's two rows, then token 1's": {"n": 8},
         "6 keys of three heads": {"heads": 3},
     },
-    {
-        "The scale is missing.": lambda g: _scored(g, lambda j, h: j * g.HEADS + h, scale=1.0),
-        "Every program takes the query of head 0.": lambda g: _scored(
-            g, lambda j, h: j * g.HEADS + h, slice(1)
-        ),
-        "Every program takes the keys of head 0.": lambda g: _scored(
-            g, lambda j, h: j * g.HEADS + 0 * h
-        ),
-        "It steps from token to token as if there were one head: the next row is the next head's, "
-        "and a token's rows\n"
-        "are HEADS * DIM apart.": lambda g: _scored(g, lambda j, h: j + h),
-        "It steps as if all tokens of a head lay together, [HEADS, n, DIM]. In this memory a token's heads do.": (
-            lambda g: _scored(g, lambda j, h: h * g.n + j)
-        ),
-    },
-    "A tile of addresses, [TILE, DIM], from a column and a row; and the heads of a token side by "
-    "side.",
+    OF_SCORES,
+    "A tile of addresses, [TILE, DIM], made of a column and a row; the heads of a token are side "
+    "by side.",
 )
 
+# Puzzle 3: a step of online softmax ---------------------------------------------------------------
 
-def _step(g: Any, *past: str, **other: Any) -> tuple[Any, ...]:
-    """The state after a tile; other numbers than `given`, and of the past not corrected what `past`
-    says.
+OF_STEP: Mistakes = {}
+
+
+def _step(g: Any, *uncorrected: str, **other: Any) -> tuple[Any, ...]:
+    """Return m, total and acc after one more tile.
+
+    Args:
+        g: the puzzle's arguments.
+        uncorrected: those of total and acc that are not corrected for a new maximum.
+        other: replaces some of the puzzle's arguments.
     """
-    import torch
-
-    from pagedlab.lessons.puzzles import online_step
-
-    was = {
-        name: torch.as_tensor(getattr(g, name)) for name in ("m", "total", "acc", "s", "v")
-    } | other
-    new = dict(zip(was, online_step(**was), strict=False))
+    was = {name: torch.as_tensor(getattr(g, name)) for name in (*STATE, "s", "v")} | other
+    new = dict(zip(STATE, online_step(**was), strict=True))
     lost = 1 - (was["m"] - new["m"]).exp()
-    return tuple(x + was[name] * lost if name in past else x for name, x in new.items())
+    for name in uncorrected:
+        new[name] = new[name] + was[name] * lost
+    return tuple(new.values())
 
 
 def _padded(x: Any, tile: int) -> Any:
-    """With zeros behind, up to a whole tile."""
-    import torch
-
+    """Return x with zeros appended up to a whole tile."""
     return torch.cat([x, x.new_zeros(-len(x) % tile, *x.shape[1:])])
 
 
-def _largest_of_tile(g: Any) -> tuple[Any, ...]:
-    m, *sums = _step(g)
-    return g.s.max()[None], *(x * (m - g.s.max()).exp() for x in sums)
+@known(OF_STEP, "The sum so far is not corrected: it has to shrink by exp(m - new_m).")
+def _step_keeps_total(g: Any) -> Any:
+    return _step(g, "total")
+
+
+@known(OF_STEP, "The output so far is not corrected: it has to shrink by exp(m - new_m).")
+def _step_keeps_acc(g: Any) -> Any:
+    return _step(g, "acc")
+
+
+@known(OF_STEP, "Neither the sum nor the output so far is corrected for the new maximum.")
+def _step_keeps_both(g: Any) -> Any:
+    return _step(g, "total", "acc")
+
+
+@known(
+    OF_STEP,
+    "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
+    "larger one.",
+)
+def _largest_of_tile(g: Any) -> Any:
+    m, total, acc = _step(g)
+    largest = g.s.max()
+    rescale = (m - largest).exp()
+    return largest[None], total * rescale, acc * rescale
+
+
+@known(OF_STEP, "Places after the last score count as scores of 0. They have to be minus infinity.")
+def _step_counts_zeros(g: Any) -> Any:
+    return _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
+
+
+@known(OF_STEP, "The new maximum is not kept.")
+def _step_keeps_the_maximum(g: Any) -> Any:
+    return (g.m, *_step(g)[1:])
+
+
+@known(OF_STEP, "The sum and the output so far are lost: the tile replaces them.")
+def _step_forgets(g: Any) -> Any:
+    return _step(g, total=0 * g.total, acc=0 * g.acc)
 
 
 puzzle(
@@ -107,7 +210,10 @@ puzzle(
     {
         "The first tile, full: nothing came before (m is minus infinity)": {"n": 8, "first": True},
         "A full tile, and the largest score came before it": {"n": 8, "past": 5.0},
-        "A full tile with a new largest score: the past weighs less now": {"n": 8, "past": -1.0},
+        "A full tile with a new largest score: the earlier tiles weigh less now": {
+            "n": 8,
+            "past": -1.0,
+        },
         "6 scores in a tile of 8, and the largest came before": {"n": 6, "past": 5.0},
         "6 scores in a tile of 8, all of them far below zero": {
             "n": 6,
@@ -115,152 +221,215 @@ puzzle(
             "shift": -30.0,
         },
     },
-    {
-        "The sum so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(
-            g, "total"
-        ),
-        "The output so far is not corrected: it has to shrink by exp(m - new_m).": lambda g: _step(
-            g, "acc"
-        ),
-        "Neither the sum nor the output so far is corrected for the new maximum.": lambda g: _step(
-            g, "total", "acc"
-        ),
-        "The tile's largest score is taken for the largest of all: the past may have had a larger one.": (
-            _largest_of_tile
-        ),
-        "Places behind the last score count as scores of 0. They have to be minus infinity.": (
-            lambda g: _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
-        ),
-        "The new maximum is not kept.": lambda g: (g.m, *_step(g)[1:]),
-        "The past is not there any more: the tile replaces it.": lambda g: _step(
-            g, total=0 * g.total, acc=0 * g.acc
-        ),
-    },
-    (
-        "A larger score corrects the past, a smaller one is corrected, and what is no score weighs "
-        "nothing."
-    ),
+    OF_STEP,
+    "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
+    "weigh nothing.",
 )
 
+# Puzzle 4: scores in pages ------------------------------------------------------------------------
 
-def _slots(g: Any, of: Callable[[Any, Any], Any]) -> Any:
-    """Scores of keys in slots of(position, table), as they should not be."""
-    return _scored(g, lambda p, h: of(p, g.table.long()) * g.HEADS + h)
+OF_PAGED_SCORES: Mistakes = {}
+
+
+def _slots(g: Any, slot_of: Callable[[Any, Any], Any]) -> Any:
+    """Return the scores of keys read from slot_of(position, table)."""
+    return _scored(g, lambda p, h: slot_of(p, g.table.long()) * g.HEADS + h)
+
+
+@known(OF_PAGED_SCORES, "The table is not asked: positions are taken for slots.")
+def _positions_as_slots(g: Any) -> Any:
+    return _slots(g, lambda p, table: p)
+
+
+@known(
+    OF_PAGED_SCORES,
+    "It stays in the first page of the table: position p is in page table[p // SIZE].",
+)
+def _stays_in_the_first_page(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[0] * g.SIZE + p % g.SIZE)
+
+
+@known(
+    OF_PAGED_SCORES,
+    "It goes on after the end of the first page: position p is in page table[p // SIZE].",
+)
+def _runs_past_the_first_page(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[0] * g.SIZE + p)
+
+
+@known(OF_PAGED_SCORES, "The offset in the page is missing: every key is its page's first.")
+def _without_the_offset(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE)
+
+
+@known(OF_PAGED_SCORES, "The offset in the page is p % SIZE, not p // SIZE.")
+def _with_the_page_as_offset(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p // g.SIZE)
+
+
+@known(OF_PAGED_SCORES, "A page id is taken for a slot: it has to be multiplied by SIZE.")
+def _page_ids_as_slots(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[p // g.SIZE] + p % g.SIZE)
+
+
+@known(OF_PAGED_SCORES, "The scale is missing.")
+def _paged_scores_without_scale(g: Any) -> Any:
+    scores = _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p % g.SIZE)
+    return scores / g.scale
 
 
 puzzle(
     "paged_scores",
     {
         "8 keys of one head in two full pages": {"n": 8, "heads": 1, "tile": 8},
-        "10 keys of two heads in three pages; what is behind the last key holds NaN": {},
+        "10 keys of two heads in three pages; slots after the last key hold NaN": {},
         "10 keys, and page ids beyond 2^27": {"far": True},
     },
-    {
-        "The table is not asked: positions are taken for slots.": lambda g: _slots(
-            g, lambda p, table: p
-        ),
-        "It stays in the first page of the table: position p is in page table[p // SIZE].": (
-            lambda g: _slots(g, lambda p, table: table[0] * g.SIZE + p % g.SIZE)
-        ),
-        "It runs on behind the first page: position p is in page table[p // SIZE].": (
-            lambda g: _slots(g, lambda p, table: table[0] * g.SIZE + p)
-        ),
-        "The place in the page is missing: every key is its page's first.": (
-            lambda g: _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE)
-        ),
-        "The place in the page is p % SIZE, not p // SIZE.": (
-            lambda g: _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p // g.SIZE)
-        ),
-        "A page id is taken for a slot: it has to be multiplied by SIZE.": (
-            lambda g: _slots(g, lambda p, table: table[p // g.SIZE] + p % g.SIZE)
-        ),
-        "The scale is missing.": (
-            lambda g: _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p % g.SIZE) / g.scale
-        ),
-    },
+    OF_PAGED_SCORES,
     "Right in one page and in three, and where the offset of an element passes 2^31, as in a large "
     "GPU's cache.",
 )
 
-# 5 to 7: whole kernels ----------------------------------------------------------------------------
+# Puzzles 5 to 7: whole kernels --------------------------------------------------------------------
+
+OF_ATTENTION: Mistakes = {}
+
+
+def _softmax(scores: Any, values: Any) -> Any:
+    """Return the right output of one query head."""
+    return scores.softmax(0) @ values
 
 
 def _attention(
-    g: Any, end: Callable[..., Any] = lambda s, v: s.softmax(0) @ v, head: Callable[[int], int] | None = None,
-    row: Callable[[int], int] = int, length: Callable[[int], int] = int, scale: float = 0.0,
-) -> Any:  # fmt: skip
-    """Attention with a mistake, head by head.
+    g: Any,
+    end: Callable[[Any, Any], Any] = _softmax,
+    kv_head: Callable[[int], int] | None = None,
+    row: Callable[[int], int] = int,
+    length: Callable[[int], int] = int,
+    scale: float | None = None,
+) -> Any:
+    """Return attention with a mistake, computed head by head.
 
-    end                what becomes of one head's scores and values
-    head, row, length  which KV head a query head reads, which row of the tables, how many keys
+    Args:
+        g: the puzzle's arguments.
+        end: what becomes of one head's scores and values.
+        kv_head: the KV head that a query head reads.
+        row: the row of the tables that a sequence reads.
+        length: the number of keys that a sequence reads.
+        scale: replaces the puzzle's scale.
     """
-    import torch
-
     out = torch.zeros_like(g.q)
     for b, n in enumerate(g.seq_lens.tolist()):
-        caches = (cache[g.tables[row(b)].long()].flatten(0, 1) for cache in (g.k_cache, g.v_cache))
-        k, v = (cache[: length(n)].nan_to_num() for cache in caches)
+        pages = g.tables[row(b)].long()
+        k = g.k_cache[pages].flatten(0, 1)[: length(n)].nan_to_num()
+        v = g.v_cache[pages].flatten(0, 1)[: length(n)].nan_to_num()
         for h, query in enumerate(g.q[b]):
-            kv = head(h) if head else h // g.GROUP
-            out[b, h] = end(k[:, kv] @ query * (scale or g.scale), v[:, kv])
+            kv = kv_head(h) if kv_head else h // g.GROUP
+            scores = k[:, kv] @ query * (g.scale if scale is None else scale)
+            out[b, h] = end(scores, v[:, kv])
     return out
 
 
-def _past(g: Any, *kept: str) -> Any:
-    """As if the past's total or acc, or both, were not corrected for a new maximum."""
+def _uncorrected(g: Any, *names: str) -> Any:
+    """Return attention in which total or acc, or both, are not corrected for a new maximum."""
 
-    def end(s: Any, v: Any) -> Any:
-        state: tuple[Any, ...] = s.new_tensor(-math.inf), s.new_tensor(0.0), v.new_zeros(g.DIM)
-        for part, values in zip(s.split(g.TILE), v.split(g.TILE), strict=True):
-            names = zip(("m", "total", "acc", "s", "v"), (*state, part, values), strict=True)
-            state = _step(SimpleNamespace(**dict(names)), *kept)
-        return state[2] / state[1]
+    def end(scores: Any, values: Any) -> Any:
+        state = (scores.new_tensor(-math.inf), scores.new_tensor(0.0), values.new_zeros(g.DIM))
+        for s, v in zip(scores.split(g.TILE), values.split(g.TILE), strict=True):
+            m, total, acc = state
+            state = _step(SimpleNamespace(m=m, total=total, acc=acc, s=s, v=v), *names)
+        _, total, acc = state
+        return acc / total
 
     return _attention(g, end)
 
 
-OF_ATTENTION: Mistakes = {
-    "The scale is missing.": lambda g: _attention(g, scale=1.0),
-    "It is not divided by the sum of the weights at the end.": (
-        lambda g: _attention(g, lambda s, v: (s - s.max()).exp() @ v)
-    ),
-    "Query heads are dealt out in turn (h % KV_HEADS). Those that share a KV head lie side by side: h // GROUP.": (
-        lambda g: _attention(g, head=lambda h: h % g.KV_HEADS)
-    ),
-    "Every query head reads KV head 0.": lambda g: _attention(g, head=lambda _: 0),
-    "Every sequence reads the first one's table: the next row is table_stride further.": (
-        lambda g: _attention(g, row=lambda _: 0)
-    ),
-    "The last tile is left out where it is not full: round up.": (
-        lambda g: _attention(g, length=lambda n: n // g.TILE * g.TILE or n)
-    ),
-    "The sum so far is not corrected for a new maximum.": lambda g: _past(g, "total"),
-    "The output so far is not corrected for a new maximum.": lambda g: _past(g, "acc"),
-    "The past is not corrected for a new maximum.": lambda g: _past(g, "total", "acc"),
-    "Places behind the end count as scores of 0. They have to be minus infinity.": (
-        lambda g: _attention(g, lambda s, v: _padded(s, g.TILE).softmax(0) @ _padded(v, g.TILE))
-    ),
-    "Only the first tile is taken in: where is the loop?": lambda g: _attention(
-        g, length=lambda n: min(n, g.TILE)
-    ),
-}
-ONE = {"heads": 1, "kv_heads": 1}
-THREE = {"splits": 3, **ONE}
+@known(OF_ATTENTION, "The scale is missing.")
+def _without_scale(g: Any) -> Any:
+    return _attention(g, scale=1.0)
+
+
+@known(OF_ATTENTION, "It is not divided by the sum of the weights at the end.")
+def _not_divided(g: Any) -> Any:
+    return _attention(g, lambda s, v: (s - s.max()).exp() @ v)
+
+
+@known(
+    OF_ATTENTION,
+    "Query heads are dealt out in turn (h % KV_HEADS). Those that share a KV head are neighbours: "
+    "h // GROUP.",
+)
+def _heads_in_turn(g: Any) -> Any:
+    return _attention(g, kv_head=lambda h: h % g.KV_HEADS)
+
+
+@known(OF_ATTENTION, "Every query head reads KV head 0.")
+def _kv_head_0(g: Any) -> Any:
+    return _attention(g, kv_head=lambda _: 0)
+
+
+@known(
+    OF_ATTENTION,
+    "Every sequence reads the first one's table: the next row is table_stride further.",
+)
+def _first_table(g: Any) -> Any:
+    return _attention(g, row=lambda _: 0)
+
+
+@known(OF_ATTENTION, "The last tile is left out where it is not full: round up.")
+def _full_tiles_only(g: Any) -> Any:
+    return _attention(g, length=lambda n: n // g.TILE * g.TILE or n)
+
+
+@known(OF_ATTENTION, "The sum so far is not corrected for a new maximum.")
+def _keeps_total(g: Any) -> Any:
+    return _uncorrected(g, "total")
+
+
+@known(OF_ATTENTION, "The output so far is not corrected for a new maximum.")
+def _keeps_acc(g: Any) -> Any:
+    return _uncorrected(g, "acc")
+
+
+@known(
+    OF_ATTENTION,
+    "Neither the sum nor the output so far is corrected for a new maximum.",
+)
+def _keeps_both(g: Any) -> Any:
+    return _uncorrected(g, "total", "acc")
+
+
+@known(OF_ATTENTION, "Places after the end count as scores of 0. They have to be minus infinity.")
+def _counts_zeros(g: Any) -> Any:
+    return _attention(g, lambda s, v: _softmax(_padded(s, g.TILE), _padded(v, g.TILE)))
+
+
+@known(OF_ATTENTION, "Only the first tile is read: where is the loop?")
+def _first_tile_only(g: Any) -> Any:
+    return _attention(g, length=lambda n: min(n, g.TILE))
+
+
+ONE_HEAD = {"heads": 1, "kv_heads": 1}
+THREE_SPLITS = {"splits": 3, **ONE_HEAD}
 WHOLE: Cases = {
-    "One sequence of 8 keys: one full tile of 8, two pages of 4": {"lengths": (8,), **ONE},
+    "One sequence of 8 keys: one full tile of 8, two pages of 4": {"lengths": (8,), **ONE_HEAD},
     "16 keys in two full tiles; the very first scores highest": {
         "lengths": (16,),
         "loudest": 0,
-        **ONE,
+        **ONE_HEAD,
     },
     "16 keys in two full tiles; the very last scores highest": {
         "lengths": (16,),
         "loudest": 15,
-        **ONE,
+        **ONE_HEAD,
     },
-    "13 keys in tiles of 8; slots behind the end hold NaN": {"lengths": (13,), "loudest": 0, **ONE},
+    "13 keys in tiles of 8; slots after the end hold NaN": {
+        "lengths": (13,),
+        "loudest": 0,
+        **ONE_HEAD,
+    },
     "8 keys, four query heads on two KV heads": {"lengths": (8,)},
-    "Two sequences of 8 keys": {"lengths": (8, 8), **ONE},
+    "Two sequences of 8 keys": {"lengths": (8, 8), **ONE_HEAD},
     "Three sequences, four query heads on two KV heads": {},
     "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
 }
@@ -280,28 +449,60 @@ puzzle(
     "Each key is loaded once for the whole group, and two products do the arithmetic.",
 )
 
+# Puzzle 7: splits and their merge -----------------------------------------------------------------
 
-def _merged(g: Any, weight: Callable[[Any, Any], Any], nothing: float = 0.0) -> Any:
-    """Thirds put together with weight(log of the sum of the weights, maximum) [3]; `nothing` is an
-    empty third.
+OF_SPLIT: Mistakes = {}
+
+
+def _merged(g: Any, weights: Callable[[Any, Any], Any], of_nothing: float = 0.0) -> Any:
+    """Return attention over thirds of each sequence, merged with other weights.
+
+    Args:
+        g: the puzzle's arguments.
+        weights: takes the logs of the thirds' sums of weights and their maxima, both [3].
+        of_nothing: the output of an empty third.
     """
-    import torch
 
-    def end(s: Any, v: Any) -> Any:
-        cuts = [third * blocks_for(len(s), g.TILE) // 3 * g.TILE for third in (1, 2)]
-        parts = list(zip(s.tensor_split(cuts), v.tensor_split(cuts), strict=True))
-        o = torch.stack(
-            [s.softmax(0) @ v if len(s) else torch.full((g.DIM,), nothing) for s, v in parts]
-        )
-        least = [torch.cat([s, torch.tensor([-math.inf])]) for s, _ in parts]
-        return (
-            weight(
-                torch.stack([s.logsumexp(0) for s in least]), torch.stack([s.max() for s in least])
-            )
-            @ o
-        )
+    def end(scores: Any, values: Any) -> Any:
+        tiles = blocks_for(len(scores), g.TILE)
+        cuts = [third * tiles // 3 * g.TILE for third in (1, 2)]
+        outputs, logs, maxima = [], [], []
+        for s, v in zip(scores.tensor_split(cuts), values.tensor_split(cuts), strict=True):
+            outputs.append(_softmax(s, v) if len(s) else torch.full((g.DIM,), of_nothing))
+            at_least_one = torch.cat([s, torch.tensor([-math.inf])])
+            logs.append(at_least_one.logsumexp(0))
+            maxima.append(at_least_one.max())
+        return weights(torch.stack(logs), torch.stack(maxima)) @ torch.stack(outputs)
 
     return _attention(g, end)
+
+
+@known(OF_SPLIT, "The parts are added up: each has to weigh as much as its softmax weights.")
+def _parts_added(g: Any) -> Any:
+    return _merged(g, lambda log, _: torch.ones_like(log))
+
+
+@known(OF_SPLIT, "The parts are averaged: each has to weigh as much as its softmax weights.")
+def _parts_averaged(g: Any) -> Any:
+    return _merged(g, lambda log, _: torch.full_like(log, 1 / 3))
+
+
+@known(OF_SPLIT, "The merged sum is not divided by the sum of the weights.")
+def _merge_not_divided(g: Any) -> Any:
+    return _merged(g, lambda log, _: (log - log.max()).exp())
+
+
+@known(
+    OF_SPLIT,
+    "The parts weigh exp(m): this loses how many keys a part has. The log is m + log(total).",
+)
+def _parts_weighed_by_maximum(g: Any) -> Any:
+    return _merged(g, lambda _, m: m.softmax(0))
+
+
+@known(OF_SPLIT, "A split without keys divides 0 by 0, and NaN weighed with 0 is NaN.")
+def _empty_split_is_nan(g: Any) -> Any:
+    return _merged(g, lambda log, _: log.softmax(0), of_nothing=math.nan)
 
 
 puzzle(
@@ -311,34 +512,21 @@ puzzle(
             "lengths": (24,),
             "splits": 1,
         },
-        "24 keys in three tiles of 8, three splits": {"lengths": (24,), **THREE},
-        "24 keys, three splits, the last key loudest": {"lengths": (24,), "loudest": 23, **THREE},
-        "21 keys, three splits; slots behind the end hold NaN": {"lengths": (21,), **THREE},
+        "24 keys in three tiles of 8, three splits": {"lengths": (24,), **THREE_SPLITS},
+        "24 keys, three splits, the last key loudest": {
+            "lengths": (24,),
+            "loudest": 23,
+            **THREE_SPLITS,
+        },
+        "21 keys, three splits; slots after the end hold NaN": {"lengths": (21,), **THREE_SPLITS},
         "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {
             "lengths": (5,),
-            **THREE,
+            **THREE_SPLITS,
         },
         "Three sequences, four query heads on two KV heads, three splits": {"splits": 3},
     },
-    {
-        "The parts are added up: each has to weigh as much as its softmax weights.": (
-            lambda g: _merged(g, lambda log, _: 0 * log.exp() + 1)
-        ),
-        "The parts are averaged: each has to weigh as much as its softmax weights.": (
-            lambda g: _merged(g, lambda log, _: 0 * log.exp() + 1 / 3)
-        ),
-        "The merged sum is not divided by the sum of the weights.": (
-            lambda g: _merged(g, lambda log, _: (log - log.max()).exp())
-        ),
-        "The parts weigh exp(m): how many keys stand behind a maximum is lost. The log is m + log(total).": (
-            lambda g: _merged(g, lambda _, m: m.softmax(0))
-        ),
-        "A split without keys divides 0 by 0, and NaN weighed with 0 is NaN.": (
-            lambda g: _merged(g, lambda log, _: log.softmax(0), math.nan)
-        ),
-        **OF_ATTENTION,
-    },
+    OF_SPLIT | OF_ATTENTION,
     "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "
-    "16,384 with 8 KV\n"
-    "heads gets 49 splits, and 256 sequences with 2 KV heads get 1: they fill the card by themselves.",
+    "16,384 with 8 KV\nheads gets 49 splits, and 256 sequences with 2 KV heads get 1: they fill "
+    "the card by themselves.",
 )

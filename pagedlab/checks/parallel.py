@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.nn.functional import silu
 
 from pagedlab.checks import (
     Wrong,
@@ -11,14 +14,12 @@ from pagedlab.checks import (
     compared,
     exercise,
     first_wrong,
-    normal,
     say,
     shape,
     trying,
 )
-
-if TYPE_CHECKING:
-    import torch
+from pagedlab.checks.tensors import normal
+from pagedlab.distributed.shards import ring_bytes
 
 
 @exercise
@@ -26,7 +27,6 @@ def mlp_part(answer: Callable[..., Any]) -> str:
     """Rank's part of three weights [out, in] such that the parts' outputs add up to the whole
     MLP's.
     """
-    from torch.nn.functional import silu
 
     def mlp(
         x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
@@ -90,6 +90,4 @@ def heads_of_rank(
 )
 def wire_bytes(num_layers: int, hidden_size: int, dtype_bytes: int, size: int) -> float:
     """Bytes that each of `size` ranks sends for one token, by ring all-reduce, two a layer."""
-    from pagedlab.distributed.shards import ring_bytes  # here, for it imports torch
-
     return ring_bytes(2 * num_layers * hidden_size * dtype_bytes, size)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from pagedlab.attention.reference import concat_attention
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import (
     Wrong,
@@ -10,11 +11,12 @@ from pagedlab.checks import (
     compared,
     exercise,
     first_wrong,
-    normal,
     say,
     shape,
     trying,
 )
+from pagedlab.checks.tensors import normal
+from pagedlab.lessons.puzzles import pages_of
 
 
 @compared(
@@ -37,9 +39,6 @@ def paged_bytes(lengths: list[int], block_size: int, bytes_per_token: int) -> in
 @exercise
 def attend_one(answer: Callable[..., Any]) -> str:
     """Causal attention of a sequence's last n queries over its blocks, unused slots full of NaN."""
-    from pagedlab.attention.reference import concat_attention  # not before: they take torch
-    from pagedlab.lessons.puzzles import pages_of
-
     for size, length, n in [
         (4, 1, 1),
         (4, 4, 1),

@@ -1,5 +1,5 @@
-"""Checks of notebook 13: the loop that owns the engine, the salt that closes the side channel, ten
-classes of vLLM.
+"""Checks of notebook 13: the loop that owns the engine, and the salt that closes the side
+channel.
 """
 
 import queue
@@ -11,6 +11,7 @@ from types import FunctionType
 from pagedlab.checks import StillRunning, Wrong, agree, exercise, explain, trying
 from pagedlab.checks.prefix import Served
 from pagedlab.prefix import PrefixCache
+from pagedlab.serving.engine_thread import run_loop
 
 
 class Desk:
@@ -86,8 +87,6 @@ def engine_loop(answer: Callable[..., None]) -> str:
     """Everything in the inbox before each step; a step if there is work; sleep if there is none;
     the end at None.
     """
-    from pagedlab.serving.engine_thread import run_loop  # not before: it takes torch
-
     scripts = [
         {},
         {"A": (0, 2)},
@@ -175,58 +174,3 @@ def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
         f"{len(_CALLERS)} callers, each against each: who may share does, and nobody learns of a "
         "stranger's prompt."
     )
-
-
-# Class of vLLM -> (what it became out of, a nudge for who has it wrong)
-CLASSES: dict[str, tuple[str, str]] = {
-    "FreeKVCacheBlockQueue": (
-        "BlockPool",
-        "who is handed out next, and what is forgotten first: notebooks 02 and 05",
-    ),
-    "KVCacheManager": (
-        "BlockTable.append",
-        "the scheduler asks it for room for n more tokens: notebooks 02 and 03",
-    ),
-    "BlockTable": (
-        "Batch",
-        "not ours of the same name: an array on the device, a row a request, and the slots",
-    ),
-    "ParentRequest": ("BlockTable.fork", "several answers to one prompt: notebooks 03 and 04"),
-    "TritonAttentionImpl": (
-        "paged_attention",
-        "what reads keys and values through the tables: notebooks 06 and 07",
-    ),
-    "Sampler": ("sample", "from a row of logits to a token: notebook 04"),
-    "IncrementalDetokenizer": (
-        "Detokenizer",
-        "no half characters, and no stop string shown: this notebook's streams",
-    ),
-    "EngineCoreProc": (
-        "run_loop",
-        "it owns the engine, and does nothing but empty an inbox and step",
-    ),
-    "RequestOutputCollector": (
-        "Ticket",
-        "one for each request; a coroutine waits at it for what is new",
-    ),
-    "PrometheusStatLogger": ("Metrics", "somebody scrapes it every few seconds"),
-}
-
-
-@exercise
-def vllm_classes(answer: dict[str, str]) -> str:
-    """Each of ten classes of vLLM with the part of pagedlab that does its job."""
-    parts = [part for part, _ in CLASSES.values()]
-    if not isinstance(answer, dict) or set(answer) != set(CLASSES):
-        raise Wrong("Keep the ten names on the left.", ", ".join(CLASSES), repr(answer)[:200])
-    if unknown := [part for part in answer.values() if part not in parts]:
-        raise Wrong(
-            "That is no part to choose from.", f"one of {', '.join(parts)}", repr(unknown[0])
-        )
-    if wrong := [name for name, (part, _) in CLASSES.items() if answer[name] != part]:
-        message = (
-            f"{len(CLASSES) - len(wrong)} of {len(CLASSES)} are right. The first that is not: "
-            f"{wrong[0]}."
-        )
-        raise Wrong(message, CLASSES[wrong[0]][1], answer[wrong[0]])
-    return "All ten. You can open vLLM's source and know why each of these files is there."

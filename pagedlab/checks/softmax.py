@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pagedlab.checks import Wrong, agree, exercise, first_wrong, normal, say, shape, trying
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-if TYPE_CHECKING:
-    import torch
+from pagedlab.attention.reference import group_heads
+from pagedlab.checks import Wrong, agree, exercise, first_wrong, say, shape, trying
+from pagedlab.checks.tensors import normal
 
-    State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def online_step(
@@ -49,8 +51,6 @@ def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """q [n, Hq, D] and k [L, Hkv, D] -> q k^T [Hkv, G, n, L], G = Hq / Hkv: a group's heads as rows
     of one product.
     """
-    from pagedlab.attention.reference import group_heads
-
     grouped = group_heads(q, k.shape[1])  # [Hkv, G, n, D]
     return (grouped.flatten(1, 2) @ k.permute(1, 2, 0)).unflatten(1, grouped.shape[1:3])
 
@@ -59,9 +59,6 @@ def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """What the call returns, and the elements of the largest tensor that torch puts into memory on
     the way.
     """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
     largest = 0
 
@@ -110,8 +107,6 @@ def _before(scores: torch.Tensor, v: torch.Tensor) -> State:
 
 def _blocks(scores: list[list[list[float]]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Blocks of two keys, each with other values."""
-    import torch
-
     v = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     return [(torch.tensor(block, dtype=torch.float64), v * i) for i, block in enumerate(scores, 1)]
 

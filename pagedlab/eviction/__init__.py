@@ -10,8 +10,9 @@ child. Of equal ranks the block that was cached first goes first.
     lru     the least recently used first: `pagedlab.blocks.LRU`
     fifo    the first registered first; a parent counts as registered with its youngest descendant
     lfu     the least often hit first
-    slru    blocks without a hit first, then the others, each by last use: a segmented LRU (Karedla, Love and Wherry,
-            "Caching strategies to improve disk system performance", 1994) without a limit on the second segment
+    slru    blocks without a hit first, then the others, each by last use: a segmented LRU (Karedla,
+            Love and Wherry, "Caching strategies to improve disk system performance", 1994) without
+            a limit on the second segment
 
 `PrefixCache(pool, eviction="lfu")` takes a name, or a function that is given the cache and returns
 an `EvictionPolicy`.

@@ -4,6 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi, constants
+from huggingface_hub import file_download as hub
+
 from pagedlab.loading import DEFAULT_MODEL, FILES
 from pagedlab.validation import in_short
 
@@ -16,9 +19,6 @@ def download(name: str = DEFAULT_MODEL) -> None:
     (huggingface_hub's own would begin a file anew). The cache knows the model once its last file is
     whole. `ValueError` says what failed.
     """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub import file_download as hub
-
     try:
         info: Any = HfApi().model_info(name, files_metadata=True, timeout=10)
         home = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")

@@ -1,14 +1,30 @@
-"""What only the notebooks use: nothing outside widgets, checks, notebooks and tools imports it.
+"""What only the notebooks use. Inside the package, only widgets and checks import it.
 
-memory, simulation, traces    KV arithmetic, and four allocators on one trace of requests        01, 02
-broken                        planted bugs                                                       02, 03, 05
-puzzles, fence, workshop      seven kernels to write, watched while they run, and their pictures  07
-ladder, tracer                the road to the kernel in seven rungs; who loads which slots        07
-timeline, draft_film          who did what in every step; drafts, solid or wiped                 09, 12
-journey, two_pools            one request through the whole engine; one table and two pools       10, 11
-baseline                      the same texts from transformers' own `generate`                   08, 10
-pictures, races, drawing      what opens a notebook, and what that is drawn with                  01-05, 08, 09
-plots, colors                 figures, and the palette they share with the widgets
-replay                        a prefix cache without a model, and the best order of eviction      05
-show, machine                 sources shown, what this machine can do
+Notebooks, benchmarks and tools import it too. What each file is for, and the notebooks that use it:
+
+    memory          KV arithmetic, and four allocators                       01, 02, 10, 11
+    simulation      the allocators on one trace of requests                  01
+    traces          lengths of requests                                      01, 02, 05, 09
+    broken          pools and tables with one planted bug each               02, 03
+    puzzles         seven kernels to write                                   07
+    fence           watches the loads and stores of a kernel                 07
+    workshop        pictures of the kernels                                  07
+    ladder          the road to the kernel in seven rungs                    07
+    tracer          which slots each program loads                           07
+    timeline        what each request did in every step                      09
+    draft_film      drafts, accepted and rejected                            12
+    journey         one request followed through the engine                  10
+    two_pools       one block table and two pools                            11
+    baseline        the same prompts through transformers' own `generate`    08, 10
+    pictures        the opening pictures of the notebooks                    01-05, 08, 09
+    races           the opening pictures of two notebooks                    08, 09
+    drawing         what the pictures are drawn with
+    plots           figures
+    colors          the palette of figures and widgets
+    replay          a prefix cache without a model                           05
+    progress        progress bars                                            04, 06, 08, 10, 12, 13
+    without_triton  lets 07 run to its end without Triton                    07
+    show            shows the package's source                               03, 05-13
+    machine         says what this machine can do                            00
+    readers_code    limits a reader's code, and explains its errors
 """

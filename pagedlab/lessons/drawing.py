@@ -6,6 +6,7 @@ one.
 """
 
 import html
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -16,13 +17,24 @@ INK, SOFT, LINE, CARD = (f"var(--{name})" for name in ("ink", "soft", "line", "c
 WRONG, BAD, BOLD = sequence_color(5), "var(--bad)", "font-weight:700"
 
 
-def svg(width: int, height: float, parts: Iterable[str]) -> str:
-    """The drawing, as wide as there is room and never wider than `width` pixels."""
-    size = (
-        f'viewBox="-2 0 {width + 4} {height:.0f}" width="100%" style="max-width:{width}px" '
-        'role="img"'
-    )
-    return f"<svg {size}>{''.join(parts)}</svg>"
+def svg(width: int, height: float, parts: Iterable[str], name: str = "") -> str:
+    """Return a drawing, as wide as there is room and never wider than `width` pixels.
+
+    Args:
+        width: in pixels.
+        height: in pixels.
+        parts: SVG elements.
+        name: says what is seen, for those who do not see it; by default the first text of `parts`.
+    """
+    drawn = "".join(parts)
+    first_text = re.search(r"<text[^>]*>([^<]+)</text>", drawn)
+    if name:
+        name = html.escape(name)
+    elif first_text:
+        name = first_text[1]
+    size = f'viewBox="-2 0 {width + 4} {height:.0f}" width="100%" style="max-width:{width}px"'
+    # A group, not an image: a screen reader does not go into the parts of an image.
+    return f'<svg {size} role="group" aria-label="{name}">{drawn}</svg>'
 
 
 def box(

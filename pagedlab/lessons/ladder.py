@@ -1,16 +1,20 @@
 """The road to the decode kernel in seven rungs, for notebook 07 and benchmarks/attention.py.
 
-    1 one page at a time        a program for each sequence and query head walks along the block table
-    2 a tile of several pages   TILE keys a step, whatever the page size: every row looks up its own page
+    1 one page at a time        a program for each sequence and query head walks along the block
+                                table
+    2 a tile of several pages   TILE keys a step, whatever the page size: every row looks up its
+                                own page
     3 heads share a load        one program for a KV head and all the query heads it serves
-    4 tensor cores              the group's heads as the rows of `tl.dot`
-    5 more in flight            rung 4 in five stages in place of Triton's three: two tiles ahead in place of one
-    6 fewer warps               rung 5 with two warps a program, in place of four
-    7 splits and their merge    several programs for a sequence, and a tile of 64: the solution of the last puzzle
+    4 tensor cores              the group's heads are the rows of `tl.dot`
+    5 more in flight            rung 4 in five pipeline stages instead of Triton's three: two tiles
+                                ahead instead of one
+    6 fewer warps               rung 5 with two warps a program instead of four
+    7 splits and their merge    several programs for a sequence, and a tile of 64: the solution of
+                                the last puzzle
 
 All compute `puzzles.decode` for every sequence. To keep a kernel short, DIM is a power of two here,
-and a sequence has at least one key. `slots_at`, `rows_at`, `take`, `take_rows` and `attend` are
-what the puzzles hand on to the next.
+and a sequence has at least one key. The puzzles of notebook 07 use `slots_at`, `rows_at`, `take`,
+`take_rows` and `attend` as building blocks.
 """
 
 from __future__ import annotations
@@ -61,8 +65,9 @@ def take_rows(m, total, acc, s, v):
 
 @triton.jit
 def attend(
-    query, k_cache, v_cache, table, kv_head, begin, stop, scale, SIZE: tl.constexpr, KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    query, k_cache, v_cache, table, kv_head, begin, stop, scale,
+    SIZE: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """Take positions [begin, stop) into the online softmax of query [ROWS, DIM]: m [ROWS], total
     [ROWS], acc.
@@ -108,7 +113,8 @@ def one_page_kernel(
 @triton.jit
 def several_pages_kernel(
     out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
-    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(0), tl.program_id(1)
     row = (b * KV_HEADS * GROUP + h) * DIM + tl.arange(0, DIM)
@@ -128,8 +134,9 @@ def several_pages_kernel(
 
 @triton.jit
 def shared_loads_kernel(
-    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     b, kv_head = tl.program_id(0), tl.program_id(1)
     r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
@@ -158,24 +165,26 @@ def shared_loads_kernel(
 
 @triton.jit
 def packed_heads_kernel(
-    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     b, kv_head = tl.program_id(0), tl.program_id(1)
     r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
     row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims
     query = tl.load(q + row, mask=r < GROUP, other=0.0)
     _, total, acc = attend(
-        query, k_cache, v_cache, tables + b * table_stride, kv_head, 0, tl.load(seq_lens + b), scale,
-        SIZE, KV_HEADS, DIM, TILE, ROWS,
+        query, k_cache, v_cache, tables + b * table_stride, kv_head, 0, tl.load(seq_lens + b),
+        scale, SIZE, KV_HEADS, DIM, TILE, ROWS,
     )  # fmt: skip
     tl.store(out + row, acc / total[:, None], mask=r < GROUP)
 
 
 @triton.jit
 def split_kernel(
-    parts, logs, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr, GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    parts, logs, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     b, kv_head, split, splits = (
         tl.program_id(0),

@@ -4,13 +4,13 @@ import os
 import platform
 from importlib.metadata import distributions
 
+import torch
+
 
 def describe() -> str:
     """Python, GPU, Triton and libraries: one fact a line, and what follows from it for the
     notebooks.
     """
-    import torch
-
     versions = {distribution.name: distribution.version for distribution in distributions()}
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     if gpu:

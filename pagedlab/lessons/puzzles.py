@@ -179,9 +179,14 @@ def _paged_scores(
 
 
 def _decode(
-    lengths: tuple[int, ...] = (13, 6, 9), heads: int = 4, kv_heads: int = 2, size: int = 4, dim: int = 16,
-    tile: int = 8, loudest: int = -1,
-) -> Given:  # fmt: skip
+    lengths: tuple[int, ...] = (13, 6, 9),
+    heads: int = 4,
+    kv_heads: int = 2,
+    size: int = 4,
+    dim: int = 16,
+    tile: int = 8,
+    loudest: int = -1,
+) -> Given:
     """`loudest`: the position that every query of the first sequence scores highest."""
     k, v, tables = pages_of(list(lengths), size, kv_heads, dim)
     q = _normal(len(lengths), heads, dim)

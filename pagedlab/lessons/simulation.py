@@ -1,14 +1,15 @@
-"""Four allocators on the same requests: who gets in, and what every slot of memory is doing
-meanwhile.
+"""Four allocators on the same requests: which requests are admitted, and the state of each slot.
 
-What a slot can be is defined as in "Efficient Memory Management for Large Language Model Serving
-with PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
+The states are those of "Efficient Memory Management for Large Language Model Serving with
+PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
 
     used        holds a token
-    reserved    empty now; its request fills it before it ends, and nobody else can have it until then
-    internal    set aside for tokens that never come, which shows only when the request ends
-    external    lost to the allocator: what it rounds up, and holes that are no use to the request that waits
-    free        empty, and no request is being refused for lack of memory
+    reserved    empty; its request fills it later, and no other request can use it until then
+    internal    internal fragmentation: reserved for tokens that never come. This is known only
+                when the request ends
+    external    external fragmentation: what the allocator rounds up, and holes that are too small
+                for the request that waits
+    free        empty, and no request waits for memory
 
 The five add up to all slots at every step. `external` is the paper's "external fragmentation &
 others".

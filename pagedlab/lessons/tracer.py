@@ -1,10 +1,11 @@
-"""Which slots does each program of a kernel read? Asked of the kernel itself, while Triton's
-interpreter runs it.
+"""Record which slots each program of a kernel reads, while Triton's interpreter runs the kernel.
 
-trace_rungs     a batch of decodes through each of `RUNGS`: the rows of keys that each program loads, step by step
+trace_rungs     a batch of decodes through each of `RUNGS`: the rows of keys that each program
+                loads, step by step
 trace_ragged    prompts and new tokens in one launch: queries and key positions of each program
-trace_own       the same, for a kernel of the reader's
-interpreted     call a function where Triton is interpreted: here, or in a process of its own where it compiles
+trace_own       as trace_rungs, for a reader's kernel
+interpreted     call a function where Triton is interpreted: in this process, or in another one
+                if Triton compiles here
 """
 
 import os

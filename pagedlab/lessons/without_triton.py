@@ -9,6 +9,11 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+# transformers looks for Triton when it is imported, so it must be imported before Triton seems to
+# be there.
+import transformers.models.qwen2.modeling_qwen2  # noqa: F401
+from IPython import get_ipython
+
 SKIPPED = (
     "Skipped: it runs a Triton kernel, and Triton is for Linux. On Windows take WSL, on a Mac "
     "Colab."
@@ -48,9 +53,6 @@ def skip_what_runs_kernels() -> None:
     """From the next cell on, whatever uses Triton is skipped, and whatever uses what a skipped cell
     was to make.
     """
-    import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - it looks for Triton, so before it seems to be there
-    from IPython import get_ipython
-
     shell: Any = get_ipython()
     parts = ("", ".language", ".runtime", ".runtime.interpreter")
     sys.modules |= {f"triton{part}": Absent() for part in parts}  # type: ignore[misc]

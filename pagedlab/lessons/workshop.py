@@ -68,9 +68,14 @@ def recorded() -> dict[str, Any]:
 
 
 def draw_ladder(
-    speeds: dict[str, float], copy: float, now: str = "", top: float = 40, left: float = 640, width: float = 440,
+    speeds: dict[str, float],
+    copy: float,
+    now: str = "",
+    top: float = 40,
+    left: float = 640,
+    width: float = 440,
     hidden: Collection[str] = (),
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """A bar a kernel, GB/s by name, and as a dotted line the speed of a copy, in the same unit.
 
     `now` is marked; of what is hidden there is the name, and a question mark.

@@ -1,10 +1,36 @@
-"""Widgets for the notebooks: the block grid to click on, the stage on which an engine plays, the
-timeline.
+"""Widgets for notebooks. Everything that a notebook needs is imported from here.
+
+explore             a drawing with controls
+guess               a question before a result
+Quiz                questions with answers to choose; Question and Answer make your own
+BlockPoolWidget     a block pool to click on; PRESETS and CHALLENGES are its examples and goals
+Stage               an engine, played step by step
+Timeline            what each request did in every step of an engine
 """
 
 from pagedlab.widgets.block_grid import BlockPoolWidget
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
+from pagedlab.widgets.explore import Explorer, explore
+from pagedlab.widgets.guess import Guess, guess
+from pagedlab.widgets.quiz import Answer, Question, Quiz
+from pagedlab.widgets.session import Operation, operations
 from pagedlab.widgets.stage import Stage
 from pagedlab.widgets.timeline import Timeline
 
-__all__ = ["CHALLENGES", "PRESETS", "BlockPoolWidget", "Challenge", "Stage", "Timeline"]
+__all__ = [
+    "CHALLENGES",
+    "PRESETS",
+    "Answer",
+    "BlockPoolWidget",
+    "Challenge",
+    "Explorer",
+    "Guess",
+    "Operation",
+    "Question",
+    "Quiz",
+    "Stage",
+    "Timeline",
+    "explore",
+    "guess",
+    "operations",
+]

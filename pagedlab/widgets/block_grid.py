@@ -13,8 +13,8 @@ from typing import Any
 import traitlets
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
-from pagedlab.checks import explain
 from pagedlab.lessons.memory import MODELS
+from pagedlab.lessons.readers_code import explain
 from pagedlab.validation import one_of
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
 from pagedlab.widgets.page import Page, script, style

@@ -1,115 +1,222 @@
-"""A drawing with controls: `explore(draw, block_size=([8, 16, 32], 16))` draws it again whenever
-one is moved.
+"""A drawing with controls: `explore(draw, block_size=([8, 16, 32], 16))`.
 
-A control is `(options, first)` for a slider, a str for a text box, a bool for a switch. `draw` gets
-them by name and returns a matplotlib figure, or an SVG or HTML in the theme's colours, var(--ink),
---soft, --ground, --card, --well, --line or --accent. In it, elements that share a word of
-`data-link` light up together when one is pointed at; `data-say` is what the line below says then; a
-click on `data-set="name=value"` sets a control. What is stored in the notebook is the drawing as
-last shown, so a page that does not run shows it too.
+The drawing is made again whenever a control is moved. A notebook stores it as it was shown last, so
+a page without a kernel shows it too.
 """
 
 import html
-import io
-import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import traitlets
 
-from pagedlab.lessons.colors import INK
-from pagedlab.widgets.page import Page, png, script, stored, style
+from pagedlab.widgets.page import Page, close_figure, name_of, png, script, stored, style, svg_of
+
+KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
+_Draw = Callable[..., Any]
+
+
+class _Control(NamedTuple):
+    """A control: its kind, a slider's options, and where it begins.
+
+    The page knows a slider's position, not its value.
+    """
+
+    kind: str  # "slider", "text" or "switch"
+    options: Sequence[Any]  # of a slider, otherwise empty
+    at: Any  # a slider's position, a text, or whether a switch is on
+
+    def value(self, at: Any) -> Any:
+        """Return the value at a position."""
+        return self.options[at] if self.kind == "slider" else at
+
+    def written(self) -> list[str]:
+        """Return a slider's options in words."""
+        return [f"{option:,}" if type(option) is int else str(option) for option in self.options]
+
+
+def _control(name: str, given: Any) -> _Control:
+    """Return the control that a caller describes.
+
+    Raises:
+        ValueError: If the description is none of `KINDS`.
+    """
+    if isinstance(given, bool):
+        return _Control("switch", (), given)
+    if isinstance(given, str):
+        return _Control("text", (), given)
+    try:
+        options, first = given
+        options = list(options)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be {KINDS}, got {given!r}") from None
+    if not options:
+        raise ValueError(f"{name} needs an option at least")
+    control = _Control("slider", options, 0)
+    if first not in options:
+        written = ", ".join(control.written())
+        raise ValueError(f"{name} must begin at one of its options {written}, got {first!r}")
+    return control._replace(at=options.index(first))
 
 
 class Explorer(Page):
-    """Controls above what `draw` returns for them; `values` tells how they stand, `set` moves
-    them.
+    """Controls above what `draw` returns for them. Made by `explore`, which says what they are.
+
+    `values` holds the current settings; `set` changes them.
     """
 
     _esm: Any = script("explore")
     _css: Any = style("block_grid", "explore")
     caption: Any = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options in words
-    # how the controls stand, a slider's by place, and a running number
+    # the positions of the controls, and a running number
     asked: Any = traitlets.Dict().tag(sync=True)
     drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
-    def __init__(self, draw: Callable[..., Any], caption: str = "", **controls: Any) -> None:
-        self._draw, self._options = draw, dict[str, list[Any]]()
+    def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
+        if not isinstance(caption, str):
+            raise TypeError(
+                "caption must be a str, the line below the drawing; give a control another name"
+            )
+        self._draw = draw
+        self._controls = {name: _control(name, given) for name, given in controls.items()}
+        self._shown: Any = None
         super().__init__(caption=caption, asked={"number": -1, "at": {}})
-        self.offer(**controls)
+        self._show_controls()
         self._redraw()
         self.observe(self._answer, names="asked")
 
     def offer(self, **controls: Any) -> None:
-        """Give the controls that there were at first other options and values."""
-        kinds, at = [], {}
+        """Give every control new options and a new value.
+
+        Args:
+            controls: as in `explore`, each of the kind that it was.
+
+        Raises:
+            ValueError: If a control is missing, new, or of another kind.
+        """
+        if set(controls) != set(self._controls):
+            given = ", ".join(controls) or "none"
+            raise ValueError(f"the controls are {', '.join(self._controls)}; got {given}")
+        offered = {}
         for name, given in controls.items():
-            kind = {str: "text", bool: "switch"}.get(type(given), "slider")
-            if kind == "slider":
-                self._options[name], given = list(given[0]), list(given[0]).index(given[1])
-            at[name] = given
-            said = [
-                f"{option:,}" if type(option) is int else str(option)
-                for option in self._options.get(name, ())
-            ]
-            kinds.append({"name": name, "kind": kind, "options": said})
+            offered[name] = _control(name, given)
+            kind = self._controls[name].kind
+            if offered[name].kind != kind:
+                raise ValueError(f"{name} is a {kind} and stays one: give {KINDS}, got {given!r}")
+        self._controls = offered
+        self._show_controls()
+
+    def _show_controls(self) -> None:
+        """Send the controls to the page, at their beginnings."""
+        shown = []
+        at = {}
+        for name, control in self._controls.items():
+            shown.append({"name": name, "kind": control.kind, "options": control.written()})
+            at[name] = control.at
         with self.hold_sync():
-            self.controls, self.asked = kinds, {"number": self.asked["number"] + 1, "at": at}
+            self.controls = shown
+            self.asked = {"number": self.asked["number"] + 1, "at": at}
 
     @property
     def values(self) -> dict[str, Any]:
-        """What `draw` is given: each control's value by name."""
-        return {
-            name: self._options[name][at] if name in self._options else at
-            for name, at in self.asked["at"].items()
-        }
+        """Each control's value by name, as `draw` gets it."""
+        return {name: self._controls[name].value(at) for name, at in self.asked["at"].items()}
 
     def set(self, **values: Any) -> None:
-        """Move controls as a reader would."""
-        places = {
-            name: self._options[name].index(v) if name in self._options else v
-            for name, v in values.items()
-        }
-        self.asked = {"number": self.asked["number"] + 1, "at": {**self.asked["at"], **places}}
+        """Move controls as a reader would.
+
+        Args:
+            values: the new value of each control to move.
+
+        Raises:
+            ValueError: If there is no such control, or it has no such value.
+        """
+        at = dict(self.asked["at"])
+        for name, value in values.items():
+            at[name] = self._position(name, value)
+        self.asked = {"number": self.asked["number"] + 1, "at": at}
+
+    def _position(self, name: str, value: Any) -> Any:
+        """Return the position of a control at a value."""
+        if name not in self._controls:
+            raise ValueError(f"there is no control {name!r}; there are {', '.join(self._controls)}")
+        control = self._controls[name]
+        if control.kind == "slider":
+            if value not in control.options:
+                written = ", ".join(control.written())
+                raise ValueError(f"{name} must be one of {written}, got {value!r}")
+            return control.options.index(value)
+        wanted = str if control.kind == "text" else bool
+        if not isinstance(value, wanted):
+            raise ValueError(f"{name} must be a {wanted.__name__}, got {value!r}")
+        return value
 
     def _answer(self, _: Any) -> None:
+        """Draw what the page asked for. It waits for an answer, so an error is one too."""
         try:
             self._redraw()
-        except (
-            Exception
-        ) as error:  # of the reader's own making, perhaps; the page waits for an answer
-            said = html.escape(f"{type(error).__name__}: {error}")
-            self.drawn = {"number": self.asked["number"], "html": f'<p class="pl-alert">{said}</p>'}
+        except Exception as error:  # from the reader's own `draw`, perhaps
+            message = html.escape(f"{type(error).__name__}: {error}")
+            alert = f'<p class="pl-alert">{message}</p>'
+            self.drawn = {"number": self.asked["number"], "html": alert}
 
     def _redraw(self) -> None:
-        number, self._shown = self.asked["number"], self._draw(**self.values)
-        page = self._shown
-        if not isinstance(page, str):
-            import matplotlib.pyplot as plt
-
-            plt.close(page)  # otherwise the notebook shows it a second time
-            page.savefig(file := io.StringIO(), format="svg", transparent=True)
-            page = re.sub(
-                r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL
+        number = self.asked["number"]
+        drawn = self._draw(**self.values)
+        if isinstance(drawn, str):
+            page = drawn
+        elif hasattr(drawn, "savefig"):
+            close_figure(drawn)
+            page = svg_of(drawn)
+        else:
+            raise TypeError(
+                f"draw must return a matplotlib figure, or SVG or HTML as a str, got {drawn!r}"
             )
-            page = re.sub(INK, "var(--soft)", page, flags=re.IGNORECASE)
+        self._shown = drawn
         self.drawn = {"number": number, "html": page}
 
     def __repr__(self) -> str:
-        now = ", ".join(f"{name} = {value}" for name, value in self.values.items())
-        return (
-            f"A drawing to move when the notebook runs, here for {now}"
-            if now
-            else "A drawing to point at"
-        )
+        parts = [name_of(self._shown) if isinstance(self._shown, str) else "", self.caption]
+        words = ". ".join(part.rstrip(".") for part in parts if part)
+        settings = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+        if not words:
+            return f"A drawing, for {settings}" if settings else "A drawing"
+        return f"{words}. For {settings}" if settings else f"{words}."
 
     def still(self) -> Any:
-        if not isinstance(self._shown, str):
-            width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
-            sizes = {"image/png": {"width": width, "height": height}}
-            return {"image/png": png(self._shown, facecolor="white")}, sizes
-        return stored(self._shown, repr(self)), {}
+        if isinstance(self._shown, str):
+            return stored(self._shown, repr(self)), {}
+        width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
+        sizes = {"image/png": {"width": width, "height": height}}
+        return {"image/png": png(self._shown, facecolor="white")}, sizes
 
 
-explore = Explorer
+def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:
+    """Show a drawing with controls; it is drawn again whenever a control is moved.
+
+        explore(draw_blocks, "Blocks of a chat.", size=([8, 16, 32], 16), words="Hi")
+
+    An SVG or HTML uses the theme's colours: var(--ink), --soft, --ground, --card, --well, --line
+    and --accent. Its elements may have these attributes:
+
+        data-link="a b"        lights up together with every element that shares a word
+        data-say="..."         what the line below the drawing says while it is pointed at
+        data-set="name=value"  a click sets this control
+
+    Args:
+        draw: called with each control's value by name; returns a matplotlib figure, or SVG or HTML
+            as a str.
+        caption: the line below the drawing.
+        controls: each is (options, first) for a slider, a str for a text box, or a bool for a
+            switch.
+
+    Returns:
+        The widget. Make it the last line of a cell. `values` holds its settings; `set(name=value)`
+        changes them.
+
+    Raises:
+        ValueError: If a control is none of these.
+        TypeError: If `draw` returns something else.
+    """
+    return Explorer(draw, caption, **controls)

@@ -1,30 +1,93 @@
-"""A guess before a result: `guess` asks for a number, `reveal` later sets it beside the truth, when
-it is asked for.
+"""A guess before a result: `guess` asks for a number, and `reveal` later shows it beside the truth.
 
-Until the reader has guessed or says "show me", the truth is not on the page; what is stored folds
-it away.
+The truth is not on the page until the reader has guessed or clicks "show me". In a stored notebook
+it is folded away.
 """
 
 from __future__ import annotations
 
 import html
 import math
+import re
 from contextlib import suppress
 from typing import Any
 
 import traitlets
 from IPython.display import display
 
-from pagedlab.widgets.page import Page, png, script, style
+from pagedlab.widgets.page import Page, close_figure, png, script, style
+
+_SPACES = dict.fromkeys(map(ord, "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"), " ")
+_NUMBER = re.compile(
+    r"""
+    (?<![\w.,])              # not inside a word, such as the 100 of "H100"
+    (-?)
+    (\d[\d.,]*|[.,]\d+)      # digits, with marks for thousands and decimals
+    (e[+-]?\d+)?
+    (?:\ */\ *(\d+))?        # the denominator of a fraction
+    (k(?![a-z]))?            # thousands
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def parse(text: str) -> float | None:
-    """The number in what a reader typed ("1,024", "12 %", "about 4.5"), or None."""
-    for word in text.replace(",", "").replace("%", " ").replace("~", " ").split():
-        with suppress(ValueError):
-            if math.isfinite(number := float(word)):
-                return number
+    """Return the first number in what a reader typed, or None if there is none.
+
+    Both "1,024" and "1 000" are thousands; "1,5" is one and a half. Also accepted are fractions
+    ("1/2"), "10k", and units ("12 %", "100ms").
+
+    Args:
+        text: what was typed.
+    """
+    text = text.translate(_SPACES).replace("\N{MINUS SIGN}", "-")
+    text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)  # "1 000"
+    found = _NUMBER.search(text)
+    if not found:
+        return None
+    sign, digits, exponent, denominator, thousands = found.groups()
+    with suppress(ValueError, ZeroDivisionError):
+        number = float(f"{sign}{_with_decimal_point(digits)}{exponent or ''}")
+        number *= 1000 if thousands else 1
+        number /= int(denominator or 1)
+        return number if math.isfinite(number) else None
     return None
+
+
+def _with_decimal_point(digits: str) -> str:
+    """Return digits without marks for thousands, and with a point as the decimal mark.
+
+    Raises:
+        ValueError: If the marks make no sense.
+    """
+    digits = digits.rstrip(".,")  # of the sentence around the number
+    marks = re.sub(r"\d", "", digits)
+    if not marks:
+        return digits
+    last = marks[-1]
+    if len(set(marks)) == 2:  # "1.234,5" or "1,234.5"
+        whole, _, decimals = digits.rpartition(last)
+        return f"{_without_thousands(whole)}.{decimals}"
+    if len(marks) > 1:
+        return _without_thousands(digits)
+    if last == "," and re.fullmatch(r"[1-9]\d{0,2},\d{3}", digits):
+        return digits.replace(",", "")
+    return digits.replace(",", ".")
+
+
+def _without_thousands(whole: str) -> str:
+    """Return "1,234,567" as "1234567"."""
+    if not re.fullmatch(r"\d{1,3}([.,]\d{3})*", whole):
+        raise ValueError(f"{whole} is no number")
+    return re.sub("[.,]", "", whole)
+
+
+def in_words(number: float) -> str:
+    """Return a number with three significant digits or all digits before the point: "1,235"."""
+    if number == 0 or abs(number) >= 99.95:
+        return f"{number:,.0f}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(number))))
+    return f"{number:.{decimals}f}".rstrip("0").rstrip(".")
 
 
 class Guess(Page):
@@ -39,13 +102,14 @@ class Guess(Page):
     unit: Any = traitlets.Unicode().tag(sync=True)
     reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth
     typed: Any = traitlets.Unicode().tag(sync=True)
-    shown: Any = traitlets.Bool().tag(sync=True)  # asked for without a guess
-    page: Any = traitlets.Unicode().tag(sync=True)  # what stands below the question
+    shown: Any = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
+    page: Any = traitlets.Unicode().tag(sync=True)  # HTML below the question
 
     def __init__(
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
     ) -> None:
-        self.truth, self._evidence = truth, "".join(map(_as_html, evidence))
+        self.truth = truth
+        self._evidence = "".join(map(_as_html, evidence))
         super().__init__(question=question, unit=unit, reveals=truth is not None, typed=typed)
         self.observe(self._update, names=["typed", "shown"])
         self._update()
@@ -56,71 +120,82 @@ class Guess(Page):
         return parse(self.typed)
 
     def reveal(self, truth: float, *evidence: Any) -> Guess:
-        """Guess and truth on one scale, a cell's last line; below them texts and figures that give
-        it away.
+        """Show the guess and the truth on one scale. Make this the last line of a cell.
+
+        Args:
+            truth: the right number.
+            evidence: texts and figures to show below, which would give the truth away.
         """
         revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
         traitlets.link((self, "typed"), (revealed, "typed"))
         return revealed
 
     def _say(self, number: float) -> str:
-        return html.escape(
-            f"{f'{number:,.0f}' if abs(number) >= 1000 else f'{number:.3g}'} {self.unit}".strip()
-        )
+        return html.escape(f"{in_words(number)} {self.unit}".strip())
 
     def _update(self, _: Any = None) -> None:
-        guessed, self.page = self.value, ""
         if self.truth is None:
-            if self.typed:
-                self.page = (
-                    "A number, please." if guessed is None else f"Noted: {self._say(guessed)}."
-                )
-        elif guessed is not None or self.shown:
-            marks = (
-                {"it is": self.truth}
-                if guessed is None
-                else {"it is": self.truth, "you said": guessed}
-            )
-            low, high = min(0, *marks.values()), max(0, *marks.values())
-            places = ((name, n, 100 * (n - low) / (high - low or 1)) for name, n in marks.items())
-            said = (
-                f'<span style="--at:{at:.1f}%">{name} <b>{self._say(n)}</b></span>'
-                for name, n, at in places
-            )
-            self.page = f'<div class="pg-scale">{"".join(said)}</div>{self._evidence}'
+            self.page = self._noted()
+        elif self.value is not None or self.shown:
+            self.page = self._scale() + self._evidence
+        else:
+            self.page = ""
+
+    def _noted(self) -> str:
+        """Return what to answer to a guess before the truth is known."""
+        if not self.typed:
+            return ""
+        if self.value is None:
+            return "A number, please."
+        return f"Noted: {self._say(self.value)}."
+
+    def _scale(self) -> str:
+        """Return the truth, and the guess if there is one, on a scale with zero on it."""
+        marks = {"it is": self.truth}
+        if self.value is not None:
+            marks["you said"] = self.value
+        low = min(0, *marks.values())
+        high = max(0, *marks.values())
+        length = high - low or 1
+        spans = [
+            f'<span style="--at:{100 * (number - low) / length:.1f}%">'
+            f"{name} <b>{self._say(number)}</b></span>"
+            for name, number in marks.items()
+        ]
+        return f'<div class="pg-scale">{"".join(spans)}</div>'
 
     def __repr__(self) -> str:
-        return (
-            f"Guess: {self.question} "
-            f"({'the answer is folded away' if self.reveals else self.unit or 'a number'})"
-        )
+        asked_for = "the answer is folded away" if self.reveals else self.unit or "a number"
+        return f"Guess: {self.question} ({asked_for})"
 
     def still(self) -> Any:
-        stored = f"<p><b>Guess:</b> {html.escape(self.question)}</p>"
-        if self.reveals:
-            answer = (
-                f"<p>{html.escape(self.question)} "
-                f"<b>{self._say(self.truth)}</b></p>{self._evidence}"
-            )
-            stored = f"<details><summary>The answer</summary>{answer}</details>"
-        return {"text/html": stored}, {}
+        question = html.escape(self.question)
+        if not self.reveals:
+            return {"text/html": f"<p><b>Guess:</b> {question}</p>"}, {}
+        answer = f"<p>{question} <b>{self._say(self.truth)}</b></p>{self._evidence}"
+        folded = f"<details><summary>The answer</summary>{answer}</details>"
+        return {"text/html": folded}, {}
 
 
 def _as_html(evidence: Any) -> str:
-    """A text, or a figure at twice the pixels."""
+    """Return a text, or a figure at twice the pixels, as HTML."""
     if isinstance(evidence, str):
         return f"<pre>{html.escape(evidence)}</pre>"
-    import matplotlib.pyplot as plt
-
-    plt.close(evidence)  # otherwise the notebook shows it a second time
-    return (
-        f'<img width="{int(96 * evidence.get_size_inches()[0])}" alt="" '
-        f'src="data:image/png;base64,{png(evidence)}">'
-    )
+    close_figure(evidence)
+    width = int(96 * evidence.get_size_inches()[0])
+    return f'<img width="{width}" alt="" src="data:image/png;base64,{png(evidence)}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:
-    """Ask for a number and show the input box; keep what is returned for `reveal`."""
+    """Ask the reader for a number and show the input box.
+
+    Args:
+        question: the question.
+        unit: shown after the input box, such as "%" or "blocks".
+
+    Returns:
+        The question; keep it, and later end a cell with `asked.reveal(truth)`.
+    """
     asked = Guess(question, unit)
     display(asked)
     return asked

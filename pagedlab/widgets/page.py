@@ -1,6 +1,4 @@
-"""What all widgets share: scripts and styles as their pages get them, and what a notebook stores in
-their place.
-"""
+"""What all widgets share: their scripts and styles, and the picture that a notebook stores."""
 
 import base64
 import html
@@ -12,92 +10,135 @@ from typing import Any
 import anywidget
 from IPython.display import display
 
+from pagedlab.lessons.colors import INK
+
 _HERE = Path(__file__).parent
 
 
 def script(*names: str) -> str:
-    """One module out of page.js and the scripts of that name, one after the other; the last one
-    exports.
+    """Return one JavaScript module: page.js, then the scripts of these names.
+
+    The last one has the module's export.
     """
     return "".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("page", *names))
 
 
 def style(*names: str) -> str:
-    """The style sheets of that name, one after the other."""
+    """Return the style sheets of these names, one after the other."""
     return "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in names)
 
 
+# Figures ------------------------------------------------------------------------------------------
+
+
+def close_figure(figure: Any) -> None:
+    """Close a matplotlib figure, so that the notebook does not show it a second time."""
+    import matplotlib.pyplot as plt
+
+    plt.close(figure)
+
+
 def png(figure: Any, **options: Any) -> str:
-    """A matplotlib figure at twice the pixels, in base64."""
-    figure.savefig(file := io.BytesIO(), format="png", dpi=192, **options)
+    """Return a matplotlib figure as PNG with twice the pixels, in base64.
+
+    Args:
+        figure: the figure.
+        options: for `savefig`.
+    """
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=192, **options)
     return base64.b64encode(file.getvalue()).decode()
 
 
-ONLY_LIVE = (
+def svg_of(figure: Any) -> str:
+    """Return a matplotlib figure as SVG, with text in the theme's colour."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True)
+    around = r"^.*?(?=<svg)|<metadata>.*?</metadata>"
+    page = re.sub(around, "", file.getvalue(), flags=re.DOTALL)
+    return re.sub(INK, "var(--soft)", page, flags=re.IGNORECASE)
+
+
+# What a notebook stores ---------------------------------------------------------------------------
+
+# Parts of a drawing that only a live page needs, and characters that XML does not have.
+_ONLY_LIVE = re.compile(
     r'<rect[^>]* fill-opacity="0" stroke="none" */>| data-\w+="[^"]*"| fill-opacity="1"| '
-    r'stroke="none"'
+    r'stroke="none"|[\x00-\x08\x0b\x0c\x0e-\x1f]'
 )
 # The theme's colours where there is no theme.
 LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
 
 
-def stored(drawing: str, said: str) -> dict[str, str]:
-    """What a notebook stores of a drawing in the theme's colours, by media type: an SVG on its own
-    ground, or HTML.
+def stored(drawing: str, name: str) -> dict[str, str]:
+    """Return what a notebook stores of a drawing: an SVG on a white ground, or HTML.
+
+    Args:
+        drawing: SVG or HTML in the theme's colours.
+        name: says what is seen, for those who do not see it.
+
+    Returns:
+        The pictures by media type.
     """
-    # nor does XML have such characters
-    page = re.sub(rf"{ONLY_LIVE}|[\x00-\x08\x0b\x0c\x0e-\x1f]", "", drawing)
-    page = re.sub(r"var\(--(\w+)[^)]*\)", lambda found: LIGHT.get(found[1], found[0]), page).strip()
+    page = _ONLY_LIVE.sub("", drawing)
+    page = re.sub(r"var\(--(\w+)[^)]*\)", _in_light, page).strip()
     if not page.startswith("<svg"):
-        return {
-            "text/html": f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'
-        }
+        card = f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'
+        return {"text/html": card}
     svg = re.sub(r'^<svg[^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*>', _with_ground, page)
-    data = base64.b64encode(
-        svg.encode()
-    ).decode()  # HTML is what JupyterLab shows before it trusts a notebook
-    shown = f'<img alt="{html.escape(said)}" src="data:image/svg+xml;base64,{data}">'
-    return {"image/svg+xml": svg, "text/html": shown}
+    # JupyterLab shows HTML, but no SVG, before it trusts a notebook.
+    data = base64.b64encode(svg.encode()).decode()
+    image = f'<img alt="{html.escape(name)}" src="data:image/svg+xml;base64,{data}">'
+    return {"image/svg+xml": svg, "text/html": image}
+
+
+def _in_light(color: re.Match[str]) -> str:
+    """Return a colour of the light theme for a variable."""
+    return LIGHT.get(color[1], color[0])
 
 
 def _with_ground(tag: re.Match[str]) -> str:
-    """An <svg> tag for a file of its own: its size in pixels, and a ground with a margin."""
+    """Return an <svg> tag for a file of its own: its size in pixels, and a ground with a margin."""
     x, y, width, height = map(float, tag.groups())
-    box = f'x="{x - 12}" y="{y - 12}" width="{width + 24}" height="{height + 24}"'
+    x, y, width, height = x - 12, y - 12, width + 24, height + 24
     kept = re.sub(r' (?:xmlns|width|height|viewBox)="[^"]*"|max-width:[^;"]*;?', "", tag[0][4:-1])
-    size = (
-        f'viewBox="{x - 12} {y - 12} {width + 24} {height + 24}" width="{width + 24}" '
-        f'height="{height + 24}"'
-    )
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}{kept}><rect {box} rx="10" fill="#fff"/>'
+    size = f'viewBox="{x} {y} {width} {height}" width="{width}" height="{height}"'
+    ground = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#fff"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}{kept}>{ground}'
+
+
+def name_of(drawing: str) -> str:
+    """Return the name of a drawing: its aria-label, or the first text in it."""
+    named = re.match(r'\s*<svg[^>]* aria-label="([^"]*)"', drawing)
+    if not named:
+        named = re.search(r"<text[^>]*>([^<]*)</text>", drawing)
+    return html.unescape(named[1]).strip() if named else ""
 
 
 class Page(anywidget.AnyWidget):
-    """A widget with a still of itself for where no widget runs.
+    """A widget that stores a picture of itself for pages on which no widget runs.
 
-    In a `with` block it is shown at once, until `end`.
+    A `with` block shows it at once and calls `end` when the block ends.
     """
 
     _handle: Any = None
 
     def picture(self) -> Any:
-        """What is stored of most widgets, as in picture.py; the others have a `still` of
-        their own.
-        """
+        """Return the picture that the notebook stores; some widgets override `still` instead."""
         raise NotImplementedError
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What is stored beside the live view, by media type, and the sizes of pictures."""
+        """Return what the notebook stores by media type, and the sizes of pictures."""
         return self.picture()._repr_mimebundle_()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.picture().headline()}"
 
     def end(self) -> None:
-        """What is to be done when the block ends."""
+        """Finish: called when the `with` block ends."""
 
     def close(self) -> None:
-        """End, and take the widget off the page."""
+        """Finish, and remove the widget from the page."""
         self.end()
         super().close()
 

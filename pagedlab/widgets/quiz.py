@@ -1,10 +1,9 @@
-"""The closing quiz of a notebook: three questions of quiz.json, one right answer each, a reason for
-every answer.
-"""
+"""The closing quiz of a notebook: questions with one right answer, and a reason for each answer."""
 
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,44 +12,67 @@ import traitlets
 from pagedlab.validation import one_of
 from pagedlab.widgets.page import Page, script, style
 
-# by the notebook's two digits
+# The series' own questions, by the notebook's two digits.
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 class Answer(NamedTuple):
+    """An answer to choose; `why` says why it is right or wrong."""
+
     text: str
     why: str
-    right: bool
+    right: bool = False
 
 
 class Question(NamedTuple):
+    """A question with two answers or more, one of them right."""
+
     text: str
     answers: tuple[Answer, ...]
 
 
 def quiz_of(notebook: str) -> tuple[Question, ...]:
-    """The questions of a notebook, by its two digits. `ValueError` if it has none."""
-    questions = QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
+    """Return the questions of one of the series' notebooks.
+
+    Args:
+        notebook: its two digits.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    asked = QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
     return tuple(
-        Question(asked["text"], tuple(Answer(**a) for a in asked["answers"])) for asked in questions
+        Question(question["text"], tuple(Answer(**answer) for answer in question["answers"]))
+        for question in asked
     )
 
 
 class Quiz(Page):
-    """Shows a notebook's questions, e.g.
+    """A quiz: an answer unfolds and says why it is right or wrong.
 
-    `Quiz("02")`. What is stored in the notebook unfolds without a script.
+        Quiz("02")
+        Quiz([Question("What is `1 + 1`?", (
+            Answer("2", "Count.", right=True),
+            Answer("11", "That is `'1' + '1'`."),
+        ))])
 
-    chosen  the number of the answer that is unfolded for each question, None where none is
+    Words between backticks are code. The quiz that a notebook stores unfolds without a script.
+
+    Args:
+        questions: two digits of one of the series' notebooks, or your own questions.
+
+    Raises:
+        ValueError: If a question has fewer than two answers, or not exactly one right one.
     """
 
     _esm = script("quiz")
     _css = style("quiz")
     page: Any = traitlets.Unicode().tag(sync=True)
+    # for each question the number of the answer that is unfolded, None where none is
     chosen: Any = traitlets.List().tag(sync=True)
 
-    def __init__(self, notebook: str) -> None:
-        self._questions = quiz_of(notebook)
+    def __init__(self, questions: str | Sequence[Question]) -> None:
+        self._questions = quiz_of(questions) if isinstance(questions, str) else _valid(questions)
         page = "\n".join(_box(i, question) for i, question in enumerate(self._questions, 1))
         super().__init__(page=page, chosen=[None] * len(self._questions))
 
@@ -58,20 +80,36 @@ class Quiz(Page):
         lines = []
         for i, question in enumerate(self._questions, 1):
             lines.append(f"{i}. {question.text}")
-            lines += [
-                f"   {letter}) {answer.text}"
-                for letter, answer in zip("abcd", question.answers, strict=False)
-            ]
+            for j, answer in enumerate(question.answers):
+                lines.append(f"   {chr(ord('a') + j)}) {answer.text}")
         return "\n".join(lines)
 
     def still(self) -> Any:
         return {"text/html": self.page}, {}
 
 
-def _box(number: int, question: Question) -> str:
-    """A question as HTML.
+def _valid(questions: Sequence[Question]) -> tuple[Question, ...]:
+    """Return a teacher's questions if they make sense."""
+    is_list = isinstance(questions, (list, tuple)) and not isinstance(questions, Question)
+    if not is_list or not questions or not all(isinstance(q, Question) for q in questions):
+        raise ValueError(
+            f"questions must be a notebook's two digits or a list of Question, got {questions!r}"
+        )
+    for i, question in enumerate(questions, 1):
+        right = sum(answer.right for answer in question.answers)
+        if len(question.answers) < 2:
+            raise ValueError(
+                f"question {i} needs two answers at least, got {len(question.answers)}"
+            )
+        if right != 1:
+            raise ValueError(f"question {i} needs one right answer, got {right}")
+    return tuple(questions)
 
-    Where nothing styles it, the answers are set in and their reasons folded away.
+
+def _box(number: int, question: Question) -> str:
+    """Return a question as HTML.
+
+    Without a style sheet the answers are indented and their reasons folded away.
     """
     parts = [f"<p><b>{number}. {_inline(question.text)}</b></p>"]
     for answer in question.answers:
@@ -83,4 +121,5 @@ def _box(number: int, question: Question) -> str:
 
 
 def _inline(text: str) -> str:
+    """Return text as HTML, with words between backticks as code."""
     return re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(text))

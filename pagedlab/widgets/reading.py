@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
-from pagedlab.checks import explain
 from pagedlab.lessons.colors import sequence_look
 from pagedlab.lessons.drawing import runs
+from pagedlab.lessons.readers_code import explain
 from pagedlab.validation import integer
 
 

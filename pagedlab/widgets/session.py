@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockCopy, BlockTable, Pool
-from pagedlab.checks import explain
+from pagedlab.lessons.readers_code import explain
 from pagedlab.validation import integer, one_of
 from pagedlab.widgets.reading import Reading, TableReading, blocks_text, read, runs, whole_number
 

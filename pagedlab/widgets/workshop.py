@@ -70,8 +70,11 @@ def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int)
     """A reader's kernel of puzzle 5, 6 or 7 in the ladder: its speed where Triton compiles,
     otherwise its loads.
 
-    answer  the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}; without one nothing is measured
-    cut     tile, num_stages and num_warps
+    Args:
+        answer: the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}. Without one
+            nothing is measured.
+        shape: name of the batch, one of `lessons.workshop.SHAPES`.
+        cut: tile, num_stages and num_warps.
     """
     from pagedlab.kernels.runtime import INTERPRETED
 

@@ -110,7 +110,7 @@ MISTAKES: dict[str, list[tuple[str, str, str]]] = {
          "_, total, acc = take(0.0, total, acc, s, v)", ""),
         ("m, total, acc = take(m, total, acc, s, v)",
          "new_m, t, a = take(m, 0.0, tl.zeros([DIM], tl.float32), s, v)\n"
-         "        m, total, acc = new_m, total + t, acc + a", "The past is not corrected"),
+         "        m, total, acc = new_m, total + t, acc + a", "Neither the sum nor the output so far"),
         (FULL, "slot = tl.load(tables + b * table_stride + position // SIZE, mask=filled, other=0) * SIZE"
          " + position % SIZE", "does not fit into 32 bits"),
     ],

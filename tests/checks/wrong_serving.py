@@ -6,7 +6,6 @@ import queue
 import uuid
 from typing import Any
 
-from pagedlab.checks.serving import CLASSES
 from pagedlab.serving.app import salt_for
 from pagedlab.serving.engine_thread import run_loop
 
@@ -138,15 +137,6 @@ def length_first(tenant: str | None, cache_salt: str | None) -> str | None:
     return f"{'-' if tenant is None else len(tenant)} {tenant} {'-' if cache_salt is None else '+'} {cache_salt}"
 
 
-# vLLM ---------------------------------------------------------------------------------------------------------
-
-MATCHED = {name: part for name, (part, _) in CLASSES.items()}
-
-
-def swapped(first: str, second: str) -> dict[str, str]:
-    return {**MATCHED, first: MATCHED[second], second: MATCHED[first]}
-
-
 WRONG: dict[str, list[Any]] = {
     "engine_loop": [
         always_sleeps,
@@ -170,15 +160,8 @@ WRONG: dict[str, list[Any]] = {
         a_hash_as_text,
         nothing_is_none,
     ],
-    "vllm_classes": [
-        swapped("BlockTable", "KVCacheManager"),
-        swapped("EngineCoreProc", "RequestOutputCollector"),
-        {**MATCHED, "Sampler": "the sampler"},
-        {"Sampler": "sample"},
-    ],
 }
 RIGHT: dict[str, list[Any]] = {
     "engine_loop": [run_loop, looks_before_it_takes],
     "closed_salt": [salt_for, both_written_down, length_first],
-    "vllm_classes": [MATCHED],
 }

@@ -9,22 +9,39 @@ import nbformat
 import pytest
 from matplotlib.figure import Figure
 
-from pagedlab.widgets.guess import Guess, guess, parse
+from pagedlab.widgets.guess import Guess, guess, in_words, parse
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
 
 
 @pytest.mark.parametrize(
     ("typed", "number"),
-    [("12", 12), ("12%", 12), ("12 %", 12), ("1,024", 1024), ("about 4.5 GiB", 4.5), ("-3", -3), ("1e3", 1000)],
+    [
+        *(("12", 12), ("12%", 12), ("12 %", 12), ("about 4.5 GiB", 4.5), ("-3", -3), ("1e3", 1000), ("~.5", 0.5)),
+        *(("1,024", 1024), ("1,234,567", 1234567), ("1.234.567", 1234567), ("1 000", 1000), ("12 500 tokens", 12500)),
+        *(("1,5", 1.5), ("0,5", 0.5), ("0,125", 0.125), ("1.234,5", 1234.5), ("1,234.5", 1234.5), ("4.", 4)),
+        *(("10k", 10_000), ("2x", 2), ("1/2", 0.5), ("100ms", 100), ("<3", 3), ("\N{MINUS SIGN}2", -2), ("10-20", 10)),
+    ],
 )
 def test_a_number_is_found_in_what_people_type(typed: str, number: float) -> None:
     assert parse(typed) == number
 
 
-@pytest.mark.parametrize("typed", ["", "   ", "no idea", "nan", "inf", "%"])
+@pytest.mark.parametrize("typed", ["", "   ", "no idea", "nan", "inf", "%", "1,2,3", "1/0", "1e999", "H100"])
 def test_no_number_is_no_guess(typed: str) -> None:
     assert parse(typed) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        *((999.6, "1,000"), (99.96, "100"), (142.9, "143"), (6.0209, "6.02"), (0, "0"), (1e-5, "0.00001")),
+        *((0.00123, "0.00123"), (-1234.5, "-1,234"), (1e7, "10,000,000"), (-2, "-2"), (1.5, "1.5")),
+        (-0.000012345, "-0.0000123"),
+    ],
+)
+def test_numbers_are_written_without_an_exponent(number: float, said: str) -> None:
+    assert in_words(number) == said
 
 
 def test_the_truth_is_on_the_page_only_when_it_is_asked_for() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
-from pagedlab.widgets.quiz import QUESTIONS, Quiz, quiz_of
+from pagedlab.widgets import Answer, Question, Quiz
+from pagedlab.widgets.quiz import QUESTIONS, quiz_of
 
 REPO = Path(__file__).parents[2]
 NOTEBOOKS = sorted((REPO / "notebooks").glob("[0-9]*.ipynb"))
@@ -35,6 +37,32 @@ def test_the_right_answer_is_not_always_in_one_place() -> None:
 def test_an_unknown_notebook_is_named() -> None:
     with pytest.raises(ValueError, match=r"notebook must be one of '00', .* got '99'"):
         quiz_of("99")
+
+
+SUM = Question("What is `1 + 1`?", (Answer("2", "Count.", right=True), Answer("11", "That is `'1' + '1'`.")))
+
+
+def test_a_teacher_asks_own_questions() -> None:
+    shown = Quiz([SUM])
+    assert repr(shown) == "1. What is `1 + 1`?\n   a) 2\n   b) 11"
+    assert "<code>1 + 1</code>" in shown.page
+    assert "Right. Count." in shown.page
+    assert shown.chosen == [None]
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"),
+    [
+        ([], "questions must be"),
+        (5, "questions must be"),
+        (["What?"], "questions must be"),
+        ([SUM._replace(answers=SUM.answers[:1])], "question 1 needs two answers at least, got 1"),
+        ([SUM, SUM._replace(answers=SUM.answers[1:] * 2)], "question 2 needs one right answer, got 0"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(questions: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Quiz(questions)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -1,0 +1,205 @@
+"""What a check returns, what it raises, and how checks are registered."""
+
+from __future__ import annotations
+
+import dis
+import html
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeVar
+
+from pagedlab.checks.comparing import Wrong, compare
+from pagedlab.lessons.readers_code import StillRunning, explain
+
+_COLORS = {"passed": "#009E73", "failed": "#D55E00", "not attempted": "#8A8A8A"}
+_STYLE = "border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check found.
+
+    Args:
+        status: "passed", "failed" or "not attempted".
+        message: what the answer proves, or what is wrong with it.
+        setup: the line of Python that starts the counterexample.
+        operations: the lines of Python that lead to the difference; empty if the check passed.
+        expected: the right result of the counterexample.
+        got: the answer's result.
+        name: name of the check.
+    """
+
+    status: Literal["passed", "failed", "not attempted"]
+    message: str
+    setup: str = ""
+    operations: tuple[str, ...] = ()
+    expected: str = ""
+    got: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.status} · {self.name}", self.message]
+        if self.setup:
+            lines.append(f"     {self.setup}")
+        for number, line in enumerate(self.operations, 1):
+            lines.append(f"{number:3}  {line}")
+        if self.expected or self.got:
+            lines.append(f"expected   {self.expected}")
+            lines.append(f"yours      {self.got}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, _, body = str(self).partition("\n")
+        color = _COLORS[self.status]
+        title = f'<b style="color:{color}">{html.escape(head)}</b>'
+        return f'<pre style="{_STYLE.format(color=color)}">{title}\n{html.escape(body)}</pre>'
+
+
+Check = Callable[[Any], CheckResult]
+REGISTERED: dict[str, Check] = {}  # checks by name, as their modules are imported
+
+
+def exercise(function: Callable[[Any], str]) -> Check:
+    """Register a check under the name of its function.
+
+    Args:
+        function: takes an answer, returns what a right one proves, raises `Wrong` for a wrong one.
+            Its docstring says what the answer is.
+
+    Returns:
+        The check: it takes an answer and returns a `CheckResult`.
+    """
+    return _register(function.__name__, function, _documented(function.__doc__))
+
+
+def compared(
+    proves: str, *cases: Iterable[tuple[Any, ...]], name: str = ""
+) -> Callable[[_Function], _Function]:
+    """Register a check that compares an answer with the decorated function.
+
+    The function itself stays what it is.
+
+    Args:
+        proves: what a right answer does; `{}` becomes the number of cases.
+        cases: arguments to try, small ones first.
+        name: the check's name; by default the function's.
+    """
+    every = list(chain(*cases))
+
+    def register(right: _Function) -> _Function:
+        def compare_all(answer: Any) -> str:
+            compare(answer, right, every)
+            return proves.format(len(every))
+
+        signature = f"Your function is called like {right.__name__}{inspect.signature(right)}."
+        _register(name or right.__name__, compare_all, _documented(right.__doc__, signature))
+        return right
+
+    return register
+
+
+def _register(name: str, function: Callable[[Any], str], doc: str) -> Check:
+    def run(answer: Any) -> CheckResult:
+        return _judge(name, function, answer)
+
+    run.__name__ = name
+    run.__qualname__ = f"check.{name}"
+    run.__module__ = function.__module__
+    run.__doc__ = doc
+    REGISTERED[name] = run
+    return run
+
+
+def _documented(wanted: str | None, *more: str) -> str:
+    """Return the docstring of a check whose answer is described by `wanted`."""
+    paragraphs = [
+        "Check an answer to this exercise.",
+        f"The answer: {inspect.cleandoc(wanted or 'see the notebook')}",
+        *more,
+        "Returns:\n    A CheckResult: passed, failed with a counterexample, or not attempted.",
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def _judge(name: str, function: Callable[[Any], str], answer: Any) -> CheckResult:
+    """Run a check on an answer. Nothing that the answer does leaves this function as an error."""
+    missing = to_write(answer)
+    if missing:
+        return CheckResult("not attempted", f"Still to write: {', '.join(missing)}.", name=name)
+    try:
+        return CheckResult("passed", function(answer), name=name)
+    except NotImplementedError as error:
+        message = str(error) or "Your code still raises NotImplementedError."
+        return CheckResult("not attempted", message, name=name)
+    except Wrong as error:
+        wrong = error
+    except (Exception, StillRunning) as error:
+        # The answer has a form that the check did not foresee.
+        wrong = Wrong("Your answer stops the check.", "no error", explain(error))
+    return CheckResult(
+        "failed",
+        str(wrong),
+        wrong.setup,
+        wrong.operations,
+        str(wrong.expected),
+        str(wrong.got),
+        name,
+    )
+
+
+# Stubs --------------------------------------------------------------------------------------------
+
+_STUB_OPCODES = {
+    "RESUME",
+    "NOP",
+    "LOAD_CONST",
+    "RETURN_VALUE",
+    "RETURN_CONST",
+    "POP_TOP",
+    "COPY_FREE_VARS",
+}
+
+
+def to_write(answer: Any) -> list[str]:
+    """Return the names of the parts of an answer that are still stubs.
+
+    A stub is `...`, or a function or method with `...` as its body.
+
+    Args:
+        answer: a value, a function, a class, or a list or dict of such.
+    """
+    answer = getattr(answer, "fn", answer)  # the function that a Triton kernel decorates
+    if answer is ... or answer is None:
+        return ["the answer"]
+    if isinstance(answer, dict):
+        return [str(key) for key, value in answer.items() if to_write(value)]
+    if isinstance(answer, (list, tuple)):
+        return ["the answer"] if any(value is ... for value in answer) else []
+    if inspect.isclass(answer):
+        return _stubs_of_class(answer)
+    return [answer.__name__] if _is_stub(answer) else []
+
+
+def _stubs_of_class(answer: type) -> list[str]:
+    """Return the names of a class's stub methods, or its own name if it is empty."""
+    members = {name: getattr(value, "fget", value) for name, value in vars(answer).items()}
+    is_empty = answer.__base__ is object and not any(map(callable, members.values()))
+    if is_empty:
+        return [answer.__name__]
+    return [name for name, value in members.items() if _is_stub(value)]
+
+
+def _is_stub(value: Any) -> bool:
+    """Return whether this is a function that does nothing but return None."""
+    return inspect.isfunction(value) and all(map(_is_idle, dis.get_instructions(value)))
+
+
+def _is_idle(step: dis.Instruction) -> bool:
+    """Return whether this instruction can be part of a stub."""
+    is_constant = step.opname.endswith("_CONST")
+    return step.opname in _STUB_OPCODES and (step.argval is None or not is_constant)
