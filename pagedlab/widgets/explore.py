@@ -18,7 +18,7 @@ from typing import Any
 import traitlets
 
 from pagedlab.lessons.colors import INK
-from pagedlab.widgets.page import Page, png, script, stored, style
+from pagedlab.widgets.page import Page, live_script, live_style, png, stored
 
 
 class Explorer(Page):
@@ -26,8 +26,8 @@ class Explorer(Page):
     them.
     """
 
-    _esm: Any = script("explore")
-    _css: Any = style("block_grid", "explore")
+    _esm: Any = live_script("explore")
+    _css: Any = live_style("block_grid", "explore")
     caption: Any = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options in words
     # how the controls stand, a slider's by place, and a running number

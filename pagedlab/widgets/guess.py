@@ -15,7 +15,7 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from pagedlab.widgets.page import Page, png, script, style
+from pagedlab.widgets.page import Page, live_script, live_style, png
 
 
 def parse(text: str) -> float | None:
@@ -33,8 +33,8 @@ class Guess(Page):
     With a truth it is what `reveal` returns.
     """
 
-    _esm: Any = script("guess")
-    _css: Any = style("block_grid", "guess")
+    _esm: Any = live_script("guess")
+    _css: Any = live_style("block_grid", "guess")
     question: Any = traitlets.Unicode().tag(sync=True)
     unit: Any = traitlets.Unicode().tag(sync=True)
     reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth

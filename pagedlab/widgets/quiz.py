@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.validation import one_of
-from pagedlab.widgets.page import Page, script, style
+from pagedlab.widgets.page import Page, live_script, live_style
 
 # by the notebook's two digits
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -44,8 +44,8 @@ class Quiz(Page):
     chosen  the number of the answer that is unfolded for each question, None where none is
     """
 
-    _esm = script("quiz")
-    _css = style("quiz")
+    _esm = live_script("quiz")
+    _css = live_style("quiz")
     page: Any = traitlets.Unicode().tag(sync=True)
     chosen: Any = traitlets.List().tag(sync=True)
 
