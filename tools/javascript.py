@@ -51,15 +51,18 @@ def install() -> None:
     print(f"installing {PACKAGES.name} (a few seconds, once)", flush=True)
     done = npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", quiet=True)
     if done.returncode != 0:
-        sys.exit(f"npm could not install {PACKAGES.name}: {reason(done.stderr)}")
+        sys.exit(f"npm could not install {PACKAGES.name}: {reason(done.stderr)}; mend that, then run this again")
     STAMP.write_text(wanted, encoding="utf-8")
 
 
 def reason(stderr: str) -> str:
     """What npm says of a failure, as one line."""
-    lines = [line.removeprefix("npm error ") for line in stderr.splitlines() if line.startswith("npm error ")]
-    said = [line for line in lines if line.strip() and "complete log" not in line]
-    return "; ".join(said[:3]) or "it gave no reason"
+    for line in stderr.splitlines():
+        said = line.removeprefix("npm error ").strip()
+        is_code = said.startswith(("code ", "syscall ", "errno "))
+        if line.startswith("npm error ") and not is_code:
+            return said
+    return "it gave no reason"
 
 
 def main() -> None:

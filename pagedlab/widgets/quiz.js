@@ -1,5 +1,5 @@
-// The closing quiz: an answer unfolds and says why it is right or wrong, and the other answers fold.
-// No kernel is needed.
+// The closing quiz: an answer unfolds and says why it is right or wrong, and the other answers
+// fold. No kernel is needed.
 
 import { makeRoot } from "./keyboard.js";
 

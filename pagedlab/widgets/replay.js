@@ -1,5 +1,5 @@
-// A recording of an engine, and the state after any of its steps. recording.py tells the format, and
-// its Replay gives the same states in Python.
+// A recording of an engine, and the state after any of its steps. recording.py tells the format,
+// and its Replay gives the same states in Python.
 
 /**
  * What changed of a sequence in a step. A list of changes is [items to keep, new items].
