@@ -387,7 +387,8 @@ function isInput(node) {
  * @returns {Markup}
  */
 function controlTemplate({ name, kind }) {
-  const play = html`<button class="pl-button" data-play="${name}" aria-label="play">${PLAY}</button>`;
+  const play = html`<button class="pl-button" data-play="${name}"
+    aria-label="play">${PLAY}</button>`;
   return html`
     <label class="px-${kind}"><span>${name.replaceAll("_", " ")}</span>
       ${inputTemplate(name, kind)}

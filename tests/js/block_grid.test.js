@@ -126,7 +126,8 @@ test("a block that is pointed at is described, and lights up in the tables", asy
   assert.equal(host.querySelectorAll(".pl-cell.pl-lit").length, 2);
   assert.equal(
     find(".pl-detail").textContent,
-    "Block 1: 2 references · s0’s logical block 1, tokens 4–5 · s1’s logical block 1, tokens 4–5 · " +
+    "Block 1: 2 references · s0’s logical block 1, tokens 4–5 · " +
+      "s1’s logical block 1, tokens 4–5 · " +
       "taken in step 1, new s0 · token 5 is in slot 1 × 4 + 1 = 5",
   );
   press("End");

@@ -9,7 +9,8 @@ const CONTROLS = [
   { name: "text", kind: "text", options: [] },
   { name: "forget_to_copy", kind: "switch", options: [] },
 ];
-const DRAWING = `<svg><g><text data-link="a b" data-say="the first" data-set="size=3 blocks">1</text>
+const DRAWING = `<svg><g>
+  <text data-link="a b" data-say="the first" data-set="size=3 blocks">1</text>
   <text data-link="b" data-say="the second" data-set="forget_to_copy=true">2</text>
   <text data-link="c" data-set="text=x=y">3</text></g></svg>
   <p><input id="drawn"><button data-play="size">not a control</button></p>`;
