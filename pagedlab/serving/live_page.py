@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.llm import LLM
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.assets import script, style
 
 if TYPE_CHECKING:
     from pagedlab.widgets.recording import Recorder

@@ -16,8 +16,9 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.checks import explain
 from pagedlab.lessons.memory import MODELS
 from pagedlab.validation import one_of
+from pagedlab.widgets.assets import live_script, live_style
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab.widgets.page import Page, live_script, live_style
+from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.session import Session
 

@@ -18,7 +18,8 @@ from typing import Any
 import traitlets
 
 from pagedlab.lessons.colors import INK
-from pagedlab.widgets.page import Page, live_script, live_style, png, stored
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page, png, stored
 
 
 class Explorer(Page):

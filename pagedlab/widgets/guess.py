@@ -15,7 +15,8 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from pagedlab.widgets.page import Page, live_script, live_style, png
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page, png
 
 
 def parse(text: str) -> float | None:

@@ -1,76 +1,15 @@
-"""What all widgets share: scripts and styles as their pages get them, and what a notebook stores in
-their place.
-"""
+"""What all widgets share: what a notebook stores in their place, and their base class."""
 
 import base64
 import html
 import io
 import re
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anywidget
 from IPython.display import display
 
-from pagedlab.widgets.hot_reload import follow, in_development
-
-_HERE = Path(__file__).parent
-
-
-IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
-EXPORT = re.compile(r"^export (?=class |function |const )", re.MULTILINE)
-
-
-def script_names(name: str) -> list[str]:
-    """The script of that name and all that it imports, each after those that it needs itself."""
-    names: list[str] = []
-    _add_script(name, names)
-    return names
-
-
-def _add_script(name: str, names: list[str]) -> None:
-    for imported in IMPORT.findall(_read(f"{name}.js")):
-        if imported not in names:
-            _add_script(imported, names)
-    names.append(name)
-
-
-def script(name: str) -> str:
-    """A script and all that it imports, as one module with its default export.
-
-    anywidget loads one module. The names of all scripts are in it, so no two of them may be alike.
-    """
-    sources = []
-    for part in script_names(name):
-        source = _read(f"{part}.js")
-        sources.append(EXPORT.sub("", IMPORT.sub("", source)))
-    return "\n".join(sources)
-
-
-def style(*names: str) -> str:
-    """The style sheets of that name, one after the other."""
-    return "".join(_read(f"{name}.css") for name in names)
-
-
-def _read(file: str) -> str:
-    return (_HERE / file).read_text(encoding="utf-8")
-
-
-def live_script(name: str) -> str | Path:
-    """What a widget's `_esm` is: `script(name)`; in development a file of it that follows changes."""
-    if not in_development():
-        return script(name)
-    sources = [_HERE / f"{part}.js" for part in script_names(name)]
-    return follow(f"{name}.js", partial(script, name), sources)
-
-
-def live_style(*names: str) -> str | Path:
-    """What a widget's `_css` is: `style(*names)`; in development a file that follows changes."""
-    if not in_development():
-        return style(*names)
-    sources = [_HERE / f"{name}.css" for name in names]
-    return follow(f"{names[-1]}.css", partial(style, *names), sources)
+from pagedlab.widgets.assets import style
 
 
 def png(figure: Any, **options: Any) -> str:

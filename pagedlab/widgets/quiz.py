@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.validation import one_of
-from pagedlab.widgets.page import Page, live_script, live_style
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page
 
 # by the notebook's two digits
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))

@@ -14,7 +14,8 @@ from typing import Any
 
 import traitlets
 
-from pagedlab.widgets.page import Page, live_script, live_style
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture, StagePicture
 from pagedlab.widgets.recording import Recorder, Replay
 from pagedlab.widgets.recording_format import load_recording

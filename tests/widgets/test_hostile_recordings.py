@@ -12,7 +12,7 @@ import browser
 import pytest
 
 from pagedlab.widgets import Stage
-from pagedlab.widgets.page import script
+from pagedlab.widgets.assets import script
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTACK = {"html": "<img src=x onerror='window.attacked = true'>"}

@@ -16,8 +16,8 @@ import pytest
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.lessons.colors import sequence_look
+from pagedlab.widgets.assets import live_script, live_style, script, style
 from pagedlab.widgets.hot_reload import follow
-from pagedlab.widgets.page import live_script, live_style, script, style
 from pagedlab.widgets.recording import Recorder, Replay
 
 ROOT = Path(__file__).resolve().parents[2]
