@@ -23,14 +23,18 @@ ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
 
-.PHONY: lab test test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup
+.PHONY: lab test test-js test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-test: lint
+test: lint test-js
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" --ignore tests/notebooks --ignore tests/repo tests
 	$(MAKE) -j 3 test-browser test-notebooks test-about
+
+# The widgets' scripts, under node.
+test-js: setup
+	$(BIN)/python tools/javascript.py test
 
 # In a process of their own: together with others, their event loop would be in the way.
 test-browser:
@@ -74,10 +78,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python tools/javascript.py lint
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/javascript.py format
 
 # build/lib is where setuptools leaves what it packed before, files that are gone by now included.
 wheel: setup

@@ -43,7 +43,7 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "notebooks/*.ipynb", "data/*/README.md", "CONTRIBUTING.md"]
-exclude_patterns = [".*", "build", "dist", "tests", "**/.ipynb_checkpoints"]
+exclude_patterns = [".*", "build", "dist", "node_modules", "tests", "**/.ipynb_checkpoints"]
 
 nb_execution_mode = "off"  # what people see is what the notebooks hold
 nb_ipywidgets_js = {}  # would come from another server; the stored pictures stand for the widgets

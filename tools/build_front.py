@@ -20,7 +20,7 @@ import nbformat  # noqa: E402
 from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
 from normalise_notebooks import MAP_ROW, repository  # noqa: E402
 
-from pagedlab.widgets.page import script, style  # noqa: E402
+from pagedlab.widgets.assets import script, style  # noqa: E402
 
 FRONT, RECORDINGS = ROOT / "docs" / "front", ROOT / "data" / "recordings"
 # What front.js fetches for the fork.

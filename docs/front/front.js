@@ -1,117 +1,314 @@
-// The front page: the stage plays a recording at once; Python comes when somebody forks, or while the page is idle.
+// The front page. The stage plays a recording at once. Python is loaded when a visitor forks a
+// story, or while the page is idle.
+
 import stage from "./stage.js";
 
-const load = async (name) => (await fetch(name)).json();
-const page = (values) => ({ get: (name) => values[name], set() {}, save_changes() {}, off() {}, on() {}, send() {} });
-const at = (id) => document.getElementById(id);
+/**
+ * What Python says of the fork: the grid's state, and of each sequence its words as
+ * [word, block, whether the sequence wrote it].
+ *
+ * @typedef {object} Snapshot
+ * @property {{tables: {name: string, color: string}[]}} state
+ * @property {[string, [string, number, boolean][]][]} texts
+ */
 
-// Who cannot see it hears who comes and who ends, and not every word; once it is paused, the stage speaks itself.
-new MutationObserver(() => {
-  const line = at("stage").querySelector(".pl-playing .pl-prompt")?.textContent ?? "", heard = at("heard");
-  if (/ in\b| ends?,/.test(line) && heard.textContent !== line) heard.textContent = line;
-}).observe(at("stage"), { childList: true, characterData: true, subtree: true });
-load("three_answers.json").then((recorded) => {
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches; // then a step in the middle, where there is much to see
-  const step = still ? recorded.steps.length >> 1 : -1;
-  stage.render({ model: page({ recorded, step, live: false }), el: at("stage") });
-});
+/**
+ * The functions of fork.py.
+ *
+ * @typedef {object} Fork
+ * @property {(forget: boolean) => string} start begins the story and returns a snapshot
+ * @property {(message: string) => string} receive does what a click asks and returns a snapshot
+ */
+
+const PYTHON_FOLDER = new URL("lite/static/pyodide/", location.href);
+const IDLE_AFTER = 4000; // milliseconds until Python may be loaded before anybody asks for it
+const IDLE_WITHOUT_CALLBACK = 5000; // milliseconds, in a browser that does not say when it is idle
+
+/**
+ * The node with this id.
+ *
+ * @param {string} id
+ * @returns {HTMLElement}
+ */
+function byId(id) {
+  const node = document.getElementById(id);
+  if (!node) throw new Error(`this page has no #${id}`);
+  return node;
+}
+
+/**
+ * @param {string | URL} address
+ * @returns {Promise<any>}
+ */
+async function loadJson(address) {
+  const answer = await fetch(address);
+  return answer.json();
+}
+
+/**
+ * @param {string} address
+ * @returns {Promise<string>}
+ */
+async function loadText(address) {
+  const answer = await fetch(address);
+  return answer.text();
+}
+
+// ---- the stage
+
+/**
+ * While the stage plays, reads out the lines that say which sequences are admitted or end, and not
+ * every line. Once it is paused, the stage reads out every step itself.
+ */
+function readOutTheStage() {
+  const line = byId("stage").querySelector(".pl-playing .pl-prompt")?.textContent ?? "";
+  const isWorthIt = /admitted| ends?,/.test(line);
+  if (isWorthIt && byId("heard").textContent !== line) byId("heard").textContent = line;
+}
+
+async function playTheRecording() {
+  const recorded = await loadJson("three_answers.json");
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const middle = Math.floor(recorded.steps.length / 2);
+  /** @type {Record<string, unknown>} */
+  const values = { recorded, step: reducedMotion ? middle : -1, live: false };
+  const model = {
+    /** @param {string} name */
+    get: (name) => values[name],
+    on() {},
+    off() {},
+  };
+  stage.render({ model, el: byId("stage") });
+}
 
 // ---- the real pagedlab, in the browser
-const FOLDER = new URL("lite/static/pyodide/", location.href);
-let python = null; // a promise of {start, receive}
 
-// Bytes that have come, of all that Python needs: what is loaded meanwhile passes through here.
-function count(all) {
-  const plain = window.fetch, bar = at("bar");
-  bar.max = all;
-  window.fetch = async (...asked) => {
-    const { body, ...answer } = pick(await plain(...asked));
-    const counted = body?.pipeThrough(new TransformStream({
-      transform(chunk, out) { bar.value += chunk.byteLength; out.enqueue(chunk); } }));
-    return new Response(counted, answer);
-  };
-  return () => { window.fetch = plain; };
-}
-const pick = ({ body, headers, status, statusText }) => ({ body, headers, status, statusText });
+/** @type {Promise<Fork> | null} */
+let python = null;
 
-function wake() {
-  python ??= (async () => {
-    const stop = count(Number(at("fork").dataset.bytes));
-    const say = (text) => { if (at("fork").dataset.asked) at("progress").textContent = text; };
-    try {
-      say("Python is coming …");
-      const { packages } = await load(new URL("pyodide-lock.json", FOLDER));
-      const { loadPyodide } = await import(new URL("pyodide.mjs", FOLDER));
-      const pyodide = await loadPyodide({ indexURL: FOLDER.href });
-      say("pagedlab wakes up …");
-      const wheels = ["traitlets", "pagedlab"].map((name) => new URL(packages[name].file_name, FOLDER).href);
-      await pyodide.loadPackage(wheels, { messageCallback() {} }); // those two, and not what they would ask for
-      for (const name of ["lean.py", "fork.py"]) await pyodide.runPythonAsync(await (await fetch(name)).text());
-      pyodide.globals.get("story").update(pyodide.toPy(await load("one_story.json")));
-      return { start: pyodide.globals.get("start"), receive: pyodide.globals.get("receive") };
-    } finally {
-      stop();
-    }
-  })();
+/** Loads Python once. */
+function loadPython() {
+  python ??= startPython();
   return python;
 }
 
-let shown = null, listeners = {};
-const model = { get: (name) => shown[name], set() {}, save_changes() {}, off() {},
-  on: (event, listener) => { listeners[event] = listener; },
-  send: async (message) => show((await python).receive(JSON.stringify(message))) };
-
-function show(snapshot) {
-  shown = JSON.parse(snapshot);
-  listeners["change:state"]?.();
-  const colors = Object.fromEntries(shown.state.tables.map(({ name, color }) => [name, color]));
-  const focused = document.activeElement?.dataset.teller, foreign = [];
-  at("told").replaceChildren(...shown.texts.map(([name, words]) => {
-    const p = document.createElement("p"), write = document.createElement("button");
-    p.style.setProperty("--c", colors[name]);
-    p.append(Object.assign(document.createElement("b"), { textContent: `${name}: ` }));
-    for (const [word, block, right] of words) {
-      const span = p.appendChild(document.createElement("span"));
-      span.textContent = word;
-      if (!right) Object.assign(span, { className: "wrong", title: `block ${block}: somebody else wrote this` });
-    }
-    const wrong = words.filter(([, , right]) => !right).map(([word]) => word).join("").trim();
-    if (wrong) foreign.push(`${name} reads “${wrong}”, which it never wrote.`);
-    Object.assign(write, { type: "button", textContent: "write", onclick: () => model.send({ op: "write", sequence: name, n: null }) });
-    write.dataset.teller = name;
-    write.setAttribute("aria-label", `${name} writes its next word`);
-    p.append(" ", write);
-    return p;
-  }));
-  if (focused) at("told").querySelector(`[data-teller="${CSS.escape(focused)}"]`)?.focus();
-  at("progress").textContent = foreign.join(" ");
+/** @returns {Promise<Fork>} */
+async function startPython() {
+  const stopCounting = countLoadedBytes(Number(byId("fork").dataset.bytes));
+  try {
+    sayWhileLoading("Python is loading …");
+    const { packages } = await loadJson(new URL("pyodide-lock.json", PYTHON_FOLDER));
+    const { loadPyodide } = await import(new URL("pyodide.mjs", PYTHON_FOLDER).href);
+    const pyodide = await loadPyodide({ indexURL: PYTHON_FOLDER.href });
+    sayWhileLoading("pagedlab is loading …");
+    const wheels = ["traitlets", "pagedlab"].map((name) => {
+      return new URL(packages[name].file_name, PYTHON_FOLDER).href;
+    });
+    // These two alone: without messageCallback, pyodide would print what it loads.
+    await pyodide.loadPackage(wheels, { messageCallback() {} });
+    for (const name of ["lean.py", "fork.py"]) await pyodide.runPythonAsync(await loadText(name));
+    pyodide.globals.get("story").update(pyodide.toPy(await loadJson("one_story.json")));
+    return { start: pyodide.globals.get("start"), receive: pyodide.globals.get("receive") };
+  } finally {
+    stopCounting();
+  }
 }
 
+/**
+ * Says how far Python is, if a visitor waits for it.
+ *
+ * @param {string} text
+ */
+function sayWhileLoading(text) {
+  if (byId("fork").dataset.asked) byId("progress").textContent = text;
+}
+
+/**
+ * Counts the bytes that are fetched from now on, on the page's bar.
+ *
+ * @param {number} all bytes that Python needs
+ * @returns {() => void} what stops it
+ */
+function countLoadedBytes(all) {
+  const plainFetch = window.fetch;
+  const bar = /** @type {HTMLProgressElement} */ (byId("bar"));
+  bar.max = all;
+  window.fetch = async (...request) => {
+    const { body, headers, status, statusText } = await plainFetch(...request);
+    const counter = new TransformStream({
+      transform(chunk, out) {
+        bar.value += chunk.byteLength;
+        out.enqueue(chunk);
+      },
+    });
+    return new Response(body?.pipeThrough(counter), { headers, status, statusText });
+  };
+  return () => {
+    window.fetch = plainFetch;
+  };
+}
+
+// ---- the fork
+
+/** @type {Snapshot & Record<string, any> | null} */
+let snapshot = null;
+/** @type {Record<string, () => void>} */
+let listeners = {};
+
+const forkModel = {
+  /** @param {string} name */
+  get: (name) => snapshot?.[name],
+  /**
+   * @param {string} event
+   * @param {() => void} listener
+   */
+  on(event, listener) {
+    listeners[event] = listener;
+  },
+  off() {},
+  /** @param {object} message */
+  async send(message) {
+    const { receive } = await loadPython();
+    showFork(receive(JSON.stringify(message)));
+  },
+};
+
+/**
+ * Shows what Python said: the grid, and what each sequence reads in its blocks.
+ *
+ * @param {string} said a snapshot as JSON
+ */
+function showFork(said) {
+  /** @type {Snapshot} */
+  const now = JSON.parse(said);
+  snapshot = now;
+  listeners["change:state"]?.();
+  const colors = new Map(now.state.tables.map(({ name, color }) => [name, color]));
+  const active = /** @type {HTMLElement | null} */ (document.activeElement);
+  const focused = active?.dataset.teller;
+  const stories = now.texts.map(([name, words]) => storyOf(name, words, colors.get(name) ?? ""));
+  byId("told").replaceChildren(...stories);
+  if (focused) focusTeller(focused);
+  const complaints = now.texts.map(([name, words]) => foreignWords(name, words));
+  byId("progress").textContent = complaints.filter((line) => line).join(" ");
+}
+
+/** @param {string} name */
+function focusTeller(name) {
+  const button = byId("told").querySelector(`[data-teller="${CSS.escape(name)}"]`);
+  /** @type {HTMLElement | null} */ (button)?.focus();
+}
+
+/**
+ * A paragraph with the words that a sequence reads, and a button that writes the next one.
+ *
+ * @param {string} name
+ * @param {[string, number, boolean][]} words
+ * @param {string} color
+ * @returns {HTMLElement}
+ */
+function storyOf(name, words, color) {
+  const paragraph = document.createElement("p");
+  const title = document.createElement("b");
+  paragraph.style.setProperty("--c", color);
+  title.textContent = `${name}: `;
+  paragraph.append(title, ...words.map(wordNode), " ", writeButton(name));
+  return paragraph;
+}
+
+/**
+ * @param {[string, number, boolean]} word
+ * @returns {HTMLElement}
+ */
+function wordNode([word, block, isOwn]) {
+  const span = document.createElement("span");
+  span.textContent = word;
+  if (!isOwn) {
+    span.className = "wrong";
+    span.title = `block ${block}: another sequence wrote this`;
+  }
+  return span;
+}
+
+/**
+ * @param {string} name
+ * @returns {HTMLElement}
+ */
+function writeButton(name) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "write";
+  button.dataset.teller = name;
+  button.setAttribute("aria-label", `${name} writes its next word`);
+  button.addEventListener("click", () => forkModel.send({ op: "write", sequence: name, n: null }));
+  return button;
+}
+
+/**
+ * Says which words a sequence reads that it did not write, or nothing.
+ *
+ * @param {string} name
+ * @param {[string, number, boolean][]} words
+ * @returns {string}
+ */
+function foreignWords(name, words) {
+  const foreign = words.filter(([, , isOwn]) => !isOwn).map(([word]) => word);
+  const text = foreign.join("").trim();
+  return text ? `${name} reads “${text}”, which it never wrote.` : "";
+}
+
+/** Starts the fork, or starts it over. */
 async function fork() {
-  at("fork").dataset.asked = "yes";
-  at("bar").hidden = Boolean(shown);
+  const button = byId("fork");
+  const isFirst = !snapshot;
+  button.dataset.asked = "yes";
+  byId("bar").hidden = !isFirst;
   try {
-    const { start } = await wake();
-    const first = !shown;
+    const { start } = await loadPython();
     const { default: grid } = await import("./block_grid.js");
+    const forget = /** @type {HTMLInputElement} */ (byId("forget")).checked;
+    const said = start(forget);
+    snapshot = JSON.parse(said);
     listeners = {};
-    shown = JSON.parse(start(at("forget").checked));
-    at("grid").replaceChildren();
-    grid.render({ model, el: at("grid") });
-    show(JSON.stringify(shown));
-    at("told").hidden = at("switch").hidden = false;
-    at("fork").textContent = "Start over";
-    at("progress").textContent = first ? "This is pagedlab itself, running here."
-      : `From the beginning: who writes ${at("forget").checked ? "forgets to copy" : "copies what is shared"}.`;
+    byId("grid").replaceChildren();
+    grid.render({ model: forkModel, el: byId("grid") });
+    showFork(said);
+    byId("told").hidden = false;
+    byId("switch").hidden = false;
+    button.textContent = "Start over";
+    const how = forget ? "forgets to copy" : "copies shared blocks first";
+    byId("progress").textContent = isFirst
+      ? "This is pagedlab itself, running here."
+      : `From the beginning: a write ${how}.`;
   } catch (error) {
     python = null;
-    at("progress").textContent = `Python did not come: ${error.message}`;
+    const why = error instanceof Error ? error.message : String(error);
+    byId("progress").textContent = `Python could not be loaded: ${why}`;
   }
-  at("bar").hidden = true;
+  byId("bar").hidden = true;
 }
-if (at("fork")) { // a site that was built without Python has none
-  at("fork").addEventListener("click", fork);
-  at("forget").addEventListener("change", fork);
-  const calm = window.requestIdleCallback ?? ((call) => setTimeout(call, 5000));
-  if (!navigator.connection?.saveData) setTimeout(() => calm(() => wake().catch(() => { python = null; })), 4000);
+
+/** Loads Python while the page is idle, unless the visitor saves data. */
+function loadPythonWhenIdle() {
+  const { connection } = /** @type {{connection?: {saveData: boolean}}} */ (navigator);
+  if (connection?.saveData) return;
+  const load = () => {
+    loadPython().catch(() => {
+      python = null;
+    });
+  };
+  setTimeout(() => {
+    if (window.requestIdleCallback) window.requestIdleCallback(load);
+    else setTimeout(load, IDLE_WITHOUT_CALLBACK);
+  }, IDLE_AFTER);
+}
+
+const changes = { childList: true, characterData: true, subtree: true };
+new MutationObserver(readOutTheStage).observe(byId("stage"), changes);
+playTheRecording();
+if (document.getElementById("fork")) {
+  // a site that was built without Python has no such button
+  byId("fork").addEventListener("click", fork);
+  byId("forget").addEventListener("change", fork);
+  loadPythonWhenIdle();
 }

@@ -1,11 +1,17 @@
 // What scrolls can be reached with the keyboard.
-const reach = () => {
-  for (const box of document.querySelectorAll("pre, .output, .table-wrapper")) {
-    const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
-    if (scrolls) box.tabIndex = 0;
+
+/** Makes each box that scrolls a Tab stop. */
+function updateTabStops() {
+  /** @type {NodeListOf<HTMLElement>} */
+  const boxes = document.querySelectorAll("pre, .output, .table-wrapper");
+  for (const box of boxes) {
+    const isWider = box.scrollWidth > box.clientWidth;
+    const isHigher = box.scrollHeight > box.clientHeight;
+    if (isWider || isHigher) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   }
-};
-reach();
-addEventListener("resize", reach);
-addEventListener("load", reach);
+}
+
+updateTabStops();
+addEventListener("resize", updateTabStops);
+addEventListener("load", updateTabStops);

@@ -8,24 +8,30 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.llm import LLM
-from pagedlab.widgets.page import script, style
+from pagedlab.widgets.assets import script, style
 
 if TYPE_CHECKING:
     from pagedlab.widgets.recording import Recorder
 
 KEEP = 2_000  # steps that can be looked back at
 UNWATCHED = 20.0  # seconds after which recording ends
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+# the media type of each file, and what reads it
 FILES = {
-    "/": (
-        "text/html",
-        lambda: (Path(__file__).with_name("live_page.html")).read_text(encoding="utf-8"),
-    ),
-    "/stage.js": ("text/javascript", lambda: script("stage")),
-    "/stage.css": ("text/css", lambda: style("block_grid", "stage")),
+    "/": ("text/html", partial(_read, "live_page.html")),
+    "/live_page.js": ("text/javascript", partial(_read, "live_page.js")),
+    "/stage.js": ("text/javascript", partial(script, "stage")),
+    "/stage.css": ("text/css", partial(style, "block_grid", "stage")),
 }
 
 

@@ -1,249 +1,691 @@
-// Draws the block grid. Python owns the pool: a click sends {op, ...}, and `state` comes back whole. The page is a
-// template of it; `show` compares with what is there and writes what differs. page.js stands before this file.
+// Draws the block grid. Python owns the pool: a click sends {op, ...}, and the whole `state` comes
+// back. The page is a template of the state; `show` writes only what differs.
 
-const button = (op, able, text, title) => html`<button class="pl-button" type="button" tabindex="-1" data-op="${op}"
-  title="${title}" aria-disabled="${!able}">${text}</button>`;
+import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
+import { makeRoot, roving } from "./keyboard.js";
+import { classes, find, findInput, html, show } from "./markup.js";
+import { format, inBytes, percent, plural } from "./words.js";
 
-function renderGrid({ model, el: host }) {
-  const { presets, models } = model.get("setup");
-  let state = model.get("state");
-  let selected = null; // name of the sequence that Append, Write, Fork and Free act on
-  let pointed = null; // physical block under pointer or focus
-  let asked = 0; // messages to Python whose answer is still to come
-  let owners = []; // for each physical block: [{table, index, held}], listed as `index` and holding `held` tokens
-  let before = []; // the counts before this state
+/**
+ * @import { Owner } from "./blocks.js"
+ * @import { Markup } from "./markup.js"
+ */
 
-  const root = makeRoot("block pool"), keepTabStops = roving(root);
-  const find = (css) => root.querySelector(css);
-  const { block_size: size, columns: wide } = state;
-  const ids = [...state.counts.keys()];
-  const rows = ids.filter((id) => id % wide === 0).map((id) => ids.slice(id, id + wide));
-  const heldIn = (table, index) => Math.max(0, Math.min(size, table.tokens - index * size));
-  const amount = () => Math.max(1, Math.trunc(Number(find(".pl-amount")?.value ?? size + (size >> 2))) || 1);
+/**
+ * What the grid asks of its model, which is a widget in a notebook and a plain object on a page.
+ *
+ * @typedef {object} GridModel
+ * @property {(name: string) => any} get
+ * @property {(message: object) => void} send
+ * @property {(event: string, listener: () => void) => void} on
+ * @property {(event: string, listener: () => void) => void} off
+ */
 
-  // ---- what can be clicked, typed and pointed at
-  const send = (message) => { root.dataset.asked = asked += 1; model.send(message); };
-  const blockAt = ({ target }) => {
-    const id = target.closest("[data-block]")?.dataset.block;
-    return id in state.counts ? Number(id) : null;
-  };
-  root.addEventListener("click", (event) => {
-    const [button, row, entry] = ["[data-op]", "[data-sequence]", "li"].map((css) => event.target.closest(css));
-    const readers = owners[blockAt(event)]?.map(({ table }) => table.name) ?? [];
-    if (button) {
-      // aria-disabled, not disabled: a button that loses the focus would leave the keyboard to the notebook.
-      if (button.getAttribute("aria-disabled") === "true") return;
-      const { op } = button.dataset;
-      send({ op, sequence: op === "new" ? null : selected, n: op === "new" || op === "append" ? amount() : null });
-    } else if (entry) send({ op: "seek", step: entry.value });
-    else if (row) selected = row.dataset.sequence;
-    // a second click goes on to the next sequence that shares the block
-    else if (readers.length) selected = readers[(readers.indexOf(selected) + 1) % readers.length];
-    paint();
-  });
-  root.addEventListener("input", ({ target }) => {
-    if (target.matches(".pl-scrubber")) send({ op: "seek", step: Number(target.value) });
+/**
+ * @typedef {object} Table a sequence and its block table
+ * @property {string} name
+ * @property {string} color
+ * @property {number} pattern
+ * @property {number} tokens
+ * @property {(number | null)[]} blocks null: the table has something there that is no block
+ */
+
+/**
+ * @typedef {object} Challenge
+ * @property {string} goal
+ * @property {string[]} missing what is not reached yet
+ * @property {string} hint
+ * @property {string} why what the reader learned, once it is done
+ * @property {[number, number]} solved steps of the solution that were shown, and all its steps
+ */
+
+/**
+ * What Python says of the pool after a step.
+ *
+ * @typedef {object} GridState
+ * @property {number} serial number of this state
+ * @property {number} block_size tokens a block
+ * @property {number} columns blocks a row
+ * @property {number[]} counts reference count of each block
+ * @property {number} used
+ * @property {number} free
+ * @property {number} shared
+ * @property {number} copied
+ * @property {number} copying blocks that would be used if every fork copied all
+ * @property {Table[]} tables
+ * @property {number[][]} copies [source, destination] of this step
+ * @property {string | null} focus the sequence that the step acted on
+ * @property {number} step
+ * @property {number} steps
+ * @property {[string, boolean][]} [log] what each step did, and whether it went wrong
+ * @property {number} log_first steps before the first one of `log`
+ * @property {string[]} [calls] calls of the pool in this step
+ * @property {string | null} note
+ * @property {string | null} error
+ * @property {string[]} problems
+ * @property {Challenge | null} challenge
+ * @property {Record<number, number>} [born] the step in which each block was taken
+ * @property {Record<number, string>} [origins] what took blocks in a step
+ */
+
+/**
+ * A sequence that lists a block, and as which logical block.
+ *
+ * @typedef {Owner & {index: number}} Reader
+ */
+
+const USUAL_MODEL = "LLaMA-2-7B";
+const MOST_WARNINGS = 4;
+const MOST_CALLS = 6;
+const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
+const APPEND_TITLE = "Add tokens to the selected sequence";
+const WRITE_TITLE = `Append one token. It is written in the last block if there is
+room; if another sequence reads that block too, the block is copied first`;
+
+/** One view of a pool. */
+class GridView {
+  /**
+   * @param {GridModel} model
+   * @param {HTMLElement} host
+   */
+  constructor(model, host) {
+    this.model = model;
+    this.root = makeRoot("block pool");
+    this.keepTabStops = roving(this.root);
+    /** @type {{presets: string[], models: {name: string, bytes: number}[]}} */
+    this.setup = model.get("setup");
+    /** @type {GridState} */
+    this.state = model.get("state");
+    /** @type {number[]} The counts of the state before. */
+    this.countsBefore = [];
+    /** @type {Reader[][]} For each block the sequences that list it. */
+    this.readers = [];
+    /** @type {string | null} The sequence that Append, Write, Fork and Free act on. */
+    this.selected = null;
+    /** @type {number | null} The block under pointer or focus. */
+    this.pointed = null;
+    this.unanswered = 0; // messages to Python
+
+    host.append(this.root);
+    this.onState();
+    this.listen();
+  }
+
+  /** Follows the reader and the model. */
+  listen() {
+    this.root.addEventListener("click", (event) => this.onClick(event));
+    this.root.addEventListener("input", (event) => this.onInput(event));
+    for (const event of ["pointerover", "focusin"]) {
+      this.root.addEventListener(event, ({ target }) => this.point(this.blockOf(target)));
+    }
+    for (const event of ["pointerleave", "focusout"]) {
+      this.root.addEventListener(event, () => this.point(null));
+    }
+    this.onChange = () => this.onState();
+    this.model.on("change:state", this.onChange);
+    this.resized = new ResizeObserver(() => this.placeArrows());
+    this.resized.observe(find(this.root, ".pl-blocks"));
+  }
+
+  /** Stops what would go on without the page. */
+  remove() {
+    this.resized?.disconnect();
+    if (this.onChange) this.model.off("change:state", this.onChange);
+  }
+
+  // ---- what the reader does
+
+  /** @param {MouseEvent} event */
+  onClick(event) {
+    const target = /** @type {Element} */ (event.target);
+    const button = target.closest("[data-op]");
+    const logEntry = /** @type {HTMLLIElement | null} */ (target.closest("li"));
+    const row = target.closest("[data-sequence]");
+    if (button) this.onButton(button);
+    else if (logEntry) this.send({ op: "seek", step: logEntry.value });
+    else if (row) this.selected = row.getAttribute("data-sequence");
+    else this.selectNextReader(this.blockOf(target));
+    this.paint();
+  }
+
+  /**
+   * Buttons are aria-disabled, not disabled: a disabled one would lose the focus to the notebook.
+   *
+   * @param {Element} button
+   */
+  onButton(button) {
+    if (button.getAttribute("aria-disabled") === "true") return;
+    const op = button.getAttribute("data-op");
+    const sequence = op === "new" ? null : this.selected;
+    const n = op === "new" || op === "append" ? this.amount : null;
+    this.send({ op, sequence, n });
+  }
+
+  /**
+   * Selects a sequence that lists the block; a second click selects the next one.
+   *
+   * @param {number | null} blockId
+   */
+  selectNextReader(blockId) {
+    if (blockId === null) return;
+    const names = this.readers[blockId].map(({ name }) => name);
+    if (!names.length) return;
+    const place = names.indexOf(this.selected ?? "");
+    this.selected = names[(place + 1) % names.length];
+  }
+
+  /** @param {Event} event */
+  onInput(event) {
+    const target = /** @type {HTMLInputElement} */ (event.target);
+    if (target.matches(".pl-scrubber")) this.send({ op: "seek", step: Number(target.value) });
     if (target.dataset.ref === "examples") {
-      send({ op: "preset", name: target.value });
+      this.send({ op: "preset", name: target.value });
       target.value = "";
     }
-    paint();
-  });
-  function point(id) {
-    if (id === pointed) return;
-    pointed = id;
-    queueMicrotask(paint); // a block that goes while it is pointed at says so in the middle of painting
+    this.paint();
   }
-  for (const kind of ["pointerover", "focusin"]) root.addEventListener(kind, (event) => point(blockAt(event)));
-  for (const kind of ["pointerleave", "focusout"]) root.addEventListener(kind, () => point(null));
 
-  // ---- the page, from `state`, `selected` and `pointed`
-  function paint() {
-    const { counts, tables, step, steps, used, copying, challenge, calls = [], log = [] } = state;
-    const table = tables.find(({ name }) => name === selected);
-    const wrong = [state.note, state.error, ...state.problems].filter(Boolean);
-    if (wrong.length > 4) wrong.splice(4, Infinity, `and ${wrong.length - 4} more`);
-    const stats = ["used", "free", "shared", "copied"];
-    const { bytes } = models.find(({ name }) => name === (find("[data-ref=model]")?.value ?? "LLaMA-2-7B"));
-    const position = `Step ${step} of ${steps}`;
-    const spoken = state.note ?? log[step - 1 - state.log_first]?.[0] ?? "the pool is empty";
-    root.className = classes({ root: true, many: wide > 16, pointing: counts[pointed] > 0 });
-    show(root, html`
-      <p class="pl-prompt">${sayWhatNext(table)}</p>
-      <div class="pl-goal ${classes({ done: challenge && !challenge.missing.length })}" ${challenge ? "" : "hidden"}>
-        ${challenge ? goal(challenge) : ""}</div>
-      <div class="pl-toolbar" role="toolbar" aria-label="operations">
-        ${button("new", true, "New sequence", "A sequence of its own, with its own block table")}
-        <label class="pl-tokens">of <input class="pl-amount" type="number" min="1" max="99999" value="${amount()}">
-          tokens</label>
+  /** @param {object} message */
+  send(message) {
+    this.unanswered += 1;
+    this.root.dataset.asked = String(this.unanswered);
+    this.model.send(message);
+  }
+
+  /**
+   * Lights up a block.
+   *
+   * @param {number | null} blockId
+   */
+  point(blockId) {
+    if (blockId === this.pointed) return;
+    this.pointed = blockId;
+    // Later: a block that is removed under the pointer says so in the middle of painting.
+    queueMicrotask(() => this.paint());
+  }
+
+  /**
+   * The block of the node under pointer or focus.
+   *
+   * @param {EventTarget | null} target
+   * @returns {number | null}
+   */
+  blockOf(target) {
+    const node = /** @type {Element} */ (target).closest("[data-block]");
+    const written = node?.getAttribute("data-block");
+    return written && written in this.state.counts ? Number(written) : null;
+  }
+
+  /** The number of tokens that the reader typed, or a block and a quarter. */
+  get amount() {
+    const input = /** @type {HTMLInputElement | null} */ (this.root.querySelector(".pl-amount"));
+    const size = this.state.block_size;
+    const typed = Number(input?.value ?? size + Math.floor(size / 4));
+    return Math.max(1, Math.trunc(typed) || 1);
+  }
+
+  // ---- a new state
+
+  /** Shows the state that Python sent. */
+  onState() {
+    this.countsBefore = this.state.counts;
+    this.state = this.model.get("state");
+    this.unanswered = Math.max(0, this.unanswered - 1);
+    this.readers = readersOf(this.state);
+    this.select();
+    const hadFocus = this.hasFocusIn(".pl-tables");
+    this.paint();
+    this.placeArrows();
+    this.scrollIntoView(".pl-log", ".pl-now");
+    this.scrollIntoView(".pl-tables", ".pl-selected");
+    if (hadFocus && !this.hasFocusIn("*")) this.takeFocus();
+    this.root.dataset.serial = String(this.state.serial);
+    this.root.dataset.asked = String(this.unanswered);
+  }
+
+  /** Keeps the selected sequence, if Python names no other and it is still there. */
+  select() {
+    const names = this.state.tables.map(({ name }) => name);
+    const wanted = [this.state.focus, this.selected, names.at(-1)];
+    this.selected = wanted.find((name) => name && names.includes(name)) ?? null;
+  }
+
+  /**
+   * Whether the focus is in this widget, in a node of that selector.
+   *
+   * @param {string} selector
+   * @returns {boolean}
+   */
+  hasFocusIn(selector) {
+    const active = /** @type {Document} */ (this.root.getRootNode()).activeElement;
+    return this.root.contains(active) && Boolean(active?.closest(selector));
+  }
+
+  /** Keeps the keyboard inside the widget: the row that had the focus is gone. */
+  takeFocus() {
+    const name = this.root.querySelector(".pl-selected .pl-name");
+    const next = /** @type {HTMLElement | null} */ (name) ?? find(this.root, '[data-op="new"]');
+    next.focus();
+  }
+
+  /** Arrows are where the blocks are. */
+  placeArrows() {
+    drawCopyArrows(this.root, this.state.copies);
+  }
+
+  /**
+   * Scrolls a box, and nothing else, until a node of it is in view.
+   *
+   * @param {string} boxSelector
+   * @param {string} nodeSelector
+   */
+  scrollIntoView(boxSelector, nodeSelector) {
+    const box = find(this.root, boxSelector);
+    const node = /** @type {HTMLElement | null} */ (box.querySelector(nodeSelector));
+    const top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
+    const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;
+    if (top < 0 || below > 0) box.scrollTop += below + 4;
+  }
+
+  // ---- the page
+
+  /** Draws the state, the selection, and what is pointed at. */
+  paint() {
+    const { counts, columns, step } = this.state;
+    const isPointing = this.pointed !== null && counts[this.pointed] > 0;
+    this.root.className = classes({ root: true, many: columns > 16, pointing: isPointing });
+    show(this.root, this.page());
+    const rows = find(this.root, ".pl-blocks").children;
+    this.rowsOfBlocks().forEach((row, r) => {
+      show(rows[r], html`${row.map((blockId) => this.block(blockId))}`);
+    });
+    show(find(this.root, ".pl-tables"), this.tables());
+    // A late answer must not pull back a slider that moves.
+    if (!this.unanswered) findInput(this.root, ".pl-scrubber").value = String(step);
+    this.keepTabStops();
+  }
+
+  /** The page without blocks and tables. */
+  page() {
+    const { challenge, note, log = [], log_first: logFirst, step } = this.state;
+    const table = this.state.tables.find(({ name }) => name === this.selected);
+    const isDone = challenge && !challenge.missing.length;
+    const warnings = this.warnings();
+    const spoken = note ?? log[step - 1 - logFirst]?.[0] ?? "the pool is empty";
+    return html`
+      <p class="pl-prompt">${this.whatNext(table)}</p>
+      <div class="pl-goal ${classes({ done: isDone })}" ${challenge ? "" : "hidden"}>
+        ${challenge ? challengeTemplate(challenge) : ""}</div>
+      ${this.toolbar(table)}
+      <div class="pl-alert" role="alert" ${warnings.length ? "" : "hidden"}>${warnings.join(
+        "\n",
+      )}</div>
+      <div class="pl-body">
+        <div class="pl-main">
+          <div class="pl-canvas">
+            <div class="pl-blocks" role="grid" aria-label="physical blocks"
+              style="--columns: ${this.state.columns}">
+              ${this.rowsOfBlocks().map(() => html`<div class="pl-row" role="row" data-own></div>`)}
+            </div>
+            <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
+          <p class="pl-detail">${this.describe(this.pointed)}</p>
+          <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
+        </div>
+        <div class="pl-side">
+          <div class="pl-stats">${this.stats()}</div>
+          ${this.memory()}
+          ${this.history()}
+        </div>
+      </div>
+      <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
+  }
+
+  /** What went wrong, one line each. */
+  warnings() {
+    const { note, error, problems } = this.state;
+    const all = [note, error, ...problems].filter((line) => line);
+    if (all.length <= MOST_WARNINGS) return all;
+    return [...all.slice(0, MOST_WARNINGS), `and ${all.length - MOST_WARNINGS} more`];
+  }
+
+  /**
+   * @param {Table | undefined} table of the selected sequence
+   * @returns {Markup}
+   */
+  toolbar(table) {
+    const { step, steps } = this.state;
+    const { presets } = this.setup;
+    const amount = this.amount;
+    const newTitle = "A sequence of its own, with its own block table";
+    const freeTitle = "Give back the blocks of the selected sequence";
+    const has = Boolean(table);
+    return html`<div class="pl-toolbar" role="toolbar" aria-label="operations">
+        ${button("new", true, "New sequence", newTitle)}
+        <label class="pl-tokens">of <input class="pl-amount" type="number" min="1" max="99999"
+          value="${amount}"> tokens</label>
         <span class="pl-group">
-          <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${selected ?? "no sequence"}</span>
-          ${button("append", table, `Append ${amount()}`, "Add tokens to the selected sequence")}
-          ${button("write", table, "Write 1", `Append one token. It is written in the last block if there is
-room; if another sequence reads that block too, the block is copied first`)}
-          ${button("fork", table, "Fork", "A second sequence over the same blocks")}
-          ${button("free", table, "Free", "Give back the blocks of the selected sequence")}</span>
+          <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
+            this.selected ?? "no sequence"
+          }</span>
+          ${button("append", has, `Append ${amount}`, APPEND_TITLE)}
+          ${button("write", has, "Write 1", WRITE_TITLE)}
+          ${button("fork", has, "Fork", "A second sequence over the same blocks")}
+          ${button("free", has, "Free", freeTitle)}</span>
         <span class="pl-group">
           ${button("undo", step > 0, "Undo", "Back one step")}
           ${button("redo", step < steps, "Redo", "Forward one step")}
           ${button("reset", steps > 0, "Reset", "Start over")}</span>
-        <select class="pl-select" data-ref="examples" aria-label="play an example" ${presets.length ? "" : "hidden"}>
-          <option value="">Examples …</option>${presets.map((name) => html`<option>${name}</option>`)}</select>
-      </div>
-      <div class="pl-alert" role="alert" ${wrong.length ? "" : "hidden"}>${wrong.join("\n")}</div>
-      <div class="pl-body">
-        <div class="pl-main">
-          <div class="pl-canvas">
-            <div class="pl-blocks" role="grid" aria-label="physical blocks" style="--columns: ${wide}">
-              ${rows.map(() => html`<div class="pl-row" role="row" data-own></div>`)}</div>
-            <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
-          <p class="pl-detail">${describe(pointed)}</p>
-          <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
-        </div>
-        <div class="pl-side">
-          <div class="pl-stats">${stats.map((name) => html`<div class="pl-stat">
-            <b data-stat="${name}">${format(state[name])}</b><span>${name}</span></div>`)}</div>
-          <div class="pl-meters">${meter("this pool", used, "")}${meter("with copies", copying, "pl-hatched")}</div>
-          <p class="pl-saved"><b>${inBytes(Math.max(0, copying - used) * size * bytes)}</b> saved for
-            <select class="pl-select" data-ref="model" aria-label="model">
-              ${models.map(({ name }) => html`<option ${name === "LLaMA-2-7B" ? "selected" : ""}>${name}</option>`)}
-            </select></p>
-          <div class="pl-history">
-            <label><span class="pl-step">${position}</span><input type="range" class="pl-scrubber" aria-label="step"
-              min="0" max="${Math.max(1, steps)}" aria-valuetext="${position}"></label>
-            <p class="pl-calls">${[...calls.slice(0, 6), ...(calls.length > 6 ? ["…"] : [])].join(" · ")}</p>
-            <ol class="pl-log" tabindex="0" aria-label="steps so far">${log.map(logEntry)}</ol></div>
-        </div>
-      </div>
-      <div class="pl-spoken" aria-live="polite">${spoken}</div>`);
-    rows.forEach((ids, r) => show(find(".pl-blocks").children[r], html`${ids.map(block)}`));
-    const longest = Math.max(0, ...tables.map(({ blocks }) => blocks.length));
-    show(find(".pl-tables"), html`
+        <select class="pl-select" data-ref="examples" aria-label="play an example"
+          ${presets.length ? "" : "hidden"}>
+          <option value="">Examples …</option>
+          ${presets.map((name) => html`<option>${name}</option>`)}</select>
+      </div>`;
+  }
+
+  /** @returns {Markup[]} */
+  stats() {
+    return STATS.map((name) => {
+      return html`<div class="pl-stat">
+            <b data-stat="${name}">${format(this.state[name])}</b><span>${name}</span></div>`;
+    });
+  }
+
+  /** How many blocks this pool uses, how many a pool that copies would use, and what that saves. */
+  memory() {
+    const { used, copying, block_size: blockSize } = this.state;
+    const { models } = this.setup;
+    const chosen = /** @type {HTMLSelectElement | null} */ (
+      this.root.querySelector("[data-ref=model]")
+    );
+    const chosenName = chosen?.value ?? USUAL_MODEL;
+    const bytesOfToken = models.find(({ name }) => name === chosenName)?.bytes ?? 0;
+    const saved = inBytes(Math.max(0, copying - used) * blockSize * bytesOfToken);
+    const most = Math.max(1, used, copying);
+    const options = models.map(({ name }) => {
+      return html`<option ${name === USUAL_MODEL ? "selected" : ""}>${name}</option>`;
+    });
+    return html`<div class="pl-meters">
+            ${meter("this pool", used, most, "")}
+            ${meter("with copies", copying, most, "pl-hatched")}</div>
+          <p class="pl-saved"><b>${saved}</b> saved for
+            <select class="pl-select" data-ref="model" aria-label="model">${options}</select></p>`;
+  }
+
+  /** The steps so far, and a slider to go back. */
+  history() {
+    const { step, steps, calls = [], log = [] } = this.state;
+    const position = `Step ${step} of ${steps}`;
+    const shownCalls = calls.slice(0, MOST_CALLS);
+    if (calls.length > MOST_CALLS) shownCalls.push("…");
+    return html`<div class="pl-history">
+            <label><span class="pl-step">${position}</span>
+              <input type="range" class="pl-scrubber" aria-label="step" min="0"
+                max="${Math.max(1, steps)}" aria-valuetext="${position}"></label>
+            <p class="pl-calls">${shownCalls.join(" · ")}</p>
+            <ol class="pl-log" tabindex="0" aria-label="steps so far">${log.map((entry, i) =>
+              this.logEntry(entry, i),
+            )}</ol></div>`;
+  }
+
+  /**
+   * @param {[string, boolean]} entry what the step did, and whether it went wrong
+   * @param {number} i
+   * @returns {Markup}
+   */
+  logEntry([text, bad], i) {
+    const { step, log_first: logFirst } = this.state;
+    const number = logFirst + i + 1;
+    const css = classes({ now: number === step, later: number > step, bad });
+    return html`<li value="${number}" class="${css}">${text}</li>`;
+  }
+
+  /** The numbers of the blocks, row by row. */
+  rowsOfBlocks() {
+    const { counts, columns } = this.state;
+    const blockIds = [...counts.keys()];
+    const firsts = blockIds.filter((blockId) => blockId % columns === 0);
+    return firsts.map((first) => blockIds.slice(first, first + columns));
+  }
+
+  /**
+   * @param {number} blockId
+   * @returns {Markup}
+   */
+  block(blockId) {
+    const size = this.state.block_size;
+    const count = this.state.counts[blockId];
+    const readers = this.readers[blockId];
+    const names = readers.map(({ name }) => name);
+    const held = Math.max(0, ...readers.map((reader) => reader.held));
+    const holders = names.join(" and ") || "in no table";
+    const contents = count ? `${holders}, count ${count}, ${held} of ${size} tokens` : "free";
+    return html`<button type="button" role="gridcell" tabindex="-1"
+      class="${this.blockClass(blockId)}" data-block="${blockId}" data-count="${count}"
+      data-owners="${names.join(" ")}" aria-label="block ${blockId}, ${contents}">
+      ${blockInside(blockId, count, readers, size)}</button>`;
+  }
+
+  /**
+   * @param {number} blockId
+   * @returns {string}
+   */
+  blockClass(blockId) {
+    const { counts, copies } = this.state;
+    const count = counts[blockId];
+    const isDestination = copies.some(([, destination]) => destination === blockId);
+    return classes({
+      block: true,
+      used: count,
+      empty: !count,
+      shared: count > 1,
+      source: !isDestination && copies.some(([source]) => source === blockId),
+      destination: isDestination,
+      lost: count && !this.readers[blockId].length,
+      fresh: count && this.countsBefore[blockId] === 0,
+      lit: blockId === this.pointed,
+    });
+  }
+
+  /** The block tables of all sequences, below the numbers of the logical blocks. */
+  tables() {
+    const longest = Math.max(0, ...this.state.tables.map(({ blocks }) => blocks.length));
+    const numbers = Array.from({ length: longest }, (_, index) => html`<span>${index}</span>`);
+    return html`
       <div class="pl-table pl-index" aria-hidden="true" ${longest ? "" : "hidden"}>
         <span class="pl-name">logical block</span>
-        <div class="pl-strip">${Array.from({ length: longest }, (_, index) => html`<span>${index}</span>`)}</div></div>
-      ${tables.map(row)}`);
-    if (!asked) find(".pl-scrubber").value = step; // a late answer must not pull a moving slider back
-    keepTabStops();
+        <div class="pl-strip">${numbers}</div></div>
+      ${this.state.tables.map((table) => this.tableRow(table))}`;
   }
 
-  function block(id) {
-    const count = state.counts[id], own = owners[id], readers = own.map(({ table }) => table.name);
-    const held = Math.max(0, ...own.map((owner) => owner.held));
-    const who = `${readers.join(" and ") || "in no table"}, count ${count}, ${held} of ${size} tokens`;
-    const end = [1, 0].find((place) => state.copies.some((copy) => copy[place] === id));
-    const css = classes({ block: true, used: count, empty: !count, shared: count > 1, source: end === 0,
-      destination: end === 1, lost: count && !own.length,
-      fresh: count && before[id] === 0, lit: id === pointed });
-    const bands = own.slice(0, 4).map(({ table, held }) => html`<i class="pl-fill pl-hatch pl-p${table.pattern}"
-      style="--c: ${table.color}; --empty: ${percent(size - held, size)}"></i>`);
-    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}" data-block="${id}"
-      data-count="${count}" data-owners="${readers.join(" ")}" aria-label="block ${id}, ${count ? who : "free"}">
-      <span class="pl-bands">${bands}</span><span class="pl-id">${id}</span>
-      <span class="pl-count">${count || ""}</span></button>`;
-  }
-
-  function row({ name, color, pattern, tokens, blocks }) {
-    const cells = blocks.map((id, index) => {
-      const held = heldIn({ tokens }, index), css = classes({ cell: true, lit: id !== null && id === pointed });
-      const said = `${name}, logical block ${index}: physical block ${id}, ${plural(held, "token")}`;
-      return html`<button type="button" role="gridcell" tabindex="-1" class="${css}" data-block="${id ?? ""}"
-        aria-label="${said}"><i style="width: ${percent(held, size)}"></i><span>${id ?? "?"}</span></button>`;
-    });
-    return html`<div class="${classes({ table: true, selected: name === selected })}" role="row" style="--c: ${color}"
-      data-sequence="${name}" aria-selected="${name === selected}">
+  /**
+   * @param {Table} table
+   * @returns {Markup}
+   */
+  tableRow({ name, color, pattern, tokens, blocks }) {
+    const isSelected = name === this.selected;
+    const cells = blocks.map((blockId, index) => this.cell(name, tokens, blockId, index));
+    return html`<div class="${classes({ table: true, selected: isSelected })}" role="row"
+      style="--c: ${color}" data-sequence="${name}" aria-selected="${isSelected}">
       <button class="pl-name" type="button" role="rowheader" tabindex="-1"><b>${name}</b>
-        <i class="pl-swatch pl-hatch pl-p${pattern}"></i><small>${plural(tokens, "token")}</small></button>
+        <i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+        <small>${plural(tokens, "token")}</small></button>
       <div class="pl-strip" role="presentation">${cells}</div></div>`;
   }
 
-  const meter = (name, n, css) => html`<div class="pl-meter"><span>${name}</span>
-    <div><i class="${css}" style="width: ${percent(n, Math.max(1, state.used, state.copying))}"></i></div>
-    <b>${plural(n, "block")}</b></div>`;
-
-  function logEntry([text, bad], i) {
-    const value = state.log_first + i + 1;
-    const css = classes({ now: value === state.step, later: value > state.step, bad });
-    return html`<li value="${value}" class="${css}">${text}</li>`;
+  /**
+   * @param {string} name
+   * @param {number} tokens
+   * @param {number | null} blockId
+   * @param {number} index number of the logical block
+   * @returns {Markup}
+   */
+  cell(name, tokens, blockId, index) {
+    const size = this.state.block_size;
+    const held = heldTokens(tokens, index, size);
+    const css = classes({ cell: true, lit: blockId !== null && blockId === this.pointed });
+    const place = `${name}, logical block ${index}: physical block ${blockId}`;
+    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
+        data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
+        style="width: ${percent(held, size)}"></i><span>${blockId ?? "?"}</span></button>`;
   }
 
-  function goal({ goal, missing, hint, why, solved: [at, of] }) {
-    const next = at === of ? "Solution: once more" : `Solution: step ${at + 1} of ${of}`;
-    return html`<p><i class="pl-flag"></i><b>${goal}</b></p>
-      <span>${missing.length ? `Not yet: ${missing.join("; ")}.` : `Done. ${why}`}</span>
-      <div class="pl-help"><details><summary>Hint</summary><p>${hint}</p></details>
-        <button class="pl-button" type="button" data-op="solve">
-          ${at ? next : "Show the solution, step by step"}</button></div>`;
-  }
+  // ---- sentences
 
-  // ---- words
-  function sayWhatNext(table) {
-    if (!table) return `Start here: New sequence. Its ${plural(amount(), "token")} take blocks from the pool.`;
-    const { step, steps, tables, counts } = state, last = table.blocks.at(-1);
-    if (step < steps) return `This is step ${step} of ${steps}. What you do now replaces what came after.`;
-    if (table.tokens % size && counts[last] > 1) {
-      const copies = "Write 1: who writes to a shared block copies it first.";
-      return `${table.name} shares block ${last}, which has room. ${copies}`;
+  /**
+   * What the reader can do next.
+   *
+   * @param {Table | undefined} table of the selected sequence
+   * @returns {string}
+   */
+  whatNext(table) {
+    const { step, steps, tables } = this.state;
+    if (!table) {
+      const tokens = plural(this.amount, "token");
+      return `Start here: New sequence. Its ${tokens} take blocks from the pool.`;
     }
-    const then = tables.length > 1 ? "Click a block or a row to select another sequence"
-      : "Append to it, or Fork it: a second sequence over the same blocks";
+    if (step < steps) {
+      return `This is step ${step} of ${steps}. What you do now replaces the steps after it.`;
+    }
+    if (this.willCopy(table)) {
+      const last = `${table.name} shares block ${table.blocks.at(-1)}, which has room.`;
+      return `${last} Write 1: a write to a shared block copies the block first.`;
+    }
+    const then =
+      tables.length > 1
+        ? "Click a block or a row to select another sequence"
+        : "Append to it, or Fork it: a second sequence over the same blocks";
     return `${table.name} is selected. ${then}.`;
   }
 
-  function describe(id) {
-    if (id === null) return "Point at a block, or move there with the arrow keys, to see what it holds.";
-    const count = state.counts[id], step = state.born?.[id];
-    if (!count) return `Block ${id} is free.`;
-    const where = owners[id].map(({ table, index, held }) => {
-      const first = index * size;
-      const tokens = held > 1 ? `tokens ${first}–${first + held - 1}` : held ? `token ${first}` : "no token yet";
-      return `${table.name}’s logical block ${index}, ${tokens}`;
-    });
-    if (!where.length) where.push("in no table: lost");
-    const said = [`Block ${id}: ${plural(count, "reference")}`, ...where];
-    if (step) said.push(`taken in step ${step}, ${state.origins[step]}`);
-    const { index, held } = owners[id][0] ?? {}, at = held - 1; // the slot formula, with the last token's numbers
-    if (held) said.push(`token ${index * size + at} lies in slot ${id} × ${size} + ${at} = ${id * size + at}`);
-    return said.join(" · ");
+  /**
+   * Whether the next token of a sequence goes into a shared block.
+   *
+   * @param {Table} table
+   * @returns {boolean}
+   */
+  willCopy({ tokens, blocks }) {
+    const last = blocks.at(-1) ?? null;
+    const hasRoom = tokens % this.state.block_size > 0;
+    return hasRoom && last !== null && this.state.counts[last] > 1;
   }
 
-  // ---- a new state
-  function place() { // arrows lie where the blocks are; what is new comes into view, and nothing but these boxes moves
-    find(".pl-arrows").innerHTML = escape(state.copies.map((copy) =>
-      arrow(...copy.map((id) => find(`.pl-block${withData("block", id)}`)))));
-    for (const [box, css] of [[find(".pl-log"), ".pl-now"], [find(".pl-tables"), ".pl-selected"]]) {
-      const node = box.querySelector(css), top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
-      const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;
-      if (top < 0 || below > 0) box.scrollTop += below + 4;
+  /**
+   * What a block holds.
+   *
+   * @param {number | null} blockId
+   * @returns {string}
+   */
+  describe(blockId) {
+    if (blockId === null) {
+      return "Point at a block, or move there with the arrow keys, to see what it holds.";
     }
+    const { counts, born, origins } = this.state;
+    if (!counts[blockId]) return `Block ${blockId} is free.`;
+    const parts = [`Block ${blockId}: ${plural(counts[blockId], "reference")}`];
+    parts.push(...this.readers[blockId].map((reader) => this.describeReader(reader)));
+    if (!this.readers[blockId].length) parts.push("in no table: lost");
+    const step = born?.[blockId];
+    if (step) parts.push(`taken in step ${step}, ${origins?.[step]}`);
+    const slot = this.describeSlot(blockId);
+    if (slot) parts.push(slot);
+    return parts.join(" · ");
   }
 
-  function changed() {
-    before = state.counts;
-    state = model.get("state");
-    asked = Math.max(0, asked - 1);
-    owners = state.counts.map(() => []);
-    for (const table of state.tables) {
-      table.blocks.forEach((id, index) => owners[id]?.push({ table, index, held: heldIn(table, index) }));
-    }
-    const names = state.tables.map(({ name }) => name);
-    selected = [state.focus, selected, names.at(-1)].find((name) => names.includes(name)) ?? null;
-    const active = () => root.getRootNode().activeElement;
-    const hadFocus = active()?.closest(".pl-tables") && root.contains(active());
-    paint();
-    place();
-    // The row that had the focus may be gone: keep the keyboard inside the widget.
-    if (hadFocus && !root.contains(active())) (find(".pl-selected .pl-name") ?? find('[data-op="new"]')).focus();
-    Object.assign(root.dataset, { serial: state.serial, asked });
+  /**
+   * @param {Reader} reader
+   * @returns {string}
+   */
+  describeReader({ name, index, held }) {
+    const first = index * this.state.block_size;
+    let tokens = "no token yet";
+    if (held === 1) tokens = `token ${first}`;
+    if (held > 1) tokens = `tokens ${first}–${first + held - 1}`;
+    return `${name}’s logical block ${index}, ${tokens}`;
   }
 
-  host.append(root);
-  changed();
-  const resized = new ResizeObserver(place);
-  resized.observe(find(".pl-blocks"));
-  model.on("change:state", changed);
-  return () => { resized.disconnect(); model.off("change:state", changed); };
+  /**
+   * The slot formula with the numbers of the block's last token, or null if it has none.
+   *
+   * @param {number} blockId
+   * @returns {string | null}
+   */
+  describeSlot(blockId) {
+    const [reader] = this.readers[blockId];
+    if (!reader?.held) return null;
+    const size = this.state.block_size;
+    const offset = reader.held - 1;
+    const token = reader.index * size + offset;
+    const slot = blockId * size + offset;
+    return `token ${token} is in slot ${blockId} × ${size} + ${offset} = ${slot}`;
+  }
 }
 
-const widget = { render: renderGrid };
-export default widget;
+/**
+ * For each block the sequences that list it.
+ *
+ * @param {GridState} state
+ * @returns {Reader[][]}
+ */
+function readersOf({ counts, tables, block_size: blockSize }) {
+  /** @type {Reader[][]} */
+  const readers = counts.map(() => []);
+  for (const { name, color, pattern, tokens, blocks } of tables) {
+    blocks.forEach((blockId, index) => {
+      const held = heldTokens(tokens, index, blockSize);
+      if (blockId !== null) readers[blockId]?.push({ name, color, pattern, index, held });
+    });
+  }
+  return readers;
+}
+
+/**
+ * @param {string} op
+ * @param {boolean} enabled
+ * @param {string} text
+ * @param {string} title
+ * @returns {Markup}
+ */
+function button(op, enabled, text, title) {
+  return html`<button class="pl-button" type="button" tabindex="-1" data-op="${op}"
+  title="${title}" aria-disabled="${!enabled}">${text}</button>`;
+}
+
+/**
+ * A bar of blocks.
+ *
+ * @param {string} name
+ * @param {number} n blocks
+ * @param {number} most blocks of the longest bar
+ * @param {string} css
+ * @returns {Markup}
+ */
+function meter(name, n, most, css) {
+  return html`<div class="pl-meter"><span>${name}</span>
+    <div><i class="${css}" style="width: ${percent(n, most)}"></i></div>
+    <b>${plural(n, "block")}</b></div>`;
+}
+
+/**
+ * @param {Challenge} challenge
+ * @returns {Markup}
+ */
+function challengeTemplate({ goal, missing, hint, why, solved: [shown, all] }) {
+  const next = shown === all ? "Solution: once more" : `Solution: step ${shown + 1} of ${all}`;
+  return html`<p><i class="pl-flag"></i><b>${goal}</b></p>
+      <span>${missing.length ? `Not yet: ${missing.join("; ")}.` : `Done. ${why}`}</span>
+      <div class="pl-help"><details><summary>Hint</summary><p>${hint}</p></details>
+        <button class="pl-button" type="button" data-op="solve">
+          ${shown ? next : "Show the solution, step by step"}</button></div>`;
+}
+
+/**
+ * @param {{model: GridModel, el: HTMLElement}} context
+ * @returns {() => void} what removes the grid
+ */
+function renderGrid({ model, el }) {
+  const view = new GridView(model, el);
+  return () => view.remove();
+}
+
+const grid = { render: renderGrid };
+export default grid;

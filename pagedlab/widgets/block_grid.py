@@ -16,8 +16,9 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.lessons.memory import MODELS
 from pagedlab.lessons.readers_code import explain
 from pagedlab.validation import one_of
+from pagedlab.widgets.assets import live_script, live_style
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab.widgets.page import Page, script, style
+from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.session import Session
 
@@ -37,8 +38,8 @@ class BlockPoolWidget(Page):
     pool is in use.
     """
 
-    _esm: Any = script("block_grid")
-    _css: Any = style("block_grid")
+    _esm: Any = live_script("block_grid")
+    _css: Any = live_style("block_grid")
     setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import traitlets
 
-from pagedlab.widgets.page import Page, close_figure, name_of, png, script, stored, style, svg_of
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page, close_figure, name_of, png, stored, svg_of
 
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
 _Draw = Callable[..., Any]
@@ -65,8 +66,8 @@ class Explorer(Page):
     `values` holds the current settings; `set` changes them.
     """
 
-    _esm: Any = script("explore")
-    _css: Any = style("block_grid", "explore")
+    _esm: Any = live_script("explore")
+    _css: Any = live_style("block_grid", "explore")
     caption: Any = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options in words
     # the positions of the controls, and a running number

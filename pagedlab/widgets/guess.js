@@ -1,19 +1,50 @@
-// A question with an input box; what stands below it is Python's. page.js stands before this.
+// A question with an input box. What is below the box is Python's.
 
+import { makeRoot } from "./keyboard.js";
+import { find, findInput, html } from "./markup.js";
+
+/**
+ * @typedef {object} GuessModel
+ * @property {(name: string) => any} get
+ * @property {(name: string, value: unknown) => void} set
+ * @property {() => void} save_changes
+ * @property {(event: string, listener: () => void) => void} on
+ * @property {(event: string, listener: () => void) => void} off
+ */
+
+/**
+ * @param {{model: GuessModel, el: HTMLElement}} context
+ * @returns {() => void} what removes the view
+ */
 function render({ model, el }) {
-  const root = makeRoot("a guess"), say = (key, value) => { model.set(key, value); model.save_changes(); };
+  const root = makeRoot("a guess");
+  const reveals = model.get("reveals");
   root.className = "pl-root pg-root";
-  root.innerHTML = escape(html`<label><span><b>Guess:</b> ${model.get("question")}</span>
+  root.innerHTML = html`<label><span><b>Guess:</b> ${model.get("question")}</span>
     <input type="text" class="pl-amount" placeholder="then Enter"> ${model.get("unit")}</label>
-    ${model.get("reveals") ? html`<button class="pl-button">show me</button>` : ""}<div aria-live="polite"></div>`);
-  const [input, button, page] = ["input", "button", "div"].map((css) => root.querySelector(css));
-  const draw = () => {
+    ${reveals ? html`<button class="pl-button">show me</button>` : ""}
+    <div aria-live="polite"></div>`.source;
+  const input = findInput(root, "input");
+  const answer = find(root, "div");
+  const button = root.querySelector("button");
+
+  /**
+   * @param {string} name
+   * @param {unknown} value
+   */
+  function tell(name, value) {
+    model.set(name, value);
+    model.save_changes();
+  }
+
+  function draw() {
     input.value = model.get("typed");
-    page.innerHTML = model.get("page");
-    if (button) button.hidden = page.innerHTML !== "";
-  };
-  input.addEventListener("change", () => say("typed", input.value)); // after Enter, and when it is left
-  button?.addEventListener("click", () => say("shown", true));
+    answer.innerHTML = model.get("page");
+    if (button) button.hidden = answer.innerHTML !== "";
+  }
+
+  input.addEventListener("change", () => tell("typed", input.value)); // after Enter, or on leaving
+  button?.addEventListener("click", () => tell("shown", true));
   el.append(root);
   draw();
   model.on("change:typed change:page", draw);

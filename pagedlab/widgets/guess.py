@@ -15,7 +15,8 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from pagedlab.widgets.page import Page, close_figure, png, script, style
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page, close_figure, png
 
 _SPACES = dict.fromkeys(map(ord, "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"), " ")
 _NUMBER = re.compile(
@@ -96,8 +97,8 @@ class Guess(Page):
     With a truth it is what `reveal` returns.
     """
 
-    _esm: Any = script("guess")
-    _css: Any = style("block_grid", "guess")
+    _esm: Any = live_script("guess")
+    _css: Any = live_style("block_grid", "guess")
     question: Any = traitlets.Unicode().tag(sync=True)
     unit: Any = traitlets.Unicode().tag(sync=True)
     reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth

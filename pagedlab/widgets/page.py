@@ -1,32 +1,16 @@
-"""What all widgets share: their scripts and styles, and the picture that a notebook stores."""
+"""What all widgets share: what a notebook stores in their place, and their base class."""
 
 import base64
 import html
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 import anywidget
 from IPython.display import display
 
 from pagedlab.lessons.colors import INK
-
-_HERE = Path(__file__).parent
-
-
-def script(*names: str) -> str:
-    """Return one JavaScript module: page.js, then the scripts of these names.
-
-    The last one has the module's export.
-    """
-    return "".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("page", *names))
-
-
-def style(*names: str) -> str:
-    """Return the style sheets of these names, one after the other."""
-    return "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in names)
-
+from pagedlab.widgets.assets import style
 
 # Figures ------------------------------------------------------------------------------------------
 

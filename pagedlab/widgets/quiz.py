@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.validation import one_of
-from pagedlab.widgets.page import Page, script, style
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page
 
 # The series' own questions, by the notebook's two digits.
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -65,8 +66,8 @@ class Quiz(Page):
         ValueError: If a question has fewer than two answers, or not exactly one right one.
     """
 
-    _esm = script("quiz")
-    _css = style("quiz")
+    _esm = live_script("quiz")
+    _css = live_style("quiz")
     page: Any = traitlets.Unicode().tag(sync=True)
     # for each question the number of the answer that is unfolded, None where none is
     chosen: Any = traitlets.List().tag(sync=True)

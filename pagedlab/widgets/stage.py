@@ -14,7 +14,8 @@ from typing import Any
 
 import traitlets
 
-from pagedlab.widgets.page import Page, script, style
+from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture, StagePicture
 from pagedlab.widgets.recording import Recorder, Replay
 from pagedlab.widgets.recording_format import load_recording
@@ -38,8 +39,8 @@ class Stage(Page):
     until `close()`.
     """
 
-    _esm: Any = script("stage")
-    _css: Any = style("block_grid", "stage")
+    _esm: Any = live_script("stage")
+    _css: Any = live_style("block_grid", "stage")
     recorded: Any = traitlets.Dict().tag(sync=True)  # see recording.py
     step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come

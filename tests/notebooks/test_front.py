@@ -69,7 +69,7 @@ def test_the_page_plays_and_can_be_stepped(address: str, width: int, theme: Any)
         page.locator(".pl-scrubber").fill("0")
         page.locator('[data-op="on"]').press("Enter")
         page.wait_for_function("() => document.querySelector('.ps-root').dataset.at === '1'")
-        assert page.inner_text("#heard") == "r0 and r1 come in.", "who cannot see it is told"
+        assert page.inner_text("#heard") == "r0 and r1 are admitted.", "who cannot see it is told"
         assert page.locator("#map article").count() == 14
         chrome.close()
     assert not problems

@@ -912,9 +912,11 @@ def test_live_page_needs_nothing_from_outside(server: BackgroundServer) -> None:
     page = httpx.get(f"{server.url}/")
     assert page.status_code == 200
     assert "http" not in page.text.replace("http-equiv", "")
-    for name in ("stage.js", "stage.css"):
+    for name in ("live_page.js", "stage.css"):
         assert name in page.text
         assert httpx.get(f"{server.url}/{name}").status_code == 200
+    assert '"./stage.js"' in httpx.get(f"{server.url}/live_page.js").text
+    assert httpx.get(f"{server.url}/stage.js").status_code == 200
 
 
 @pytest.mark.parametrize("keys", [None, ["k"]])

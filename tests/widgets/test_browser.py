@@ -224,7 +224,7 @@ def test_pointing_at_a_block_lights_its_places_and_the_other_way_round(page: Any
     assert grid.root.locator(".pl-cell.pl-lit").count() == 2
     assert grid.text(".pl-detail") == (
         "Block 1: 2 references · s0’s logical block 1, tokens 16–31 · s1’s logical block 1, tokens 16–31 "
-        "· taken in step 1, new s0 · token 31 lies in slot 1 × 16 + 15 = 31"
+        "· taken in step 1, new s0 · token 31 is in slot 1 × 16 + 15 = 31"
     )
     grid.root.locator('[data-sequence="s1"] .pl-cell').nth(2).hover()
     assert grid.root.locator(".pl-block.pl-lit").get_attribute("data-block") == "2"

@@ -1,0 +1,152 @@
+// Templates of HTML, and the update of a page from a template.
+
+/**
+ * HTML that a template made.
+ *
+ * It is trusted because of its class. JSON can make an object with any fields, but never an object
+ * of this class.
+ */
+export class Markup {
+  /** @param {string} source */
+  constructor(source) {
+    this.source = source;
+  }
+}
+
+/**
+ * The HTML source of a value: a template is inserted as it is, a list is joined, and every other
+ * value becomes text.
+ *
+ * @param {unknown} value
+ * @returns {string}
+ */
+export function sourceOf(value) {
+  if (Array.isArray(value)) return value.map(sourceOf).join("");
+  if (value instanceof Markup) return value.source;
+  return String(value).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+}
+
+/**
+ * The tag of a template: html`<b>${name}</b>`.
+ *
+ * @param {TemplateStringsArray} parts
+ * @param {...unknown} values
+ * @returns {Markup}
+ */
+export function html(parts, ...values) {
+  return new Markup(String.raw({ raw: parts }, ...values.map(sourceOf)));
+}
+
+/**
+ * The class attribute of the names whose value is true: { used: true } gives "pl-used".
+ *
+ * @param {Record<string, unknown>} names
+ * @returns {string}
+ */
+export function classes(names) {
+  const chosen = Object.keys(names).filter((name) => names[name]);
+  return chosen.map((name) => `pl-${name}`).join(" ");
+}
+
+/**
+ * A selector of the nodes whose data-NAME has this value, whatever characters the value has.
+ *
+ * @param {string} name
+ * @param {string | number} value
+ * @returns {string}
+ */
+export function withData(name, value) {
+  return `[data-${name}="${CSS.escape(String(value))}"]`;
+}
+
+/**
+ * The first node of a selector inside `root`. A missing node is an error of the script.
+ *
+ * @param {ParentNode} root
+ * @param {string} selector
+ * @returns {HTMLElement}
+ */
+export function find(root, selector) {
+  const node = root.querySelector(selector);
+  if (!node) throw new Error(`this widget has no ${selector}`);
+  return /** @type {HTMLElement} */ (node);
+}
+
+/**
+ * Like `find`, for an input or a select.
+ *
+ * @param {ParentNode} root
+ * @param {string} selector
+ * @returns {HTMLInputElement}
+ */
+export function findInput(root, selector) {
+  return /** @type {HTMLInputElement} */ (find(root, selector));
+}
+
+/** @type {WeakMap<Element, string>} The source that each node shows. */
+const shownSources = new WeakMap();
+
+/**
+ * Makes the inside of `node` what a template says. Nodes that are alike stay, so focus, pointer
+ * and scroll position stay too. The inside of a node with `data-own` has a template of its own.
+ *
+ * @param {Element} node
+ * @param {Markup} template
+ */
+export function show(node, template) {
+  if (shownSources.get(node) === template.source) return;
+  shownSources.set(node, template.source);
+  const wanted = /** @type {Element} */ (node.cloneNode());
+  wanted.innerHTML = template.source;
+  adoptChildren(node, wanted);
+}
+
+/**
+ * Makes the children of `node` like those of `wanted`.
+ *
+ * @param {Node} node
+ * @param {Node} wanted
+ */
+export function adoptChildren(node, wanted) {
+  const children = [...wanted.childNodes];
+  children.forEach((child, i) => {
+    const present = node.childNodes[i];
+    if (!present) node.appendChild(child);
+    else if (present.nodeName !== child.nodeName) present.replaceWith(child);
+    else adoptNode(present, child);
+  });
+  while (node.childNodes.length > children.length) node.lastChild?.remove();
+}
+
+/**
+ * Makes a node like another of the same kind.
+ *
+ * @param {Node} present
+ * @param {Node} wanted
+ */
+function adoptNode(present, wanted) {
+  if (present.nodeValue !== wanted.nodeValue) present.nodeValue = wanted.nodeValue;
+  if (!(present instanceof Element) || !(wanted instanceof Element)) return;
+  adoptAttributes(present, wanted);
+  if (!wanted.hasAttribute("data-own")) adoptChildren(present, wanted);
+}
+
+/** Attributes that the reader changes: the Tab stop, and whether a <details> is open. */
+const READERS_ATTRIBUTES = ["tabindex", "open"];
+
+/**
+ * Gives an element the attributes of another.
+ *
+ * @param {Element} present
+ * @param {Element} wanted
+ */
+function adoptAttributes(present, wanted) {
+  for (const { name, value } of wanted.attributes) {
+    if (READERS_ATTRIBUTES.includes(name)) continue;
+    if (present.getAttribute(name) !== value) present.setAttribute(name, value);
+  }
+  for (const { name } of [...present.attributes]) {
+    if (READERS_ATTRIBUTES.includes(name)) continue;
+    if (!wanted.hasAttribute(name)) present.removeAttribute(name);
+  }
+}

@@ -1,0 +1,77 @@
+// The words of a sequence, cut where its blocks end.
+
+/** @import { SequenceState, State } from "./replay.js" */
+
+/**
+ * Neighbouring words of one block, or neighbouring words without a block.
+ *
+ * @typedef {object} WordRun
+ * @property {number | null} index number of the logical block; null if the words have none yet
+ * @property {number | null} blockId the physical block
+ * @property {boolean} isPrompt whether the words are of the prompt
+ * @property {boolean} isHeld whether the sequence holds the block now
+ * @property {boolean} isCached whether the sequence released the block and a cache keeps the words
+ * @property {boolean} endsBlock whether the words after these are in another block
+ * @property {string} words
+ */
+
+/**
+ * Cuts the words of a sequence into runs.
+ *
+ * @param {SequenceState} sequence
+ * @param {State} state
+ * @param {number} blockSize tokens a block
+ * @returns {WordRun[]}
+ */
+export function wordRuns(sequence, state, blockSize) {
+  const runs = plainRuns(sequence, blockSize);
+  runs.forEach((run, i) => {
+    run.endsBlock = run.index !== runs[i + 1]?.index;
+    if (run.isPrompt) run.words = run.words.replace(/\n+/g, " ");
+    if (run.blockId === null) return;
+    run.isHeld = sequence.blocks.length > 0;
+    run.isCached = !run.isHeld && isCached(run.blockId, sequence.name, state);
+  });
+  return runs;
+}
+
+/**
+ * The runs without what depends on other runs or on the pool.
+ *
+ * @param {SequenceState} sequence
+ * @param {number} blockSize
+ * @returns {WordRun[]}
+ */
+function plainRuns(sequence, blockSize) {
+  const { words, tokens, prompt, blocks, lastBlocks } = sequence;
+  const hasBlocks = blocks.length > 0;
+  const table = hasBlocks ? blocks : lastBlocks;
+  /** @type {WordRun[]} */
+  const runs = [];
+  words.forEach((word, position) => {
+    const hasSlot = position < tokens || !hasBlocks;
+    const index = hasSlot ? Math.floor(position / blockSize) : null;
+    const isPrompt = position < prompt;
+    const previous = runs.at(-1);
+    if (previous && previous.index === index && previous.isPrompt === isPrompt) {
+      previous.words += word;
+      return;
+    }
+    const blockId = index === null ? null : (table[index] ?? null);
+    const plain = { isHeld: false, isCached: false, endsBlock: false };
+    runs.push({ index, blockId, isPrompt, words: word, ...plain });
+  });
+  return runs;
+}
+
+/**
+ * Whether no sequence uses a block and a cache keeps in it what this sequence wrote.
+ *
+ * @param {number} blockId
+ * @param {string} name
+ * @param {State} state
+ * @returns {boolean}
+ */
+function isCached(blockId, name, { kept, counts, contents }) {
+  return Boolean(kept[blockId]) && !counts[blockId] && contents.get(blockId)?.name === name;
+}

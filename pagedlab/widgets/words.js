@@ -1,0 +1,65 @@
+// Numbers and words as all widgets write them.
+
+const english = new Intl.NumberFormat("en");
+
+/**
+ * A number with its thousands apart: 1,024.
+ *
+ * @param {number} n
+ * @returns {string}
+ */
+export function format(n) {
+  return english.format(n);
+}
+
+/**
+ * A number and what it counts: "1 block", "1,024 blocks".
+ *
+ * @param {number} n
+ * @param {string} noun
+ * @returns {string}
+ */
+export function plural(n, noun) {
+  return `${format(n)} ${noun}${n === 1 ? "" : "s"}`;
+}
+
+/**
+ * A share as CSS writes it: "25%".
+ *
+ * @param {number} part
+ * @param {number} whole
+ * @returns {string}
+ */
+export function percent(part, whole) {
+  return `${(100 * part) / whole}%`;
+}
+
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/**
+ * A number of bytes in the largest unit that fits: "16 MiB".
+ *
+ * @param {number} n
+ * @returns {string}
+ */
+export function inBytes(n) {
+  let value = n;
+  let unit = 0;
+  while (value >= 1024 && unit < BYTE_UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${threeDigits(value)} ${BYTE_UNITS[unit]}`;
+}
+
+/**
+ * A whole number as it is; any other number with three digits, or rounded from 1,000 on.
+ *
+ * @param {number} value
+ * @returns {string}
+ */
+function threeDigits(value) {
+  if (Number.isInteger(value)) return String(value);
+  if (value >= 999.5) return String(Math.round(value));
+  return value.toPrecision(3);
+}

@@ -1,0 +1,192 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import grid from "../../pagedlab/widgets/block_grid.js";
+import { Model, openPage, press, type } from "./browser_page.js";
+
+const ATTACK = `<img src=x onerror="window.attacked = true">`;
+const SETUP = { presets: ["beam search"], models: [{ name: "LLaMA-2-7B", bytes: 524_288 }] };
+
+let host;
+let model;
+let remove;
+
+/** The state after a sequence was forked: s0 and s1 share two blocks. */
+function forked(change = {}) {
+  const table = { tokens: 6, blocks: [0, 1], pattern: 0 };
+  return {
+    serial: 1,
+    block_size: 4,
+    columns: 4,
+    counts: [2, 2, 0, 0, 0, 0, 0, 0],
+    tables: [
+      { ...table, name: "s0", color: "#0072B2" },
+      { ...table, name: "s1", color: "#E69F00" },
+    ],
+    copies: [],
+    focus: "s1",
+    used: 2,
+    free: 6,
+    shared: 2,
+    copied: 0,
+    copying: 4,
+    step: 2,
+    steps: 2,
+    log: [
+      ["new s0", false],
+      ["fork s0", false],
+    ],
+    log_first: 0,
+    calls: ["share(0)", "share(1)"],
+    note: null,
+    error: null,
+    problems: [],
+    challenge: null,
+    born: { 0: 1, 1: 1 },
+    origins: { 1: "new s0" },
+    ...change,
+  };
+}
+
+beforeEach(() => {
+  openPage();
+  host = document.body.appendChild(document.createElement("div"));
+  model = new Model({ setup: SETUP, state: forked() });
+  remove = grid.render({ model, el: host });
+});
+
+afterEach(() => remove());
+
+const find = (selector) => host.querySelector(selector);
+const selected = () => find(".pl-selected")?.dataset.sequence;
+const painted = () => new Promise((done) => setTimeout(done));
+
+test("buttons send what they do, and to which sequence", () => {
+  type(find(".pl-amount"), "7");
+  for (const op of ["new", "append", "write", "fork", "free", "undo", "reset"]) {
+    find(`[data-op="${op}"]`).click();
+  }
+  const sent = model.sent.map(({ op, sequence, n }) => [op, sequence, n]);
+  assert.deepEqual(sent, [
+    ["new", null, 7],
+    ["append", "s1", 7],
+    ["write", "s1", null],
+    ["fork", "s1", null],
+    ["free", "s1", null],
+    ["undo", "s1", null],
+    ["reset", "s1", null],
+  ]);
+  assert.equal(find('[data-op="append"]').textContent, "Append 7");
+});
+
+test("a button that does nothing now keeps the focus and sends nothing", () => {
+  const redo = find('[data-op="redo"]');
+  assert.equal(redo.getAttribute("aria-disabled"), "true");
+  redo.focus();
+  redo.click();
+  assert.deepEqual(model.sent, []);
+  assert.equal(document.activeElement, redo);
+});
+
+test("an amount that is no number counts as one", () => {
+  for (const typed of ["", "-3", "0.5", "x"]) {
+    type(find(".pl-amount"), typed);
+    find('[data-op="append"]').click();
+    assert.equal(model.sent.at(-1).n, 1, typed);
+  }
+});
+
+test("the slider, the log and the examples go to a state", () => {
+  type(find(".pl-scrubber"), "1");
+  find(".pl-log li").click();
+  const examples = find('[data-ref="examples"]');
+  type(examples, "beam search");
+  assert.deepEqual(model.sent, [
+    { op: "seek", step: 1 },
+    { op: "seek", step: 1 },
+    { op: "preset", name: "beam search" },
+  ]);
+  assert.equal(examples.value, "");
+});
+
+test("a row selects its sequence, a block its readers one after the other", () => {
+  assert.equal(selected(), "s1");
+  find('[data-sequence="s0"] .pl-name').click();
+  assert.equal(selected(), "s0");
+  for (const name of ["s1", "s0"]) {
+    find('.pl-block[data-block="1"]').click();
+    assert.equal(selected(), name);
+  }
+  find('.pl-block[data-block="5"]').click();
+  assert.equal(selected(), "s0", "a free block selects nothing");
+});
+
+test("a block that is pointed at is described, and lights up in the tables", async () => {
+  find('.pl-block[data-block="1"]').focus();
+  await painted();
+  assert.equal(host.querySelectorAll(".pl-cell.pl-lit").length, 2);
+  assert.equal(
+    find(".pl-detail").textContent,
+    "Block 1: 2 references · s0’s logical block 1, tokens 4–5 · " +
+      "s1’s logical block 1, tokens 4–5 · " +
+      "taken in step 1, new s0 · token 5 is in slot 1 × 4 + 1 = 5",
+  );
+  press("End");
+  await painted();
+  assert.equal(find(".pl-detail").textContent, "Block 3 is free.");
+});
+
+test("a new state is drawn, and the nodes and the focus stay", () => {
+  const blocks = [...host.querySelectorAll(".pl-block")];
+  const scrubber = find(".pl-scrubber");
+  blocks[2].focus();
+  model.change("state", forked({ serial: 2, counts: [2, 2, 1, 0, 0, 0, 0, 0], used: 3 }));
+  assert.deepEqual([...host.querySelectorAll(".pl-block")], blocks);
+  assert.equal(find(".pl-scrubber"), scrubber);
+  assert.equal(document.activeElement, blocks[2]);
+  assert.equal(blocks[2].dataset.count, "1");
+  assert.ok(blocks[2].classList.contains("pl-lost"), "no table lists it");
+  assert.equal(find('[data-stat="used"]').textContent, "3");
+});
+
+test("the keyboard stays in the widget when the row with the focus goes", () => {
+  find('[data-sequence="s1"] .pl-cell').focus();
+  model.change("state", forked({ tables: [], focus: null }));
+  assert.equal(document.activeElement, find('[data-op="new"]'));
+});
+
+test("a slider that moves is not pulled back by a late answer", () => {
+  const scrubber = find(".pl-scrubber");
+  type(scrubber, "0");
+  type(scrubber, "1");
+  model.change("state", forked({ step: 0 }));
+  assert.equal(scrubber.value, "1");
+  model.change("state", forked({ step: 1 }));
+  assert.equal(scrubber.value, "1");
+  model.change("state", forked({ step: 2 }));
+  assert.equal(scrubber.value, "2");
+});
+
+test("what Python says is text", () => {
+  const challenge = { goal: ATTACK, missing: [ATTACK], hint: ATTACK, why: "", solved: [0, 2] };
+  const log = [
+    [ATTACK, true],
+    [ATTACK, false],
+  ];
+  const words = { note: ATTACK, error: ATTACK, problems: [ATTACK], log, challenge };
+  const table = { name: ATTACK, color: ATTACK, pattern: ATTACK, tokens: 3, blocks: [0, null] };
+  model.change("state", forked({ ...words, tables: [table], focus: ATTACK, calls: [ATTACK] }));
+  assert.equal(host.querySelectorAll("img").length, 0);
+  assert.equal(find(".pl-alert").textContent, [ATTACK, ATTACK, ATTACK].join("\n"));
+});
+
+test("the prompt says what can be done next", () => {
+  const prompt = () => find(".pl-prompt").textContent;
+  assert.equal(
+    prompt(),
+    "s1 shares block 1, which has room. Write 1: a write to a shared block copies the block first.",
+  );
+  model.change("state", forked({ step: 1 }));
+  assert.equal(prompt(), "This is step 1 of 2. What you do now replaces the steps after it.");
+  model.change("state", forked({ tables: [], counts: new Array(8).fill(0), focus: null }));
+  assert.equal(prompt(), "Start here: New sequence. Its 5 tokens take blocks from the pool.");
+});

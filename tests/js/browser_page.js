@@ -1,0 +1,82 @@
+// A page without a browser, for tests: happy-dom's window and what widgets ask of it.
+
+import { Window } from "happy-dom";
+
+const GLOBALS = [
+  "CSS",
+  "Document",
+  "Element",
+  "Event",
+  "KeyboardEvent",
+  "ResizeObserver",
+  "document",
+  "matchMedia",
+];
+
+/** Opens an empty page and makes it the global one. */
+export function openPage() {
+  const page = new Window();
+  for (const name of GLOBALS) {
+    const value = page[name];
+    const isFunction = name === "matchMedia";
+    globalThis[name] = isFunction ? value.bind(page) : value;
+  }
+  return page;
+}
+
+/** A model as anywidget gives it to a widget: values, listeners, and what was sent. */
+export class Model {
+  constructor(values) {
+    this.values = values;
+    this.listeners = new Map();
+    this.sent = [];
+    this.saved = [];
+  }
+
+  get(name) {
+    return this.values[name];
+  }
+
+  set(name, value) {
+    this.values[name] = value;
+  }
+
+  save_changes() {
+    this.saved.push(structuredClone(this.values));
+  }
+
+  send(message) {
+    this.sent.push(message);
+  }
+
+  on(events, listener) {
+    for (const event of events.split(" ")) this.listeners.set(event, listener);
+  }
+
+  off(events) {
+    for (const event of events.split(" ")) this.listeners.delete(event);
+  }
+
+  /** A value that Python sets. */
+  change(name, value) {
+    this.values[name] = value;
+    this.listeners.get(`change:${name}`)?.();
+  }
+}
+
+/** Presses a key where the focus is; returns whether the page kept its own reaction. */
+export function press(key, options = {}) {
+  const event = new KeyboardEvent("keydown", {
+    key,
+    bubbles: true,
+    cancelable: true,
+    ...options,
+  });
+  return document.activeElement.dispatchEvent(event);
+}
+
+/** Types a value into an input. */
+export function type(input, value) {
+  input.value = value;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+}

@@ -1,0 +1,194 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import explore from "../../pagedlab/widgets/explore.js";
+import { Model, openPage, press, type } from "./browser_page.js";
+
+const SIZES = Array.from({ length: 12 }, (_, i) => `${i} blocks`);
+const CONTROLS = [
+  { name: "size", kind: "slider", options: SIZES },
+  { name: "text", kind: "text", options: [] },
+  { name: "forget_to_copy", kind: "switch", options: [] },
+];
+const DRAWING = `<svg><g>
+  <text data-link="a b" data-say="the first" data-set="size=3 blocks">1</text>
+  <text data-link="b" data-say="the second" data-set="forget_to_copy=true">2</text>
+  <text data-link="c" data-set="text=x=y">3</text></g></svg>
+  <p><input id="drawn"><button data-play="size">not a control</button></p>`;
+
+let host;
+let model;
+let remove;
+
+beforeEach((context) => {
+  context.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
+  openPage();
+  host = document.body.appendChild(document.createElement("div"));
+  model = new Model({
+    caption: "Point at a part.",
+    controls: CONTROLS,
+    asked: { number: 0, at: { size: 5, text: "abc", forget_to_copy: false } },
+    drawn: { number: 0, html: DRAWING },
+  });
+  remove = explore.render({ model, el: host });
+});
+
+afterEach(() => remove());
+
+const find = (selector) => host.querySelector(selector);
+const asked = () => model.saved.map(({ asked: { at } }) => at);
+const parts = () => [...host.querySelectorAll("text")];
+
+/** Python draws what was asked. */
+function answer(drawing = DRAWING) {
+  model.change("drawn", { number: model.get("asked").number, html: drawing });
+}
+
+test("controls show the values and ask for others", () => {
+  assert.equal(find("output").value, "5 blocks");
+  assert.equal(find("label.px-switch span").textContent, "forget to copy");
+  const slider = find('[data-name="size"]');
+  assert.deepEqual([slider.max, slider.value], ["11", "5"]);
+  type(slider, "7");
+  answer();
+  find('[data-name="forget_to_copy"]').checked = true;
+  find('[data-name="forget_to_copy"]').dispatchEvent(new Event("input", { bubbles: true }));
+  answer();
+  assert.deepEqual(asked(), [
+    { size: 7, text: "abc", forget_to_copy: false },
+    { size: 7, text: "abc", forget_to_copy: true },
+  ]);
+  assert.equal(find("output").value, "7 blocks");
+});
+
+test("one question is open at a time, and the latest wins", () => {
+  for (const value of ["6", "7", "8", "9"]) type(find('[data-name="size"]'), value);
+  assert.deepEqual(
+    asked().map(({ size }) => size),
+    [6],
+  );
+  answer();
+  assert.deepEqual(
+    asked().map(({ size }) => size),
+    [6, 9],
+  );
+});
+
+test("what is typed is asked when the reader pauses", (context) => {
+  for (const value of ["abcd", "abcde"]) type(find('[data-name="text"]'), value);
+  assert.deepEqual(asked(), []);
+  context.mock.timers.tick(120);
+  assert.deepEqual(
+    asked().map(({ text }) => text),
+    ["abcde"],
+  );
+});
+
+test("an input inside the drawing asks nothing", (context) => {
+  type(find("#drawn"), "12");
+  context.mock.timers.tick(1000);
+  assert.deepEqual(asked(), []);
+});
+
+test("keys in an input inside the drawing are its own, and the drawing keeps its Tab stop", () => {
+  find("#drawn").focus();
+  for (const key of ["ArrowRight", "ArrowLeft", "Enter"]) assert.equal(press(key), true, key);
+  assert.equal(document.activeElement.id, "drawn");
+  assert.deepEqual(asked(), []);
+  assert.deepEqual(
+    parts().map((part) => part.getAttribute("tabindex")),
+    ["0", "-1", "-1"],
+  );
+});
+
+test("a button inside the drawing plays nothing", (context) => {
+  find(".px-picture button").click();
+  context.mock.timers.tick(1000);
+  assert.deepEqual(asked(), []);
+});
+
+test("it says that Python computes, from 150 ms on, until the drawing is there", (context) => {
+  type(find('[data-name="size"]'), "7");
+  context.mock.timers.tick(149);
+  assert.equal(find(".px-busy").textContent, "");
+  context.mock.timers.tick(1);
+  assert.equal(find(".px-busy").textContent, "computing …");
+  answer();
+  assert.equal(find(".px-busy").textContent, "");
+  type(find('[data-name="size"]'), "8");
+  answer();
+  context.mock.timers.tick(1000);
+  assert.equal(find(".px-busy").textContent, "");
+  type(find('[data-name="size"]'), "9");
+  remove();
+  context.mock.timers.tick(1000);
+  assert.equal(find(".px-busy").textContent, "", "nothing happens after the view is removed");
+});
+
+test("parts that share a link light up, and the part is named", () => {
+  const [first, second, third] = parts();
+  first.focus();
+  assert.deepEqual(
+    parts().map((part) => part.classList.contains("pl-lit")),
+    [true, true, false],
+  );
+  assert.equal(find(".px-say").textContent, "the first");
+  second.blur();
+  third.focus();
+  assert.equal(find(".px-say").textContent, "Point at a part.");
+});
+
+test("arrow keys move from part to part, and Enter sets a control", () => {
+  parts()[0].focus();
+  for (const [key, place] of [
+    ["ArrowRight", 1],
+    ["ArrowDown", 2],
+    ["ArrowRight", 2],
+    ["ArrowLeft", 1],
+    ["ArrowUp", 0],
+  ]) {
+    press(key);
+    assert.equal(document.activeElement, parts()[place], key);
+  }
+  for (const place of [0, 1, 2]) {
+    parts()[place].focus();
+    press("Enter");
+    answer();
+  }
+  assert.deepEqual(asked().at(-1), { size: 3, text: "x=y", forget_to_copy: true });
+  assert.equal(document.activeElement, parts()[2], "the focus is on the same part of the drawing");
+});
+
+test("a slider plays from its first option, pauses, and goes on to the last", (context) => {
+  const play = find('.px-controls [data-play="size"]');
+  const size = () => asked().at(-1)?.size;
+  /** @param {number} times */
+  const tick = (times) => {
+    for (let i = 0; i < times; i += 1) {
+      answer();
+      context.mock.timers.tick(600);
+    }
+  };
+  play.click();
+  assert.equal(size(), 0);
+  context.mock.timers.tick(5000);
+  assert.equal(size(), 0, "it waits for the drawing");
+  tick(2);
+  assert.equal(size(), 2);
+  play.click();
+  tick(3);
+  assert.equal(size(), 2);
+  assert.equal(play.textContent, "▶");
+  play.click();
+  assert.equal(play.textContent, "❚❚");
+  tick(20);
+  assert.equal(size(), 11);
+  assert.equal(play.textContent, "▶");
+});
+
+test("values that Python sets are shown, an older question is not", () => {
+  model.change("asked", { number: 3, at: { size: 1, text: "new", forget_to_copy: true } });
+  assert.equal(find("output").value, "1 blocks");
+  assert.equal(find('[data-name="text"]').value, "new");
+  model.change("asked", { number: 2, at: { size: 9, text: "old", forget_to_copy: true } });
+  assert.equal(find("output").value, "1 blocks");
+});

@@ -1,0 +1,118 @@
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { makeRoot, roving } from "../../pagedlab/widgets/keyboard.js";
+import { openPage, press } from "./browser_page.js";
+
+let cell;
+let keysOfCell;
+let root;
+
+beforeEach(() => {
+  openPage();
+  cell = document.body.appendChild(document.createElement("div"));
+  cell.className = "jp-Cell";
+  cell.tabIndex = -1;
+  keysOfCell = [];
+  cell.addEventListener("keydown", (event) => keysOfCell.push(event));
+  root = makeRoot("blocks");
+  cell.append(root);
+});
+
+/** Rows of buttons: "ab c" is a row with the buttons a and b, and a row with the button c. */
+function fill(rows, role = "grid") {
+  const lines = rows.split(" ").map((row) => {
+    const buttons = [...row].map((name) => `<button id="${name}" tabindex="-1"></button>`);
+    return `<div role="row">${buttons.join("")}</div>`;
+  });
+  root.innerHTML = `<div role="${role}">${lines.join("")}</div>`;
+}
+
+function focus(id) {
+  document.getElementById(id).focus();
+}
+
+test("letters stay in the widget, and Tab leaves it", () => {
+  fill("a");
+  focus("a");
+  for (const key of ["d", "b", "x", "ArrowUp", "Enter", " "]) press(key);
+  assert.deepEqual(keysOfCell, []);
+  assert.equal(document.activeElement.id, "a");
+  press("Tab");
+  assert.equal(keysOfCell.length, 1);
+});
+
+test("Escape, and Enter with another key, are the cell's", () => {
+  for (const [key, options] of [
+    ["Escape", {}],
+    ["Enter", { shiftKey: true }],
+    ["Enter", { ctrlKey: true }],
+    ["Enter", { metaKey: true }],
+    ["Enter", { altKey: true }],
+  ]) {
+    fill("a");
+    focus("a");
+    keysOfCell.length = 0;
+    assert.equal(press(key, { code: key, ...options }), false, "the button does not react to it");
+    assert.equal(document.activeElement, cell);
+    const [event] = keysOfCell;
+    assert.deepEqual([keysOfCell.length, event.key, event.code], [1, key, key]);
+    for (const [name, value] of Object.entries(options)) assert.equal(event[name], value);
+  }
+});
+
+test("Escape outside a notebook is nobody's", () => {
+  document.body.append(root);
+  fill("a");
+  focus("a");
+  assert.equal(press("Escape"), true);
+  assert.equal(document.activeElement.id, "a");
+});
+
+test("arrow keys, Home and End move inside a grid and stop at its edges", () => {
+  roving(root);
+  fill("abc de fgh");
+  const path = [
+    ["c", "ArrowRight", "c"],
+    ["a", "ArrowRight", "b"],
+    ["b", "ArrowLeft", "a"],
+    ["a", "ArrowLeft", "a"],
+    ["c", "ArrowDown", "e"],
+    ["e", "ArrowDown", "g"],
+    ["g", "ArrowDown", "g"],
+    ["h", "ArrowUp", "e"],
+    ["a", "ArrowUp", "a"],
+    ["c", "Home", "a"],
+    ["f", "End", "h"],
+  ];
+  for (const [from, key, to] of path) {
+    focus(from);
+    assert.equal(press(key), false, "the page does not scroll");
+    assert.equal(document.activeElement.id, to, `${key} from ${from}`);
+  }
+});
+
+test("other keys, and keys of an input, are left alone", () => {
+  roving(root);
+  root.innerHTML = '<div role="toolbar"><button id="a"></button><input id="amount"></div>';
+  focus("a");
+  assert.equal(press("PageDown"), true);
+  focus("amount");
+  for (const key of ["ArrowLeft", "ArrowUp", "Home"]) {
+    assert.equal(press(key), true);
+    assert.equal(document.activeElement.id, "amount");
+  }
+});
+
+test("a group has one Tab stop: its first button, then the one that had the focus last", () => {
+  const keepTabStops = roving(root);
+  const stops = () => [...root.querySelectorAll('[tabindex="0"]')].map(({ id }) => id);
+  fill("ab cd");
+  assert.deepEqual(stops(), []);
+  keepTabStops();
+  assert.deepEqual(stops(), ["a"]);
+  focus("c");
+  assert.deepEqual(stops(), ["c"]);
+  document.getElementById("c").remove();
+  keepTabStops();
+  assert.deepEqual(stops(), ["a"]);
+});

@@ -1,0 +1,92 @@
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { classes, html, Markup, show, sourceOf, withData } from "../../pagedlab/widgets/markup.js";
+import { openPage } from "./browser_page.js";
+
+const ATTACK = `<img src=x onerror="alert('a')">&`;
+let box;
+
+beforeEach(() => {
+  openPage();
+  box = document.body.appendChild(document.createElement("div"));
+});
+
+test("a word that looks like markup is text", () => {
+  show(box, html`<p title="${ATTACK}">${ATTACK}</p>`);
+  assert.equal(box.querySelectorAll("img").length, 0);
+  assert.equal(box.firstChild.textContent, ATTACK);
+  assert.equal(box.firstChild.getAttribute("title"), ATTACK);
+});
+
+test("an object from JSON is never markup, whatever fields it has", () => {
+  for (const field of ["html", "source", "raw", "markup", "innerHTML"]) {
+    const value = JSON.parse(JSON.stringify({ [field]: "<img>" }));
+    assert.ok(!sourceOf(value).includes("<"), field);
+    assert.ok(!sourceOf([[value]]).includes("<"), field);
+  }
+});
+
+test("templates are inserted, and lists of them are joined", () => {
+  const list = ["a", "b"].map((word) => html`<b>${word}</b>`);
+  const template = html`<p>${list}${1}${""}</p>`;
+  assert.ok(template instanceof Markup);
+  assert.equal(template.source, "<p><b>a</b><b>b</b>1</p>");
+});
+
+test("classes and selectors", () => {
+  assert.equal(classes({ used: 1, empty: 0, lit: true, lost: null }), "pl-used pl-lit");
+  show(box, html`<i data-text="r0"></i><i data-text="r0.1"></i>`);
+  assert.equal(box.querySelector(withData("text", "r0.1")), box.lastChild);
+});
+
+test("an update keeps nodes that are alike, the focus and the Tab stop", () => {
+  const page = (count) => html`<p>${count}</p><button tabindex="-1">a</button>`;
+  show(box, page(1));
+  const [line, button] = box.children;
+  button.tabIndex = 0;
+  button.focus();
+  show(box, page(2));
+  assert.deepEqual([...box.children], [line, button]);
+  assert.equal(line.textContent, "2");
+  assert.equal(document.activeElement, button);
+  assert.equal(button.tabIndex, 0);
+});
+
+test("an update adds, replaces and removes nodes", () => {
+  const page = (words, tag) => {
+    const items = words.map((word) => html`<li>${word}</li>`);
+    return tag === "ol" ? html`<ol>${items}</ol>` : html`<ul>${items}</ul>`;
+  };
+  show(box, page(["a"], "ol"));
+  const first = box.querySelector("li");
+  show(box, page(["b", "c"], "ol"));
+  assert.equal(box.innerHTML, "<ol><li>b</li><li>c</li></ol>");
+  assert.equal(box.querySelector("li"), first);
+  show(box, page(["b"], "ol"));
+  assert.equal(box.innerHTML, "<ol><li>b</li></ol>");
+  show(box, page(["b"], "ul"));
+  assert.equal(box.innerHTML, "<ul><li>b</li></ul>");
+});
+
+test("an attribute that the template has no more is removed", () => {
+  show(box, html`<p hidden data-block="3">a</p>`);
+  show(box, html`<p>a</p>`);
+  assert.equal(box.innerHTML, "<p>a</p>");
+});
+
+test("what the reader unfolded stays open", () => {
+  const page = (words) => html`<details><summary>Hint</summary>${words}</details>`;
+  show(box, page("a"));
+  box.firstChild.setAttribute("open", "");
+  show(box, page("b"));
+  assert.ok(box.firstChild.hasAttribute("open"));
+});
+
+test("the inside of a data-own node is left alone", () => {
+  const page = (columns) => html`<div data-own style="--columns: ${columns}"></div>`;
+  show(box, page(8));
+  show(box.firstChild, html`<b>own</b>`);
+  show(box, page(16));
+  assert.equal(box.firstChild.getAttribute("style"), "--columns: 16");
+  assert.equal(box.firstChild.innerHTML, "<b>own</b>");
+});

@@ -1,0 +1,75 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { describeBlock, whatHappened } from "../../pagedlab/widgets/narration.js";
+import { Replay } from "../../pagedlab/widgets/replay.js";
+import { recordingOf, sequenceOf } from "./recordings.js";
+
+const WORDS = ["The", " cat", " sat", " on", " a", " mat"];
+const RUNNING = sequenceOf(WORDS, [0, 1]);
+
+/** The sentence of the last step. */
+function sentence(...steps) {
+  const replay = new Replay(recordingOf(...steps));
+  const last = steps.length - 1;
+  const before = last ? replay.stateAfter(last - 1) : null;
+  return whatHappened(replay.stateAfter(last), before);
+}
+
+test("an empty pool", () => {
+  assert.equal(sentence({}), "No request is here yet. Every block is free.");
+});
+
+test("requests wait, are admitted, run, are preempted, resume and end", () => {
+  const waiting = { ...RUNNING, state: "waiting", blocks: [0, []] };
+  const r0 = (change) => ({ texts: { r0: change } });
+  const story = [
+    [r0(waiting), "r0 waits."],
+    [r0({ state: "running" }), "r0 is admitted."],
+    [{}, "r0 writes on."],
+    [r0({ state: "swapped" }), "Out of blocks: r0 is preempted."],
+    [r0({ state: "running" }), "r0 resumes."],
+    [r0({ state: "waiting" }), "Out of blocks: r0 is preempted."],
+    [r0({ state: "running" }), "r0 is admitted."],
+    [r0({ state: "stop" }), "r0 ends, and its blocks are free."],
+    [{}, "Nothing runs."],
+  ];
+  story.forEach(([, expected], i) => {
+    const steps = story.slice(0, i + 1).map(([step]) => step);
+    assert.equal(sentence(...steps), expected, `step ${i}`);
+  });
+});
+
+test("several requests", () => {
+  const texts = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`r${i}`, RUNNING]));
+  assert.equal(sentence({ texts: texts(2) }), "r0 and r1 are admitted.");
+  assert.equal(sentence({ texts: texts(4) }), "4 texts are admitted.");
+  const gone = { r0: { state: "dropped" }, r1: { state: "length" }, r2: { state: "abort" } };
+  const said = "r1 and r2 end, and their blocks are free.";
+  assert.equal(sentence({ texts: texts(3) }, { texts: gone }), said);
+});
+
+test("what the pool did", () => {
+  const step = { hits: [1, 2], copies: [[0, 3]], evicted: [4] };
+  const said = "2 blocks found in the cache; block 0 is copied to 3; 1 cached block evicted.";
+  assert.equal(sentence({ texts: { r0: RUNNING } }, step), said);
+  const taken = { counts: { 2: 1 }, texts: { r0: { blocks: [2, [2]] } } };
+  const full = "r0’s last block is full: it takes block 2.";
+  assert.equal(sentence({ texts: { r0: RUNNING } }, taken), full);
+});
+
+test("what a block holds", () => {
+  const replay = new Replay(
+    recordingOf(
+      { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } },
+      { counts: { 0: 0, 1: 0 }, kept: { 0: 1 }, texts: { r0: { blocks: [0, []], tokens: 0 } } },
+    ),
+  );
+  const before = replay.stateAfter(0);
+  const after = replay.stateAfter(1);
+  assert.match(describeBlock(before, null, 4), /^Point at a word or a block/);
+  assert.equal(describeBlock(before, 0, 4), "Block 0: r0, tokens 0–3: “The cat sat on”");
+  assert.equal(describeBlock(before, 1, 4), "Block 1: r0, tokens 4–4: “ a”");
+  const cached = "Block 0 is free; its contents stay cached for the next identical prefix.";
+  assert.equal(describeBlock(after, 0, 4), cached);
+  assert.equal(describeBlock(after, 1, 4), "Block 1 is free.");
+});

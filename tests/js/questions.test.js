@@ -1,0 +1,52 @@
+// The guess and the quiz.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import guess from "../../pagedlab/widgets/guess.js";
+import quiz from "../../pagedlab/widgets/quiz.js";
+import { Model, openPage } from "./browser_page.js";
+
+let host;
+
+beforeEach(() => {
+  openPage();
+  host = document.body.appendChild(document.createElement("div"));
+});
+
+test("a guess is told after it was typed, and the answer hides the button", () => {
+  const values = { question: "How <b>much</b>?", unit: "%", reveals: true, typed: "", page: "" };
+  const model = new Model(values);
+  const remove = guess.render({ model, el: host });
+  const [input, button] = ["input", "button"].map((name) => host.querySelector(name));
+  assert.equal(host.querySelectorAll("label b").length, 1, "the question is text");
+  input.value = "30";
+  input.dispatchEvent(new Event("change", { bubbles: true }));
+  assert.equal(model.get("typed"), "30");
+  button.click();
+  assert.equal(model.get("shown"), true);
+  assert.equal(model.saved.length, 2);
+  model.change("page", "<p>it is 42</p>");
+  assert.equal(button.hidden, true);
+  assert.equal(host.querySelector("[aria-live]").textContent, "it is 42");
+  remove();
+  assert.equal(model.listeners.size, 0);
+});
+
+test("of a question's answers one is open at most", () => {
+  const details = "<details><summary>a</summary></details><details><summary>b</summary></details>";
+  const page = `<div>${details}</div><div>${details}</div>`;
+  const chosen = Object.freeze([null, 1]);
+  const model = new Model({ page, chosen });
+  quiz.render({ model, el: host });
+  const answers = [...host.querySelectorAll("details")];
+  const open = () => answers.map((answer) => answer.open);
+  assert.deepEqual(open(), [false, false, false, true]);
+  answers[0].open = true;
+  answers[0].dispatchEvent(new Event("toggle"));
+  assert.deepEqual(model.get("chosen"), [0, 1]);
+  model.change("chosen", [1, 1]);
+  assert.deepEqual(open(), [false, true, false, true]);
+  answers[3].open = false;
+  answers[3].dispatchEvent(new Event("toggle"));
+  assert.deepEqual(model.get("chosen"), [1, null]);
+});

