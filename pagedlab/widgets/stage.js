@@ -1,4 +1,4 @@
-// The stage plays a recording, whose format recording.py tells: answers on the left, blocks beside them, tables below.
+// The stage plays a recording, whose format docs/trace.md describes: answers on the left, blocks beside them, tables below.
 // A model has `recorded`, `step` (-1: play from the first), `live` (more is to come) and, where it is to follow closely,
 // `lag`: seconds it may be behind. page.js stands before this.
 
