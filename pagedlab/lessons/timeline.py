@@ -170,52 +170,60 @@ class Run:
 
 def run_of(recording: dict[str, Any]) -> Run:
     """Return the rows of a recording. Its cells have words if they were recorded."""
-    replay = Replay(recording)
-    reader = _RowReader()
-    reader.notice(replay)
-    engine_step = replay.now["step"]
-    for step in range(1, len(replay)):
-        replay.seek(step)
-        reader.notice(replay)
-        if replay.now["step"] > engine_step:  # the others only note what changed between two steps
-            engine_step = replay.now["step"]
-            reader.add_step(replay.now)
-    return reader.run
+    return RowReader(recording).read()
 
 
-class _RowReader:
-    """Goes through the steps of a recording, and adds a cell a step to each request's row."""
+class RowReader:
+    """Goes through the steps of a recording, and adds a cell a step to each request's row.
 
-    def __init__(self) -> None:
-        self.run = Run()
+    Args:
+        recording: it may grow between two calls of `read`.
+    """
+
+    def __init__(self, recording: dict[str, Any]) -> None:
+        self._run = Run()
+        self._replay = Replay(recording)
+        self._engine_step = self._replay.now["step"]
         self._requests: dict[str, dict[str, SequenceState]] = {}  # the sequences of each, by name
         self._without_row: dict[str, None] = {}  # requests, in order of arrival
         self._live: dict[str, Row] = {}  # the rows of unfinished requests
+        self._take_changes()
 
-    def notice(self, replay: Replay) -> None:
-        """Take over the sequences that change in this step."""
-        for name in replay.now.get("texts", {}):
+    def read(self) -> Run:
+        """Add what the recording has by now, and return all rows."""
+        replay = self._replay
+        while replay.at < len(replay) - 1:
+            replay.seek(replay.at + 1)
+            self._take_changes()
+            engine_step = replay.now["step"]
+            if engine_step > self._engine_step:  # the others note what changed between two steps
+                self._engine_step = engine_step
+                self._add_step(replay.now)
+        return self._run
+
+    def _take_changes(self) -> None:
+        """Take over the sequences that change in this step of the recording."""
+        for name in self._replay.now.get("texts", {}):
             request = request_of(name)
             if request not in self._requests:
                 self._requests[request] = {}
                 self._without_row[request] = None
-            self._requests[request][name] = replay.sequences[name]
+            self._requests[request][name] = self._replay.sequences[name]
 
-    def add_step(self, step: dict[str, Any]) -> None:
+    def _add_step(self, step: dict[str, Any]) -> None:
         """Add the cells of an engine's step."""
-        run = self.run
-        run.steps += 1
-        run.preempted.update(step.get("preempted", {}).values())
+        self._run.steps += 1
+        self._run.preempted.update(step.get("preempted", {}).values())
         computed: dict[str, Chunks] = defaultdict(dict)
         for name, chunk in step.get("computed", {}).items():
             computed[request_of(name)][name] = chunk
         self._add_rows(computed)
         for request, row in list(self._live.items()):
             sequences = self._sequences(request)
+            unfinished = [sequence for sequence in sequences if sequence.is_unfinished]
             if not sequences:
                 del self._live[request]
                 continue
-            unfinished = [sequence for sequence in sequences if sequence.is_unfinished]
             if request in computed:
                 row.cells.append(_computed_cell(row, computed[request], self._requests[request]))
             elif unfinished:
@@ -230,8 +238,8 @@ class _RowReader:
             sequences = self._sequences(request)
             is_unfinished = any(sequence.is_unfinished for sequence in sequences)
             if is_unfinished or (sequences and request in computed):
-                row = Row(request, self.run.steps)
-                self.run.rows.append(row)
+                row = Row(request, self._run.steps)
+                self._run.rows.append(row)
                 self._live[request] = row
         self._without_row.clear()
 

@@ -64,7 +64,7 @@ class SequenceState:
                 keep, items = change[name]
                 new[name] = getattr(self, name)[:keep] + items
         if "words" in new:
-            new["length"] = len(new["words"])
+            new.setdefault("length", len(new["words"]))
         return replace(self, **new)
 
 
@@ -173,10 +173,9 @@ def _whole_sequence(sequence: SequenceState) -> dict[str, Any]:
         "state": sequence.state,
         "tokens": sequence.tokens,
         "blocks": [0, sequence.blocks],
+        "words": [0, sequence.words],
     }
-    if sequence.words:
-        change["words"] = [0, sequence.words]
-    else:
+    if not sequence.words:
         change["length"] = sequence.length
     if sequence.ids:
         change["ids"] = [0, sequence.ids]

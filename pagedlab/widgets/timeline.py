@@ -23,7 +23,7 @@ from pagedlab.lessons.drawing import (
     stripes,
     svg,
 )
-from pagedlab.lessons.timeline import KINDS, Cell, Row, Run, run_of
+from pagedlab.lessons.timeline import KINDS, Cell, Row, RowReader, Run
 from pagedlab.trace import Recorder, Replay
 from pagedlab.trace.format import request_of
 from pagedlab.widgets.explore import Explorer
@@ -88,8 +88,8 @@ class Timeline(Explorer):
         self._is_recording = True
         self._draws_blocks = blocks
         self.recorder = Recorder(llm, on_step=self._on_step)
-        self._run = Run()
-        self._read = 0  # steps of the recording that the rows have
+        self._reader = RowReader(self.recorder.recording)
+        self._replay = Replay(self.recorder.recording)
         super().__init__(
             self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0)
         )
@@ -97,10 +97,7 @@ class Timeline(Explorer):
     @property
     def run(self) -> Run:
         """The rows of the recording."""
-        if self._read != len(self.recorder.steps):
-            self._run = run_of(self.recorder.recording)
-            self._read = len(self.recorder.steps)
-        return self._run
+        return self._reader.read()
 
     def end(self) -> None:
         """Stop recording, draw all of it, and point at the step with the most blocks in use."""
@@ -130,7 +127,7 @@ class Timeline(Explorer):
         """The state after the step, if blocks are drawn."""
         if not self._draws_blocks or not step:
             return None
-        return Replay(self.recorder.recording).seek(step)
+        return self._replay.seek(step)
 
     def _draw_step(self, step: int) -> str:
         return draw_timeline(self.run, step, self._after(step))

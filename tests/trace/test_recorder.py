@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from pagedlab.checks.scheduling import ToyEngine
 from pagedlab.lessons.timeline import run_of
 from pagedlab.speculative import PromptLookup
 from pagedlab.trace import Recorder, Replay, check_recording, moments, record
-from pagedlab.trace.format import FORMAT, QUEUES
+from pagedlab.trace.format import FORMAT, QUEUES, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
 
 PROMPTS = [
     "The cat",
@@ -92,7 +94,6 @@ def recorded_plan(step: dict[str, Any]) -> dict[str, Any]:
 ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([PLAIN, SAMPLES, BEAMS]))
 STEP = st.tuples(st.just("step"))
 ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
-seen_kinds: Counter[str] = Counter()
 
 
 @settings(max_examples=25, deadline=None)
@@ -121,7 +122,12 @@ def test_a_replay_after_any_step_is_the_engine_after_it(
     states, plans, live = list[Any](), list[Any](), list[int]()
     with Recorder(llm) as recorder:
         states.append(state_of(llm))
-        stop = llm.on_step(lambda: states.append(state_of(llm)) or plans.append(plan_of(llm)))  # type: ignore[func-returns-value]
+
+        def look() -> None:
+            states.append(state_of(llm))
+            plans.append(plan_of(llm))
+
+        stop = llm.on_step(look)
         for verb, *arguments in actions:
             if verb == "add":
                 prompt, most, kind = arguments
@@ -273,3 +279,10 @@ def test_a_recorder_that_is_closed_watches_nothing(tiny: Any) -> None:
     assert not llm._callbacks
     assert not llm._eager.callbacks
     assert not llm.pool._callbacks
+
+
+def test_the_page_of_the_format_describes_each_field() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "trace.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert described >= {*RECORDING_FIELDS, *STEP_FIELDS[FORMAT], *TEXT_FIELDS[FORMAT]}
