@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
@@ -26,7 +26,7 @@ from pagedlab.outputs import Completion, StreamReference
 from pagedlab.prefix import PrefixCache
 from pagedlab.recovery import Recovery
 from pagedlab.request_state import RequestState
-from pagedlab.runner import Runner, StepResult
+from pagedlab.runner import Runner, StepResult, call_back
 from pagedlab.sampling_params import SamplingParams, request_seed
 from pagedlab.scheduler import Schedule, Scheduler
 from pagedlab.sequence import Request, Sequence
@@ -68,6 +68,7 @@ class Engine:
         self.seed = seed
         self.stats = Stats(pool.num_blocks, cache.bytes_per_block)
         self.plan = Schedule()  # of the latest step
+        self.drafts: list[Any] = []  # that the latest step checked
         self.params: dict[int, SamplingParams] = {}  # of the requests that are not finished
         self._new_table = new_table
         self._ids = itertools.count()
@@ -177,6 +178,7 @@ class Engine:
     def _update(self, result: StepResult, began: float) -> list[Completion]:
         """Add what was computed to the requests; return their completions."""
         self.plan = result.plan
+        self.drafts = result.drafts
         request_ids = list(dict.fromkeys(chunk.request.request_id for chunk in result.plan.chunks))
         try:
             self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
@@ -238,10 +240,7 @@ class Engine:
 
     def _call_back(self) -> None:
         for callback in tuple(self._callbacks):
-            try:
-                callback()
-            except Exception as error:  # who watches must not break what is watched
-                warnings.warn(f"a callback after the step raised {error!r}", stacklevel=2)
+            call_back("the step", callback)
 
     def _keep(self, completions: Iterable[Completion]) -> None:
         """For the next `step` to return: those that have finished, but for the ones that others

@@ -26,7 +26,7 @@ from pagedlab.engine import Engine
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
-from pagedlab.runner import EagerRunner, Forward
+from pagedlab.runner import EagerRunner, Forward, OnForward
 from pagedlab.sampling_params import SamplingParams, one_each
 from pagedlab.scheduler import How, Scheduler
 from pagedlab.validation import integer, valid_text
@@ -216,9 +216,20 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             ahead = self.speculation is None  # a draft goes on from known tokens
             eager = RunAheadRunner(*parts, windows=windows, scheduler=self.scheduler, ahead=ahead)
         eager.forward = before.forward
+        eager.callbacks = before.callbacks
         self.runner = eager
         if self.speculation is not None:
             self._draft()
+
+    def on_forward(self, callback: OnForward) -> Callable[[], None]:
+        """Call `callback` after every forward pass; the function returned stops it.
+
+        It gets the step's plan and the logits [R, V], before tokens are sampled. Steps that run
+        ahead of the host have no logits to show, and are left out.
+        """
+        callbacks = self._eager.callbacks
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback)
 
     @property
     def _eager(self) -> EagerRunner:

@@ -10,6 +10,7 @@ the host, and speculative/ one that proposes tokens before a step and checks the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Request, Schedule
 
 Forward = Callable[..., Tensor]
+# Called after a forward pass, with the step's plan and its logits [R, V].
+OnForward = Callable[[Schedule, Tensor], None]
 
 
 @dataclass
@@ -75,6 +78,14 @@ class Runner(Protocol):
         """The engine's step is over, whatever became of it."""
 
 
+def call_back(when: str, callback: Callable[..., None], *arguments: Any) -> None:
+    """Call a callback; its error becomes a warning, so that it cannot break what it watches."""
+    try:
+        callback(*arguments)
+    except Exception as error:
+        warnings.warn(f"a callback after {when} raised {error!r}", stacklevel=3)
+
+
 class EagerRunner:
     """Runs each step when it is collected.
 
@@ -94,6 +105,7 @@ class EagerRunner:
     ) -> None:
         self.forward: Forward = model.forward
         self.attend = attend
+        self.callbacks: list[OnForward] = []
         self._device = model.device
         self._cache = cache
         self._params = params
@@ -121,6 +133,8 @@ class EagerRunner:
         plan = self._plan
         assert plan is not None, "no step was submitted"
         logits = self._logits(plan)
+        for callback in tuple(self.callbacks):
+            call_back("the forward pass", callback, plan, logits)
         speaking = [chunk for chunk in plan.chunks if chunk.num_rows]
         result = StepResult(plan, *sample_step(logits, speaking, self._params, check))
         self._plan = None

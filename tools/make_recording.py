@@ -3,7 +3,7 @@
 python tools/make_recording.py [--model NAME] [--output FOLDER]
 
 three_answers.json   two questions at once, and a third when one has its answer: its blocks go to the newcomer. Greedy.
-                     The stage plays it (pagedlab/widgets/stage.js; the format stands in recording.py)
+                     The stage plays it (pagedlab/widgets/stage.js; docs/trace.md describes the format)
 one_story.json       a beginning and four samples of how it goes on, as words: what the page's siblings tell
 """
 
@@ -14,8 +14,9 @@ import json
 from pathlib import Path
 
 from pagedlab import LLM, SamplingParams
+from pagedlab.trace import pieces
 from pagedlab.widgets import Stage
-from pagedlab.widgets.recording import pieces
+from pagedlab.widgets.replayed import answers_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = (("What is a hash table, in two sentences?", 64), ("Name three rivers in Europe.", 32))
@@ -54,6 +55,6 @@ if __name__ == "__main__":
     stage, story = record(llm), tell(llm)
     stage.save(args.output / "three_answers.json")
     (args.output / "one_story.json").write_text(json.dumps(story, ensure_ascii=False) + "\n", encoding="utf-8")
-    for answer in stage.replay(len(stage.recorded["steps"]) - 1).answers():
+    for answer in answers_of(stage.replay(len(stage.recorded["steps"]) - 1)):
         print(answer["name"], repr("".join(words for _, words, _ in answer["runs"])))
     print(json.dumps(story, ensure_ascii=False, indent=1))

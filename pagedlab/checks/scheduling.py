@@ -21,7 +21,7 @@ class ToyEngine:
     """A scheduler at work, without a model: each text gets a number for its next token, and ends
     when it has them all.
 
-    It has what `Recording` and `Timeline` ask of an engine. options: the scheduler's. A swap moves
+    It has what `trace.Recorder` asks of an engine. options: the scheduler's. A swap moves
     only the books.
     """
 

@@ -1,13 +1,13 @@
-"""Drafts in their slots: every draft of a real run before its check and after it, the words pale,
-solid or wiped.
+"""Drafts in their slots: each draft of a recorded run before its check and after it.
 
-checks, words = record_drafts(llm, prompt, params)  ->  draw_drafts(checks, words, "3 drafted",
-size)
+recording = record(llm, [prompt], [params])    # of an engine that drafts
+checks, words = checks_of(recording)
+draw_drafts(checks, words, "3 drafted", block_size)
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from pagedlab.blocks import blocks_for
 from pagedlab.lessons.colors import sequence_color
@@ -24,58 +24,72 @@ from pagedlab.lessons.drawing import (
     plain,
     svg,
 )
-from pagedlab.sampling_params import SamplingParams
+from pagedlab.trace import Replay
 
 OURS = sequence_color(0)
+WIDTH = 1080
 ROW = 16  # slots in a row of the drawing
+SLOT = WIDTH / ROW  # its width
+TOP = 50  # of the first row
+PITCH = 41.0  # from row to row
 STRUCK = f"text-decoration:line-through 2px {WRONG}"
 DRAFTED = OURS, 0.07, OURS, 'stroke-dasharray="4 3"'
 
 
-class Check(NamedTuple):
-    """A draft that was checked: the text's blocks meanwhile, its words, and how many were right."""
+@dataclass(frozen=True)
+class Check:
+    """A draft that was checked.
+
+    Args:
+        blocks: the sequence's blocks during the check.
+        position: of the first drafted token.
+        drafted: the drafted words.
+        accepted: how many of them were right.
+        step: of the engine.
+        outputs: new tokens after the check.
+    """
 
     blocks: list[int]
-    position: int  # of the first drafted token
+    position: int
     drafted: list[str]
     accepted: int
-    step: int  # of the engine
-    outputs: int  # new tokens after it
+    step: int
+    outputs: int
+
+    @property
+    def stop(self) -> int:
+        """The position after the last drafted token."""
+        return self.position + len(self.drafted)
 
 
-def record_drafts(llm: Any, prompt: Any, params: SamplingParams) -> tuple[list[Check], list[str]]:
-    """The checks while `llm`, which drafts and serves nobody else, answers; all words of prompt and
-    answer.
+def checks_of(recording: dict[str, Any], name: str = "r0") -> tuple[list[Check], list[str]]:
+    """The checks of a sequence's drafts, and all words of its prompt and its answer.
+
+    Args:
+        recording: of an engine that drafts, with words.
+        name: of the sequence.
     """
-    checks, held, fresh = list[Check](), list[int](), list[int]()
-
-    def on_step() -> None:
-        for draft in llm.speculation.checked:
-            drafted, outputs = (
-                [llm.decode([token]) for token in draft.tokens],
-                draft.position + draft.accepted + 1,
-            )
-            checks.append(
-                Check(
-                    held + fresh, draft.position, drafted, draft.accepted, llm.stats.steps, outputs
-                )
-            )
-        fresh.clear()
-        held[:] = [block for text in llm.sequences() for block in text.table.block_ids]
-
-    ends = llm.pool.subscribe(
-        lambda event: fresh.append(event.block_id) if event.kind == "allocate" else None
-    )
-    with ExitStack() as stack:
-        stack.callback(ends)
-        stack.callback(llm.on_step(on_step))
-        (answer,) = llm.generate([prompt], params)
-    start, ids = (
-        len(answer.prompt_token_ids),
-        [*answer.prompt_token_ids, *answer.outputs[0].token_ids],
-    )
-    counted = [check._replace(outputs=min(check.outputs, len(ids)) - start) for check in checks]
-    return counted, [llm.decode([token]) for token in ids]
+    replay = Replay(recording)
+    sequence = replay.seek(len(replay) - 1).sequences[name]
+    checks = []
+    for step in range(1, len(replay)):
+        replay.seek(step)
+        draft = replay.now.get("drafts", {}).get(name)
+        if draft is None:
+            continue
+        after = replay.sequences[name]
+        # the last token of the check is the model's own
+        known = min(draft["position"] + draft["accepted"] + 1, len(sequence.words))
+        check = Check(
+            blocks=replay.now.get("held", {}).get(name, after.blocks),
+            position=draft["position"],
+            drafted=draft["words"],
+            accepted=draft["accepted"],
+            step=replay.now["step"],
+            outputs=known - sequence.prompt,
+        )
+        checks.append(check)
+    return checks, sequence.words
 
 
 def moments_of(checks: Sequence[Check]) -> list[str]:
@@ -83,93 +97,154 @@ def moments_of(checks: Sequence[Check]) -> list[str]:
     return [f"{i} {state}" for i in range(1, len(checks) + 1) for state in ("drafted", "checked")]
 
 
+@dataclass(frozen=True)
+class Scene:
+    """One moment of a check.
+
+    Args:
+        check: the check.
+        is_after: whether the draft has been checked.
+        words: all words of the sequence.
+        size: slots in a block.
+        num_blocks: blocks that the drawing has.
+    """
+
+    check: Check
+    is_after: bool
+    words: Sequence[str]
+    size: int
+    num_blocks: int
+
+    @property
+    def known(self) -> int:
+        """How many tokens are certain."""
+        return self.check.position + (self.check.accepted if self.is_after else 0)
+
+    @property
+    def own(self) -> str:
+        """The word that the model itself put after the accepted ones; "" before the check."""
+        return self.words[self.known] if self.is_after and self.known < len(self.words) else ""
+
+    @property
+    def held(self) -> int:
+        """How many blocks the sequence has."""
+        blocks = len(self.check.blocks)
+        return min(blocks, blocks_for(self.known, self.size)) if self.is_after else blocks
+
+
 def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size: int) -> str:
-    """The text in its blocks of `size` slots, as many as there ever are: what is known, drafted,
-    right and wrong.
+    """The sequence in its blocks, as many as there ever are: what is known, drafted, right and
+    wrong.
+
+    Args:
+        checks, words: as `checks_of` returns them.
+        moment: one of `moments_of(checks)`.
+        size: slots in a block.
     """
     number, state = moment.split()
-    check, after, wide = checks[int(number) - 1], state == "checked", 1080 / ROW
-    known = check.position + (check.accepted if after else 0)
-    held = check.blocks[: blocks_for(known, size)] if after else check.blocks
-    own = words[known] if after and known < len(words) else ""
-    lost = len(check.drafted) - check.accepted
-    if after:
-        said = (
-            f"{check.accepted} of {len(check.drafted)} right: solid."
-            if check.accepted
-            else "None right."
-        )
-        said += f" {lost} wiped." if lost else ""
-        said += f" Behind them the model's own: {plain(own)!r}." if own else ""
-    else:
-        said = (
-            "Drafted, and computed in one step: "
-            f"{' | '.join(plain(word) for word in check.drafted)}"
-        )
-    parts = [label(0, 16, f"Check {number} of {len(checks)}.  {said}", 14, within=1080, look=BOLD)]
+    check = checks[int(number) - 1]
+    longest = max(len(words), *(one.stop for one in checks))
+    scene = Scene(check, state == "checked", words, size, blocks_for(longest, size))
+    said = _result(scene) if scene.is_after else _draft(check)
+    headline = f"Check {number} of {len(checks)}.  {said}"
+    parts = [label(0, 16, headline, 14, within=WIDTH, look=BOLD)]
     count = (
         f"With this check: {check.outputs} new tokens in {check.step} steps. Without drafts it is "
         "a step for each."
     )
     parts.append(label(0, 36, count, 12.5, SOFT))
-    last = max(one.position + len(one.drafted) for one in checks)
-    for place in range(blocks_for(max(last, len(words)), size)):
-        block = check.blocks[place] if place < len(check.blocks) else None
-        first, alive = place * size, place < len(held)
-        x, y = wide * (first % ROW), 50 + 41.0 * (first // ROW)
-        look = (OURS, 0, OURS) if alive else (OURS, 0, LINE, 'stroke-dasharray="3 3"')
-        drawn = [box(x, y, wide * size - 3, 36, *look)]
-        for at in range(first, first + size):
-            left, nth = x + wide * (at - first) + 3, at - check.position
-            if at < known:
-                new = after and nth >= 0
-                drawn.append(
-                    box(
-                        left,
-                        y + 4,
-                        wide - 9,
-                        28,
-                        OURS,
-                        0.5 if new else 0.2,
-                        OURS if new else "none",
-                    )
-                )
-                drawn.append(
-                    label(
-                        left + 3, y + 22, plain(words[at]), 12, INK, wide - 16, BOLD if new else ""
-                    )
-                )
-            elif 0 <= nth < len(check.drafted) and not after:
-                word = plain(check.drafted[nth])
-                drawn.append(box(left, y + 4, wide - 9, 28, *DRAFTED))
-                drawn.append(
-                    label(left + 3, y + 22, word, 12, SOFT, wide - 16, "font-style:italic")
-                )
-            elif 0 <= nth < len(check.drafted):
-                drawn.append(
-                    label(
-                        left + 3, y + 15, plain(check.drafted[nth]), 11.5, SOFT, wide - 16, STRUCK
-                    )
-                )
-            if own and at == known:
-                drawn.append(label(left + 3, y + 31, plain(own), 12, INK, wide - 16, BOLD))
-        full = max(0, min(size, known - first))
-        say = f"block {block}: {full} of {size} slots known"
-        if not alive:
-            unused = "a block that the text does not need yet"
-            say = unused if block is None else "given back: it held nothing but wrong guesses"
-        parts.append(linked([f"p{place}"], say, *drawn))
-    y = 50 + 41.0 * -(-blocks_for(max(last, len(words)), size) * size // ROW) + 4
+    for entry in range(scene.num_blocks):
+        parts.append(_block(scene, entry))
+    rows = -(-scene.num_blocks * size // ROW)
+    y = TOP + PITCH * rows + 4
+    parts += _legend(y)
+    return svg(WIDTH, y + 22, parts)
+
+
+def _draft(check: Check) -> str:
+    """What is said before the check."""
+    drafted = " | ".join(plain(word) for word in check.drafted)
+    return f"Drafted, and computed in one step: {drafted}"
+
+
+def _result(scene: Scene) -> str:
+    """What is said after the check."""
+    check = scene.check
+    drafted = len(check.drafted)
+    wrong = drafted - check.accepted
+    said = f"{check.accepted} of {drafted} right: solid." if check.accepted else "None right."
+    if wrong:
+        said += f" {wrong} wiped."
+    if scene.own:
+        said += f" Behind them the model's own: {plain(scene.own)!r}."
+    return said
+
+
+def _block(scene: Scene, entry: int) -> str:
+    """A block of the table, or the place of one that is not needed yet."""
+    size = scene.size
+    first = entry * size
+    is_held = entry < scene.held
+    x = SLOT * (first % ROW)
+    y = TOP + PITCH * (first // ROW)
+    look = (OURS, 0, OURS) if is_held else (OURS, 0, LINE, 'stroke-dasharray="3 3"')
+    drawn = [box(x, y, SLOT * size - 3, 36, *look)]
+    for at in range(first, first + size):
+        drawn += _slot(scene, at, x + SLOT * (at - first) + 3, y)
+    return linked([f"p{entry}"], _say(scene, entry), *drawn)
+
+
+def _say(scene: Scene, entry: int) -> str:
+    """What is said of a block that is pointed at."""
+    blocks = scene.check.blocks
+    if entry < scene.held:
+        full = max(0, min(scene.size, scene.known - entry * scene.size))
+        return f"block {blocks[entry]}: {full} of {scene.size} slots known"
+    if entry < len(blocks):
+        return "given back: it held nothing but wrong guesses"
+    return "a block that the text does not need yet"
+
+
+def _slot(scene: Scene, at: int, left: float, y: float) -> list[str]:
+    """The word at a position: known, drafted or wrong, and the model's own."""
+    check = scene.check
+    drawn = []
+    if at < scene.known:
+        drawn += _known_word(left, y, scene.words[at], scene.is_after and at >= check.position)
+    elif check.position <= at < check.stop:
+        word = plain(check.drafted[at - check.position])
+        if scene.is_after:
+            drawn.append(label(left + 3, y + 15, word, 11.5, SOFT, SLOT - 16, STRUCK))
+        else:
+            drawn.append(box(left, y + 4, SLOT - 9, 28, *DRAFTED))
+            look = "font-style:italic"
+            drawn.append(label(left + 3, y + 22, word, 12, SOFT, SLOT - 16, look))
+    if scene.own and at == scene.known:
+        drawn.append(label(left + 3, y + 31, plain(scene.own), 12, INK, SLOT - 16, BOLD))
+    return drawn
+
+
+def _known_word(left: float, y: float, word: str, is_new: bool) -> list[str]:
+    """A word that is certain; a new one was drafted, and is right."""
+    share = 0.5 if is_new else 0.2
+    edge = OURS if is_new else "none"
+    look = BOLD if is_new else ""
+    return [
+        box(left, y + 4, SLOT - 9, 28, OURS, share, edge),
+        label(left + 3, y + 22, plain(word), 12, INK, SLOT - 16, look),
+    ]
+
+
+def _legend(y: float) -> list[str]:
     looks = {
         "known": (OURS, 0.2),
         "drafted, not yet checked": DRAFTED,
         "right, and kept": (OURS, 0.5, OURS),
     }
-    parts += legend(0, y, looks)
-    parts += [
+    return [
+        *legend(0, y, looks),
         label(480, y + 12, "word", 11.5, SOFT, look=STRUCK),
         label(516, y + 12, "wrong, and wiped", 12, SOFT),
+        label(660, y + 12, "word", 12, look=BOLD),
+        label(696, y + 12, "the model's own: its slot comes with the next step", 12, SOFT),
     ]
-    parts += [label(660, y + 12, "word", 12, look=BOLD)]
-    parts += [label(696, y + 12, "the model's own: its slot comes with the next step", 12, SOFT)]
-    return svg(1080, y + 22, parts)

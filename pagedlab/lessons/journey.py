@@ -1,284 +1,464 @@
-"""One request followed through the engine: recorded from a real run, and drawn station by station.
+"""One request followed through the engine, station by station, from a recorded run.
 
-    follow(llm, prompt, params)  ->  moments  ->  draw_journey(moments, name)
+    recording = record(llm, [prompt], [params], ids=True, chances=3)
+    run = journey_of(recording, "r2")
+    draw_journey(run, "17 draw", block_size)
 
-Nothing is made up: the scheduler, the prefix cache and the model of `llm` are watched while they
-work.
+Nothing is made up: the recording has what scheduler, prefix cache, model and sampler did.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-from unittest.mock import patch
-
-import torch
+from dataclasses import dataclass, field
+from typing import Any
 
 from pagedlab.lessons import drawing as draw
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.sampling import probabilities
-from pagedlab.sampling_params import SamplingParams
+from pagedlab.trace import Replay, SequenceState
+from pagedlab.trace.format import request_of
 
-# Where it stands (column, row), the file that does it, the notebooks that build it.
+
+@dataclass(frozen=True)
+class Station:
+    """A place that a request passes.
+
+    Args:
+        column: where it is drawn.
+        row: where it is drawn.
+        file: the file of the package that does it.
+        notebooks: those that build it.
+        say: what happens there.
+    """
+
+    column: int
+    row: int
+    file: str
+    notebooks: tuple[str, ...]
+    say: str
+
+
 STATIONS = {
-    "arrive": (0, 0, "engine.py", ("08_qwen",)),
-    "admit": (1, 0, "scheduler.py", ("09_continuous_batching",)),
-    "match": (2, 0, "prefix.py", ("05_prefix_caching",)),
-    "schedule": (3, 0, "scheduler.py", ("02_block_pool", "09_continuous_batching")),
-    "batch": (4, 0, "batch.py", ("09_continuous_batching",)),
-    "forward": (4, 1, "model.py", ("06_online_softmax", "07_the_paged_kernel", "08_qwen")),
-    "draw": (3, 1, "sampling.py", ("04_sampling_and_beams",)),
-    "append": (2, 1, "outputs.py", ("08_qwen",)),
-    "free": (1, 1, "blocks.py", ("02_block_pool",)),
-}
-SAYS = {
-    "arrive": "A text becomes {tokens} token ids. It owns no block yet, and waits.",
-    "admit": "There is room: a place in the batch, and blocks enough for the prompt.",
-    "match": "An earlier text began with the same words: {found} tokens need not be computed.",
-    "schedule": "{tokens} tokens get slots. Slot = block x {size} + place in the block.",
-    "batch": "All texts' tokens lie in one row, without padding; where each lies stands beside it.",
-    "forward": "Every layer writes keys and values to the slots, and reads the past through the table.",
-    "draw": "One token is drawn: {word!r}, id {id}, with a chance of {chance:.0%}.",
-    "append": "The token joins the text; its reader sees it. Its key and value come with the next step.",
-    "free": "The table is given back. Full blocks stay readable until somebody needs the room.",
+    "arrive": Station(
+        0,
+        0,
+        "engine.py",
+        ("08_qwen",),
+        "A text becomes {tokens} token ids. It owns no block yet, and waits.",
+    ),
+    "admit": Station(
+        1,
+        0,
+        "scheduler.py",
+        ("09_continuous_batching",),
+        "There is room: a place in the batch, and blocks enough for the prompt.",
+    ),
+    "match": Station(
+        2,
+        0,
+        "prefix.py",
+        ("05_prefix_caching",),
+        "An earlier text began with the same words: {found} tokens need not be computed.",
+    ),
+    "schedule": Station(
+        3,
+        0,
+        "scheduler.py",
+        ("02_block_pool", "09_continuous_batching"),
+        "{tokens} tokens get slots. Slot = block x {size} + place in the block.",
+    ),
+    "batch": Station(
+        4,
+        0,
+        "batch.py",
+        ("09_continuous_batching",),
+        "All texts' tokens lie in one row, without padding; where each lies stands beside it.",
+    ),
+    "forward": Station(
+        4,
+        1,
+        "model.py",
+        ("06_online_softmax", "07_the_paged_kernel", "08_qwen"),
+        "Every layer writes keys and values to the slots, and reads the past through the table.",
+    ),
+    "draw": Station(
+        3,
+        1,
+        "sampling.py",
+        ("04_sampling_and_beams",),
+        "One token is drawn: {word!r}, id {id}, with a chance of {chance:.0%}.",
+    ),
+    "append": Station(
+        2,
+        1,
+        "outputs.py",
+        ("08_qwen",),
+        "The token joins the text; its reader sees it. Its key and value come with the next step.",
+    ),
+    "free": Station(
+        1,
+        1,
+        "blocks.py",
+        ("02_block_pool",),
+        "The table is given back. Full blocks stay readable until somebody needs the room.",
+    ),
 }
 OURS, OTHERS = sequence_color(0), sequence_color(1)
 
+# The drawing, in pixels.
+WIDTH = 1080
+STATION_WIDTH = 204
+STATION_HEIGHT = 114
+COLUMN = 219.0  # from station to station
+TOPS = (46, 198)  # of the two rows of stations
+MEMORY = 350.0  # where the request's blocks are
 
-class Moment(NamedTuple):
-    """The request at one station: the step of the engine, what the station holds, and the memory
-    then.
+
+@dataclass(frozen=True)
+class Moment:
+    """The request at one station, and the memory then.
+
+    Args:
+        station: a key of `STATIONS`.
+        step: of the engine, since the request arrived.
+        lines: what the station shows.
+        say: what happens there.
+        table: the request's blocks.
+        words: its words that have slots in them.
+        answer: its answer so far.
+        memory: of each block of the pool: "ours", "other", "kept" or "".
     """
 
     station: str
     step: int
     lines: list[str]
     say: str
-    table: list[int]  # its blocks
-    words: list[str]  # those that have slots in them
+    table: list[int]
+    words: list[str]
     answer: str
-    memory: list[str]  # of each block of the pool: "ours", "other", "kept" or ""
+    memory: list[str]
 
 
-def follow(llm: Any, prompt: str, params: SamplingParams) -> dict[str, Moment]:
-    """Add the prompt to an engine without `cuda_graphs`, step until its answer is there, and tell
-    what happened.
+# From a recording to moments ----------------------------------------------------------------------
+
+
+def journey_of(recording: dict[str, Any], request: str) -> dict[str, Moment]:
+    """The moments of a request of one sequence, by name, in order: "1 arrive", "2 admit", ...
+
+    Args:
+        recording: with words, ids and three chances; it begins when the request waits.
+        request: its name, "r2".
     """
-    moments, seen, step = dict[str, Moment](), dict[str, Any](), 0
-    size, blocks = llm.pool.block_size, llm.pool.num_blocks
-    table, known, kept, answer = list[int](), list[str](), set[int](), ""
+    replay = Replay(recording)
+    journey = _Journey(request, recording["block_size"], recording["num_blocks"])
+    journey.arrive(replay)
+    for step in range(1, len(replay)):
+        before = replay.used
+        replay.seek(step)
+        journey.pass_step(replay, recording["num_blocks"] - before)
+        if not replay.sequences[request].is_unfinished:
+            break
+    journey.free(replay)
+    return journey.moments
 
-    def word(token: int) -> str:
-        return draw.plain(llm.decode([token]))
 
-    def note(station: str, *lines: str, **numbers: object) -> None:
-        theirs = {
-            block for text in llm.sequences() if text is not mine for block in text.table.block_ids
-        }
+@dataclass
+class _Journey:
+    """Notes the moments of a request, one after the other."""
+
+    request: str
+    size: int
+    num_blocks: int
+    moments: dict[str, Moment] = field(default_factory=dict)
+    step: int = 0
+    table: list[int] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    answer: str = ""
+    kept: set[int] = field(default_factory=set)
+    others: set[int] = field(default_factory=set)  # blocks of other sequences
+
+    def note(self, station: str, lines: list[str], **numbers: object) -> None:
         whose = {
-            **dict.fromkeys(kept, "kept"),
-            **dict.fromkeys(theirs, "other"),
-            **dict.fromkeys(table, "ours"),
+            **dict.fromkeys(self.kept, "kept"),
+            **dict.fromkeys(self.others, "other"),
+            **dict.fromkeys(self.table, "ours"),
         }
-        pool = [whose.get(block, "") for block in range(blocks)]
         moment = Moment(
-            station,
-            step,
-            list(lines),
-            SAYS[station].format(**numbers),
-            table[:],
-            known[:],
-            answer,
-            pool,
+            station=station,
+            step=self.step,
+            lines=lines,
+            say=STATIONS[station].say.format(**numbers),
+            table=self.table[:],
+            words=self.words[:],
+            answer=self.answer,
+            memory=[whose.get(block, "") for block in range(self.num_blocks)],
         )
-        moments[f"{len(moments) + 1} {station}"] = moment
+        self.moments[f"{len(self.moments) + 1} {station}"] = moment
 
-    def watched(owner: Any, verb: str) -> Any:
-        real = getattr(owner, verb)
+    def arrive(self, replay: Replay) -> None:
+        """The request waits, and no step has run since it came."""
+        sequence = replay.sequences[self.request]
+        self.kept = set(replay.kept)
+        self.others = self._blocks_of_others(replay)
+        ids = sequence.ids
+        waiting = [s for s in replay.sequences.values() if s.state == "waiting"]
+        lines = [
+            f"{len(ids)} token ids:",
+            f"{' '.join(map(str, ids[:5]))} …",
+            f"in line: {len(waiting)}",
+        ]
+        self.note("arrive", lines, tokens=len(ids))
 
-        def call(*given: Any, **more: Any) -> Any:
-            result = real(*given, **more)
-            seen[verb] = result.block_ids[:] if verb == "match" else (given, result)
-            return result
+    def pass_step(self, replay: Replay, free: int) -> None:
+        """One step of the engine, from the scheduler to the reader.
 
-        return patch.object(owner, verb, call)
+        Args:
+            replay: after the step.
+            free: blocks that were free before it.
+        """
+        self.step += 1
+        self.others = self._blocks_of_others(replay)
+        sequence = replay.sequences[self.request]
+        table = replay.now.get("held", {}).get(self.request, sequence.blocks)
+        computed = replay.now["computed"]
+        if self.step == 1:
+            self._admit(free, len(computed))
+            self._match(replay, sequence, table)
+        start, stop = computed[self.request]
+        self._schedule(sequence, table, start, stop)
+        self._batch(computed)
+        sampled = replay.now["likely"][self.request]
+        self._forward(start, stop, sampled["of"])
+        self.kept = set(replay.kept)
+        self._draw(sampled["tokens"])
+        self._append(sequence, sampled["tokens"][0])
 
-    def now_kept() -> set[int]:
-        return {block for block in range(blocks) if llm.pool.keeps(block)}
+    def free(self, replay: Replay) -> None:
+        """The answer is complete."""
+        gone = self.table
+        self.table = []
+        self.words = []
+        lines = [
+            f"blocks {draw.runs(gone)}",
+            f"kept, readable: {len(self.kept.intersection(gone))}",
+            f"{self.num_blocks - replay.used} of {self.num_blocks} free",
+        ]
+        self.note("free", lines)
 
-    request, kept = llm.add(prompt, params), now_kept()
-    mine = llm.scheduler.waiting[-1].sequences[0]
-    ids, waits = mine.token_ids[:], len(llm.scheduler.waiting)
-    first = " ".join(map(str, ids[:5]))
-    note("arrive", f"{len(ids)} token ids:", f"{first} …", f"in line: {waits}", tokens=len(ids))
-    finished = False
-    with (
-        watched(llm.scheduler, "schedule"),
-        watched(llm.prefix_cache, "match"),
-        watched(llm.runner, "forward"),
-    ):
-        while not finished:
-            step, was = step + 1, len(table)
-            free = llm.pool.num_free
-            touched = llm.step()
-            plan = seen["schedule"][1]
-            b, chunk = next((b, c) for b, c in enumerate(plan.chunks) if c.sequence is mine)
-            (batch, *_), logits = seen["forward"]
-            pages = batch.block_tables[b].tolist()[: -(-chunk.stop // size)]
-            if step == 1:
-                others = f"others that run: {len(plan.chunks) - 1}"
-                note("admit", f"{free} of {blocks} blocks free", others, "so: come in")
-                table = seen["match"]
-                known, was = [word(i) for i in ids[: len(table) * size]], len(table)
-                held = (
-                    f"blocks {', '.join(map(str, table)) or 'none'}",
-                    f"hold its first {len(known)} tokens",
-                )
-                note(
-                    "match",
-                    *held,
-                    f"to compute: {len(ids) - len(known)} of {len(ids)}",
-                    found=len(known),
-                )
-            table, tokens = pages, mine.token_ids[: chunk.stop]
-            known = [word(i) for i in tokens]
-            start, stop = batch.query_starts[b].item(), batch.query_starts[b + 1].item()
-            slots, new = batch.slots[start:stop].tolist(), table[was:]
-            named = (
-                f"its {'tokens' if stop - start > 1 else 'token'} "
-                f"{draw.runs([*range(chunk.start, chunk.stop)])}"
-            )
-            fresh = f"new blocks: {draw.runs(new)}" if new else "no new block"
-            note(
-                "schedule",
-                named,
-                fresh,
-                f"slots {draw.runs(slots)}",
-                tokens=stop - start,
-                size=size,
-            )
-            rows = [
-                f"{c.stop - c.start} of {'this' if c.sequence is mine else 'another'}"
-                for c in plan.chunks
-            ]
-            note("batch", f"{len(batch.token_ids)} tokens in a row", *rows)
-            read = f"reads blocks {draw.runs(table)}"
-            note(
-                "forward",
-                f"writes slots {draw.runs(slots)}",
-                read,
-                f"out: {logits.shape[1]:,} scores",
-            )
-            drawn, kept = mine.token_ids[-1], now_kept()
-            row = [c.sequence for c in plan.chunks].index(mine)
-            chances = probabilities(logits[row : row + 1], [params])[0].cpu()
-            chances = chances / chances.sum()
-            best = [i for i in torch.topk(chances, 3).indices.tolist() if i != drawn]
-            shares = [f"{word(i)!r} {chances[i]:.0%}" for i in (drawn, *best)][:3]
-            passed = [f"  not:  {share}" for share in shares[1:]]
-            note(
-                "draw",
-                f"drawn: {shares[0]}",
-                *passed,
-                word=word(drawn),
-                id=drawn,
-                chance=chances[drawn],
-            )
-            finished = any(c.request_id == request and c.finished for c in touched)
-            answer = llm.decode(mine.token_ids[len(ids) :]).strip()
-            more = "the last one" if finished else "its slot: next step"
-            note("append", f"+ {word(drawn)!r}", f"{len(mine.token_ids)} tokens now", more)
-    gone, table, known = table, [], []
-    readable = f"kept, readable: {len(kept.intersection(gone))}"
-    note("free", f"blocks {draw.runs(gone)}", readable, f"{llm.pool.num_free} of {blocks} free")
-    return moments
+    def _admit(self, free: int, running: int) -> None:
+        lines = [
+            f"{free} of {self.num_blocks} blocks free",
+            f"others that run: {running - 1}",
+            "so: come in",
+        ]
+        self.note("admit", lines)
+
+    def _match(self, replay: Replay, sequence: SequenceState, table: list[int]) -> None:
+        """What the prefix cache found of the prompt."""
+        found = replay.now["admitted"][self.request]
+        self.table = table[: found // self.size]
+        self.words = _plain(sequence.words[:found])
+        lines = [
+            f"blocks {', '.join(map(str, self.table)) or 'none'}",
+            f"hold its first {found} tokens",
+            f"to compute: {sequence.prompt - found} of {sequence.prompt}",
+        ]
+        self.note("match", lines, found=found)
+
+    def _schedule(self, sequence: SequenceState, table: list[int], start: int, stop: int) -> None:
+        new = table[len(self.table) :]
+        self.table = table
+        self.words = _plain(sequence.words[:stop])
+        tokens = "tokens" if stop - start > 1 else "token"
+        lines = [
+            f"its {tokens} {draw.runs(range(start, stop))}",
+            f"new blocks: {draw.runs(new)}" if new else "no new block",
+            f"slots {draw.runs(self._slots(start, stop))}",
+        ]
+        self.note("schedule", lines, tokens=stop - start, size=self.size)
+
+    def _batch(self, computed: dict[str, list[int]]) -> None:
+        """The chunks of all sequences, in one row."""
+        lines = [f"{sum(stop - start for start, stop in computed.values())} tokens in a row"]
+        for name, (start, stop) in computed.items():
+            lines.append(f"{stop - start} of {'this' if name == self.request else 'another'}")
+        self.note("batch", lines)
+
+    def _forward(self, start: int, stop: int, vocabulary: int) -> None:
+        lines = [
+            f"writes slots {draw.runs(self._slots(start, stop))}",
+            f"reads blocks {draw.runs(self.table)}",
+            f"out: {vocabulary:,} scores",
+        ]
+        self.note("forward", lines)
+
+    def _draw(self, tokens: list[Any]) -> None:
+        """The token that was drawn, and others that were likely."""
+        shares = [f"{draw.plain(word)!r} {chance:.0%}" for _, word, chance in tokens]
+        lines = [f"drawn: {shares[0]}"]
+        for share in shares[1:]:
+            lines.append(f"  not:  {share}")
+        token, word, chance = tokens[0]
+        self.note("draw", lines, word=draw.plain(word), id=token, chance=chance)
+
+    def _append(self, sequence: SequenceState, drawn: list[Any]) -> None:
+        self.answer = "".join(sequence.new_words).strip()
+        more = "its slot: next step" if sequence.is_unfinished else "the last one"
+        lines = [f"+ {draw.plain(drawn[1])!r}", f"{len(sequence.ids)} tokens now", more]
+        self.note("append", lines)
+
+    def _slots(self, start: int, stop: int) -> list[int]:
+        """The slots of its tokens start, ..., stop - 1."""
+        slots = []
+        for position in range(start, stop):
+            entry, offset = divmod(position, self.size)
+            slots.append(self.table[entry] * self.size + offset)
+        return slots
+
+    def _blocks_of_others(self, replay: Replay) -> set[int]:
+        """The blocks of other requests' sequences."""
+        blocks = set()
+        for name, sequence in replay.sequences.items():
+            if request_of(name) != self.request:
+                blocks.update(sequence.blocks)
+        return blocks
+
+
+def _plain(words: list[str]) -> list[str]:
+    return [draw.plain(word) for word in words]
+
+
+# From moments to a drawing ------------------------------------------------------------------------
 
 
 def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
-    """The stations, each with what it held last; the one where the request is now stands out.
+    """The stations, each with what it showed last; the one where the request is now has an edge.
 
-    Below, its memory.
+    Below them is the request's memory.
+
+    Args:
+        moments: as `journey_of` returns them.
+        name: of one of them.
+        size: slots in a block.
     """
-    names = [*moments]
-    at, now = names.index(name), moments[name]
+    names = list(moments)
+    at = names.index(name)
+    now = moments[name]
     last = {moments[n].station: moments[n] for n in names[: at + 1]}
-    width, high, tops = 204, 114, (46, 198)
-    parts = [draw.label(0, 15, f"{now.station} · {now.say}", 14, within=1080, look=draw.BOLD)]
-    before = (
-        "before the first step" if not now.step else f"step {now.step} of the engine since it came"
-    )
+    parts = [draw.label(0, 15, f"{now.station} · {now.say}", 14, within=WIDTH, look=draw.BOLD)]
+    before = f"step {now.step} of the engine since it came" if now.step else "before the first step"
     parts.append(draw.label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, draw.SOFT))
-    lefts = [219.0 * column for column in range(5)]
-    way = f'fill="none" stroke="{draw.SOFT}" stroke-width="1.5" marker-end="url(#journey-to)"'
-    for d in (
-        *(f"M{lefts[c] + width} {tops[0] + 57}h12" for c in range(4)),
-        f"M{lefts[4] + 102} {tops[0] + high}v35",
-        *(f"M{lefts[c]} {tops[1] + 57}h-12" for c in (4, 3, 2)),
-        f"M{lefts[2] + 150} {tops[1]}v-19H{lefts[3] + 40}v-16",
-    ):
-        parts.append(f'<path d="{d}" {way}/>')
+    parts += _arrows()
+    for station in STATIONS:
+        others = names[at + 1 :] + names[:at]
+        goes = next((n for n in others if moments[n].station == station), name)
+        parts += _station(station, last.get(station), station == now.station, goes)
+    parts += _answer(now.answer)
+    parts += _table(now, size)
+    parts += _memory(now)
+    return draw.svg(WIDTH, MEMORY + 90, parts)
+
+
+def _arrows() -> list[str]:
+    """The way from station to station."""
+    lefts = [COLUMN * column for column in range(5)]
+    top, bottom = TOPS
+    middle = STATION_HEIGHT // 2
+    paths = [f"M{lefts[column] + STATION_WIDTH} {top + middle}h12" for column in range(4)]
+    paths.append(f"M{lefts[4] + 102} {top + STATION_HEIGHT}v35")
+    paths += [f"M{lefts[column]} {bottom + middle}h-12" for column in (4, 3, 2)]
+    paths.append(f"M{lefts[2] + 150} {bottom}v-19H{lefts[3] + 40}v-16")  # the next step
+    look = f'fill="none" stroke="{draw.SOFT}" stroke-width="1.5" marker-end="url(#journey-to)"'
+    parts = [f'<path d="{path}" {look}/>' for path in paths]
     kind = 'viewBox="0 0 6 6" refX="4" refY="3" markerWidth="6" markerHeight="6" orient="auto"'
-    parts.append(
-        f'<defs><marker id="journey-to" {kind}><path d="M0 0L6 3L0 6z" '
-        f'fill="{draw.SOFT}"/></marker></defs>'
-    )
-    parts.append(draw.label(lefts[2] + 30, tops[1] - 14, "until it is done", 11, draw.SOFT))
-    for station, (column, row, file, built) in STATIONS.items():
-        x, top, here, held = lefts[column], tops[row], station == now.station, last.get(station)
-        look: tuple[Any, ...] = (
-            (OURS, 0.22, OURS, 'stroke-width="2.5"') if here else ("var(--well)", 1, draw.LINE)
-        )
-        drawn = [
-            draw.box(x, top, width, high, *look),
-            draw.label(x + 10, top + 20, station, 14, look=draw.BOLD),
-        ]
-        for i, line in enumerate(held.lines[:4] if held else ["…"]):
-            drawn.append(
-                draw.label(
-                    x + 10,
-                    top + 40 + 16 * i,
-                    line,
-                    11.5,
-                    draw.INK if here else draw.SOFT,
-                    width - 20,
-                )
-            )
-        where = next(
-            (n for n in names[at + 1 :] + names[:at] if moments[n].station == station), name
-        )
-        say = held.say if held else "It has not been here yet."
-        say = f"{station}: {say} A click takes the request there."
-        parts.append(draw.linked([f"s-{station}"], say, *drawn, goes=f"moment={where}"))
-        links = [(file, f"../pagedlab/{file}"), *((name[:2], f"{name}.ipynb") for name in built)]
-        left = x + 10.0
-        for text, href in links:
-            shown = draw.label(
-                left, top + high - 9, text, 11.5, "var(--accent)", look="text-decoration:underline"
-            )
-            parts.append(f'<a href="{href}" target="_blank">{shown}</a>')
-            left += draw.wide(text, 11.5) + 10
-    parts.append(draw.label(0, tops[1] + 20, "its reader sees", 12, draw.SOFT))
-    said = now.answer[:104].replace("\n", " ")
-    for i in range(0, len(said), 26):
-        parts.append(
-            draw.label(0, tops[1] + 42 + 18 * i // 26, said[i : i + 26], 13, look=draw.BOLD)
-        )
-    y = 350.0
-    parts.append(draw.label(0, y - 14, "its table, and the words that lie there", 12, draw.SOFT))
-    wide_ = 1080 / max(6, len(now.table))
-    for place, block in enumerate(now.table):
-        texts = now.words[place * size : (place + 1) * size]
-        say = f"block {block}: {' '.join(texts)}"
-        parts.append(draw.block_of_words(wide_ * place, y, wide_ - 6, 26, block, texts, OURS, say))
+    head = f'<path d="M0 0L6 3L0 6z" fill="{draw.SOFT}"/>'
+    parts.append(f'<defs><marker id="journey-to" {kind}>{head}</marker></defs>')
+    parts.append(draw.label(lefts[2] + 30, bottom - 14, "until it is done", 11, draw.SOFT))
+    return parts
+
+
+def _station(name: str, held: Moment | None, is_here: bool, goes: str) -> list[str]:
+    """A station with what it showed last, and links to its file and notebooks.
+
+    Args:
+        held: the request's last moment there.
+        is_here: whether the request is there now.
+        goes: the moment that a click goes to.
+    """
+    station = STATIONS[name]
+    x = COLUMN * station.column
+    top = TOPS[station.row]
+    look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
+    if is_here:
+        look = (OURS, 0.22, OURS, 'stroke-width="2.5"')
+    drawn = [
+        draw.box(x, top, STATION_WIDTH, STATION_HEIGHT, *look),
+        draw.label(x + 10, top + 20, name, 14, look=draw.BOLD),
+    ]
+    color = draw.INK if is_here else draw.SOFT
+    lines = held.lines[:4] if held else ["…"]
+    for i, line in enumerate(lines):
+        y = top + 40 + 16 * i
+        drawn.append(draw.label(x + 10, y, line, 11.5, color, STATION_WIDTH - 20))
+    said = held.say if held else "It has not been here yet."
+    said = f"{name}: {said} A click takes the request there."
+    linked = draw.linked([f"s-{name}"], said, *drawn, goes=f"moment={goes}")
+    return [linked, *_links(station, x + 10.0, top + STATION_HEIGHT - 9)]
+
+
+def _links(station: Station, left: float, y: float) -> list[str]:
+    """Links to the file that does it, and to the notebooks that build it."""
+    targets = {station.file: f"../pagedlab/{station.file}"}
+    for notebook in station.notebooks:
+        targets[notebook[:2]] = f"{notebook}.ipynb"
+    parts = []
+    for text, target in targets.items():
+        look = "text-decoration:underline"
+        shown = draw.label(left, y, text, 11.5, "var(--accent)", look=look)
+        parts.append(f'<a href="{target}" target="_blank">{shown}</a>')
+        left += draw.wide(text, 11.5) + 10
+    return parts
+
+
+def _answer(answer: str) -> list[str]:
+    """What the reader of the answer sees, in lines of 26 letters."""
+    top = TOPS[1]
+    parts = [draw.label(0, top + 20, "its reader sees", 12, draw.SOFT)]
+    said = answer[:104].replace("\n", " ")
+    for start in range(0, len(said), 26):
+        y = top + 42 + 18 * start // 26
+        parts.append(draw.label(0, y, said[start : start + 26], 13, look=draw.BOLD))
+    return parts
+
+
+def _table(now: Moment, size: int) -> list[str]:
+    """The request's blocks, with the words in them."""
+    title = "its table, and the words that lie there"
+    parts = [draw.label(0, MEMORY - 14, title, 12, draw.SOFT)]
+    wide = WIDTH / max(6, len(now.table))
+    for entry, block in enumerate(now.table):
+        words = now.words[entry * size : (entry + 1) * size]
+        say = f"block {block}: {' '.join(words)}"
+        x = wide * entry
+        parts.append(draw.block_of_words(x, MEMORY, wide - 6, 26, block, words, OURS, say))
     if not now.table:
-        parts.append(draw.label(0, y + 17, "no block", 12.5))
-    looks = {"ours": ("this request", OURS), "other": ("another that runs", OTHERS)}
-    looks |= {"kept": ("kept for who begins alike", NEUTRAL), "": ("free", "none")}
-    whose = {block: looks[kind] for block, kind in enumerate(now.memory) if kind}
-    owners = {
-        block: (f"b{block}", f"block {block}: {said}", color, 1.0)
-        for block, (said, color) in whose.items()
+        parts.append(draw.label(0, MEMORY + 17, "no block", 12.5))
+    return parts
+
+
+def _memory(now: Moment) -> list[str]:
+    """The pool, in the colours of those who have its blocks."""
+    looks = {
+        "ours": ("this request", OURS),
+        "other": ("another that runs", OTHERS),
+        "kept": ("kept for who begins alike", NEUTRAL),
+        "": ("free", "none"),
     }
-    parts += draw.memory(0, y + 40, 1083, len(now.memory), owners)
-    parts += draw.legend(
-        0, y + 70, {said: (color, 0.7, draw.LINE) for said, color in looks.values()}
-    )
-    return draw.svg(1080, y + 90, parts)
+    owners: dict[int, draw.Owner] = {}
+    for block, kind in enumerate(now.memory):
+        if kind:
+            said, color = looks[kind]
+            owners[block] = (f"b{block}", f"block {block}: {said}", color, 1.0)
+    meaning = {said: (color, 0.7, draw.LINE) for said, color in looks.values()}
+    return [
+        *draw.memory(0, MEMORY + 40, 1083, len(now.memory), owners),
+        *draw.legend(0, MEMORY + 70, meaning),
+    ]

@@ -1,9 +1,12 @@
-"""Many texts at once, step by step: the race of 09, and 08's rectangle beside blocks. pictures.py
-has the others.
+"""Many sequences at once, step by step: the race of 09, and 08's rectangle beside blocks.
+
+Both draw `trace.moments(recording)`, the sequences by name after each step. pictures.py has the
+other openings.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
 from pagedlab.lessons.drawing import (
@@ -13,6 +16,7 @@ from pagedlab.lessons.drawing import (
     INK,
     LINE,
     SOFT,
+    Owner,
     box,
     label,
     legend,
@@ -21,108 +25,308 @@ from pagedlab.lessons.drawing import (
     stripes,
     svg,
 )
+from pagedlab.trace import SequenceState
 
-Moment = dict[str, dict[str, Any]]  # the texts after a step, as `widgets.recording.Replay` has them
+WIDTH = 1080
+Moment = Mapping[str, SequenceState]  # the sequences by name after a step
 
 
-def steps_of(run: Sequence[Moment]) -> dict[str, tuple[int, int]]:
-    """Of each text that came before the first step, in which steps it wrote its first word and its
-    last one.
+class Span(NamedTuple):
+    """The steps in which a sequence writes its first word and its last word."""
+
+    begin: int
+    end: int
+
+
+def steps_of(run: Sequence[Moment]) -> dict[str, Span]:
+    """The span of each sequence that was there before the first step."""
+    spans = {}
+    for name in run[0]:
+        states = [moment[name] for moment in run]
+        wrote = [step for step, state in enumerate(states) if state.num_new]
+        ended = [step for step, state in enumerate(states) if not state.is_unfinished]
+        spans[name] = Span(wrote[0], ended[0])
+    return spans
+
+
+def _tail(text: str, most: int, keep: int) -> str:
+    """The end of a text that has `most` letters or more, from a word on."""
+    return text if len(text) < most else f"… {text[-keep:].split(' ', 1)[-1]}"
+
+
+# The race -----------------------------------------------------------------------------------------
+
+LEFT = 40  # of step 0
+COLUMNS = 560  # all steps
+TEXT = 632  # where the words begin
+LANE = 14  # pixels a row
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One run of a race after a step.
+
+    Args:
+        title: of the run.
+        spans: of its sequences.
+        moment: its sequences after the step.
+        step: the step.
+        is_over: whether the future is drawn too, pale.
+        pitch: the width of a step, in pixels.
     """
 
-    def first(name: str, right: Callable[[dict[str, Any]], bool]) -> int:
-        return next(step for step, texts in enumerate(run) if right(texts[name]))
+    title: str
+    spans: dict[str, Span]
+    moment: Moment
+    step: int
+    is_over: bool
+    pitch: float
 
-    begins = {
-        name: first(name, lambda text: len(text["words"]) > text["prompt"]) for name in run[0]
-    }
-    ends = {
-        name: first(name, lambda text: text["state"] not in ("waiting", "running"))
-        for name in run[0]
-    }
-    return {name: (begins[name], ends[name]) for name in run[0]}
+    @property
+    def short_title(self) -> str:
+        """The title without what follows its colon."""
+        return self.title.split(":")[0].lower()
+
+    @property
+    def last(self) -> int:
+        """The step in which its last sequence ends."""
+        return max(span.end for span in self.spans.values())
+
+    @property
+    def finished(self) -> int:
+        """How many sequences have ended."""
+        return sum(span.end <= self.step for span in self.spans.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences have written nothing."""
+        return sum(span.begin > self.step for span in self.spans.values())
+
+    @property
+    def writing(self) -> int:
+        """How many sequences are in the batch."""
+        return sum(span.begin <= self.step <= span.end for span in self.spans.values())
+
+    @property
+    def height(self) -> int:
+        """The height of its rows, in pixels."""
+        return LANE * len(self.spans)
+
+    def x(self, step: int) -> float:
+        """Where a step is."""
+        return LEFT + self.pitch * step
 
 
 def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int, size: int) -> str:
-    """The same texts after `step` in two runs, on one scale of steps: who waits, who writes what,
-    in which blocks.
+    """The same requests after `step` in two runs, on one scale of steps: which of them wait, what
+    the others write, and in which blocks.
 
-    The race is over when the last run has one text left; what is still to come is drawn pale then.
+    The race is over when the last run has one sequence left; what is still to come is drawn pale
+    then.
+
+    Args:
+        runs: the moments of each run, by its title.
+        step: the step.
+        places: sequences that run at once.
+        blocks: of the pool.
+        size: slots in a block.
     """
-    known = {title: steps_of(run) for title, run in runs.items()}
-    ends = {title: max(end for _, end in steps.values()) for title, steps in known.items()}
-    over = step >= sorted(end for _, end in [*known.values()][-1].values())[-2]
-    pitch, y, parts, done = 560 / max(ends.values()), 56.0, list[str](), list[str]()
-    for title, run in runs.items():
-        now, steps = run[min(step, len(run) - 1)], known[title]
-        there, high = sum(end <= step for _, end in steps.values()), 14 * len(steps)
-        waiting = sum(start > step for start, _ in steps.values())
-        empty = places - sum(start <= step <= end for start, end in steps.values())
-        done.append(f"{title.split(':')[0].lower()} {there} of {len(steps)}")
-        said, color = (
-            f"waiting {waiting}, places empty {empty} of {places}",
-            BAD if step and waiting and empty else INK,
-        )
-        parts += [label(0, y, title, 12.5, look=BOLD), label(632, y, said, 12.5, color, look=BOLD)]
-        x = 40 + pitch * step
-        parts.append(
-            f'<path d="M{x:.1f} {y + 5:.0f}V{y + high + 36:.0f}" stroke="{INK}" '
-            'stroke-dasharray="3 3"/>'
-        )
-        owners = {}
-        for row, (name, (start, end)) in enumerate(steps.items()):
-            top, color, text = (
-                y + 7 + 14 * row,
-                sequence_color(row and 1 + (row - 1) % 6),
-                now[name],
-            )
-            drawn = [label(0, top + 10, name, 11, SOFT)]
-            for first, last, look in ((0, start - 1, "var(--well)"), (start - 1, end, color)):
-                for a, b, share in (
-                    (first, min(last, step), 0.75),
-                    (max(first, step), last, 0.18 * over),
-                ):
-                    if a < b and share:
-                        edge = LINE if look != color and share > 0.5 else "none"
-                        drawn.append(
-                            box(40 + pitch * a, top, pitch * (b - a) - 1, 11.5, look, share, edge)
-                        )
-            if pitch * min(start - 1, step) > 40:
-                drawn.append(label(46, top + 9.5, "waits", 10.5, SOFT))
-            asked = "".join(text["words"][: text["prompt"]]).split()[-1]
-            wrote = "".join(text["words"][text["prompt"] :]).replace("\n", " ")
-            shown = f"… {asked}{wrote}" if len(wrote) < 56 else f"… {wrote[-60:].split(' ', 1)[-1]}"
-            drawn.append(label(632, top + 10, shown if wrote else "", 11.5, INK, 448))
-            say = (
-                f"{name} waits {start - 1} steps and writes {end - start + 1}: its answer is there "
-                f"after step {end}"
-            )
-            parts.append(linked([f"{title[0]}-{name}"], say, *drawn))
-            for place, block in enumerate(text["blocks"]):
-                held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
-                say = f"block {block}, {name}: {''.join(held)!r}"
-                owners[block] = f"{title[0]}-{name}", say, color, len(held) / size
-        top = y + high + 13
-        parts += [label(0, top + 13, "blocks", 11, SOFT, 36), *memory(40, top, 560, blocks, owners)]
-        parts.append(
-            label(632, top + 13, f"{len(owners)} of {blocks} blocks hold something", 12, SOFT)
-        )
-        y = top + 42
-    axis = y - 9
-    parts += [
-        label(40 + pitch * n - 8, axis, str(n), 11, SOFT)
-        for n in range(0, max(ends.values()) + 1, 10)
-    ]
-    parts.append(label(0, axis, "step", 11, SOFT))
-    whole = " and ".join(
-        f"{end} steps {title.split(':')[0].lower()}" for title, end in ends.items()
-    )
+    lanes = _lanes(runs, step)
+    y = 56.0
+    below: list[str] = []
+    for lane in lanes:
+        below += _lane(lane, y, places, blocks, size)
+        y += 7 + lane.height + 48
+    y -= 9
+    last = max(lane.last for lane in lanes)
+    for number in range(0, last + 1, 10):
+        below.append(label(lanes[0].x(number) - 8, y, str(number), 11, SOFT))
+    below.append(label(0, y, "step", 11, SOFT))
+    done = [f"{lane.short_title} {lane.finished} of {len(lane.spans)}" for lane in lanes]
     said = f"After {step} steps, answers written to their end: {', '.join(done)}."
-    more = f"Until everybody has an answer: {whole}." + (
-        " Pale is what is still to come." if over else ""
+    whole = " and ".join(f"{lane.last} steps {lane.short_title}" for lane in lanes)
+    more = f"Until everybody has an answer: {whole}."
+    if lanes[-1].is_over:
+        more += " Pale is what is still to come."
+    parts = [*below, label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
+    return svg(WIDTH, y + 6, parts)
+
+
+def _lanes(runs: dict[str, Sequence[Moment]], step: int) -> list[Lane]:
+    """The runs after the step, on one scale."""
+    spans = {title: steps_of(run) for title, run in runs.items()}
+    ends = {title: sorted(span.end for span in of_run.values()) for title, of_run in spans.items()}
+    longest = max(of_run[-1] for of_run in ends.values())
+    one_left = list(ends.values())[-1][-2]
+    lanes = []
+    for title, run in runs.items():
+        moment = run[min(step, len(run) - 1)]
+        lane = Lane(title, spans[title], moment, step, step >= one_left, COLUMNS / longest)
+        lanes.append(lane)
+    return lanes
+
+
+def _lane(lane: Lane, y: float, places: int, blocks: int, size: int) -> list[str]:
+    """One run: a title, a row for each sequence, and the pool."""
+    empty = places - lane.writing
+    said = f"waiting {lane.waiting}, places empty {empty} of {places}"
+    wasted = lane.step and lane.waiting and empty
+    x = lane.x(lane.step)
+    path = f"M{x:.1f} {y + 5:.0f}V{y + lane.height + 36:.0f}"
+    parts = [
+        label(0, y, lane.title, 12.5, look=BOLD),
+        label(TEXT, y, said, 12.5, BAD if wasted else INK, look=BOLD),
+        f'<path d="{path}" stroke="{INK}" stroke-dasharray="3 3"/>',
+    ]
+    owners: dict[int, Owner] = {}
+    for row, name in enumerate(lane.spans):
+        color = sequence_color(row and 1 + (row - 1) % 6)
+        parts.append(_racer(lane, name, y + 7 + LANE * row, color))
+        owners |= _blocks_of(lane, name, color, size)
+    top = y + lane.height + 13
+    said = f"{len(owners)} of {blocks} blocks hold something"
+    parts.append(label(0, top + 13, "blocks", 11, SOFT, 36))
+    parts += memory(LEFT, top, COLUMNS, blocks, owners)
+    parts.append(label(TEXT, top + 13, said, 12, SOFT))
+    return parts
+
+
+def _racer(lane: Lane, name: str, top: float, color: str) -> str:
+    """One sequence: how long it waits, how long it writes, and its words."""
+    begin, end = lane.spans[name]
+    sequence = lane.moment[name]
+    waits = begin - 1
+    drawn = [label(0, top + 10, name, 11, SOFT)]
+    drawn += _bar(lane, 0, waits, top, "var(--well)", LINE)
+    drawn += _bar(lane, waits, end, top, color, "none")
+    if lane.pitch * min(waits, lane.step) > 40:
+        drawn.append(label(46, top + 9.5, "waits", 10.5, SOFT))
+    prompt = "".join(sequence.words[: sequence.prompt])
+    wrote = "".join(sequence.new_words).replace("\n", " ")
+    shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else _tail(wrote, 56, 60)
+    drawn.append(label(TEXT, top + 10, shown if wrote else "", 11.5, INK, WIDTH - TEXT))
+    say = (
+        f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step {end}"
     )
-    parts += [label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
-    return svg(1080, axis + 6, parts)
+    return linked([_link(lane, name)], say, *drawn)
+
+
+def _link(lane: Lane, name: str) -> str:
+    return f"{lane.title[0]}-{name}"
+
+
+def _bar(lane: Lane, first: int, last: int, top: float, color: str, edge: str) -> list[str]:
+    """A stretch of steps: solid up to the lane's step, and pale after it if the race is over."""
+    drawn = []
+    now = min(last, lane.step)
+    if first < now:
+        width = lane.pitch * (now - first) - 1
+        drawn.append(box(lane.x(first), top, width, 11.5, color, 0.75, edge))
+    later = max(first, lane.step)
+    if lane.is_over and later < last:
+        width = lane.pitch * (last - later) - 1
+        drawn.append(box(lane.x(later), top, width, 11.5, color, 0.18))
+    return drawn
+
+
+def _blocks_of(lane: Lane, name: str, color: str, size: int) -> dict[int, Owner]:
+    """The blocks of a sequence, for `memory`."""
+    sequence = lane.moment[name]
+    owners: dict[int, Owner] = {}
+    for entry, block in enumerate(sequence.blocks):
+        held = sequence.words_in(entry, size)
+        say = f"block {block}, {name}: {''.join(held)!r}"
+        owners[block] = (_link(lane, name), say, color, len(held) / size)
+    return owners
+
+
+# The rectangle ------------------------------------------------------------------------------------
+
+RIGHT = 570  # where the blocks begin
+ROW = 40.0  # pixels a chat
+FIRST_ROW = 112.0
+PADDING = "url(#pl-pad)"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat after a step, as a row of an ordinary cache and in blocks.
+
+    Args:
+        name: of its sequence.
+        sequence: its sequence.
+        question: what it asks.
+        end: the step in which it ends.
+        step: the step.
+    """
+
+    name: str
+    sequence: SequenceState
+    question: str
+    end: int
+    step: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its answer is complete."""
+        return self.end <= self.step
+
+    @property
+    def held(self) -> int:
+        """Tokens in its row; the token that was written last is not stored yet."""
+        return self.sequence.prompt + min(self.step, self.end) - 1
+
+    @property
+    def asked(self) -> str:
+        """Its question, without the middle of a long one."""
+        if len(self.question) < 70:
+            return self.question
+        sentences = self.question.split(". ") * 2
+        return f"{sentences[0]}. … {sentences[-1]}"
+
+    @property
+    def wrote(self) -> str:
+        """The end of its answer."""
+        return _tail("".join(self.sequence.new_words).replace("\n", " ").strip(), 70, 68)
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """All chats after a step.
+
+    Args:
+        chats: the chats.
+        longest: tokens of the longest prompt.
+        step: the step.
+        unit: the width of a token, in pixels.
+        size: slots in a block.
+    """
+
+    chats: list[Chat]
+    longest: int
+    step: int
+    unit: float
+    size: int
+
+    @property
+    def columns(self) -> int:
+        """Tokens that each row of the rectangle has room for."""
+        return self.longest + self.step - 1
+
+    @property
+    def places(self) -> int:
+        """Tokens that the rectangle has room for."""
+        return self.columns * len(self.chats)
+
+    @property
+    def stored(self) -> int:
+        """Tokens that are stored."""
+        return sum(chat.sequence.tokens for chat in self.chats)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the chats have."""
+        return sum(len(chat.sequence.blocks) for chat in self.chats)
 
 
 def rectangle(
@@ -130,83 +334,107 @@ def rectangle(
 ) -> str:
     """Chats after `step`, on one scale: as the rows of an ordinary cache, padded on the left, and
     in their blocks.
-    """
-    ends, prompt = (
-        {name: end for name, (_, end) in steps_of(run).items()},
-        {n: t["prompt"] for n, t in run[0].items()},
-    )
-    longest = max(prompt.values())
-    columns, unit, now, parts = (
-        longest + step - 1,
-        500 / (longest + max(ends.values()) - 1),
-        run[step],
-        list[str](),
-    )
-    needed = pieces = 0
-    for row, (name, text) in enumerate(now.items()):
-        y, color, over = 112.0 + 40 * row, sequence_color(row), ends[name] <= step
-        held = prompt[name] + min(step, ends[name]) - 1  # what was written last is not stored yet
-        left, stored = longest - prompt[name], text["tokens"]
-        needed, pieces = needed + stored, pieces + len(text["blocks"])
-        first, *_, end = questions[row].split(". ") * 2
-        asked = questions[row] if len(questions[row]) < 70 else f"{first}. … {end}"
-        # the whole line can be pointed at
-        drawn = [
-            box(0, y - 12, 540, 36, CARD, 0),
-            label(0, y, asked, 12, INK, 500),
-        ]
-        drawn += [box(0, y + 6, columns * unit, 17, "url(#pl-pad)", 1, LINE)]
-        drawn.append(box(left * unit, y + 6, held * unit, 17, CARD))
-        drawn.append(box(left * unit, y + 6, held * unit, 17, color, 0.2 if over else 0.75))
-        say = f"{asked} A row of {columns} places, {columns - held} of them padding"
-        parts.append(
-            linked([name], say + ("; the chat has ended, the row stays." if over else "."), *drawn)
-        )
-        wrote = "".join(text["words"][prompt[name] :]).replace("\n", " ").strip()
-        shown = wrote if len(wrote) < 70 else f"… {wrote[-68:].split(' ', 1)[-1]}"
-        drawn = [
-            box(560, y - 12, 520, 36, CARD, 0),
-            label(570, y, shown, 12, SOFT if over else INK, 500),
-        ]
-        for place, block in enumerate(text["blocks"]):
-            x, full = 570 + place * size * unit, min(size, stored - place * size)
-            drawn.append(box(x, y + 6, size * unit - 2, 17, CARD, 1, color))
-            drawn.append(box(x, y + 6, full * unit - 2, 17, color, 0.75))
-            drawn.append(label(x + 4, y + 18.5, str(block), 11, look=BOLD))
-        if over:
-            drawn.append(
-                label(570, y + 19, f"ended with step {ends[name]}; its blocks are free", 11.5, SOFT)
-            )
-        say = f"{asked} {len(text['blocks'])} blocks of {size} for {stored} tokens."
-        parts.append(linked([name], say, *drawn))
 
-    def told(places: int) -> str:
+    Args:
+        run: the moments of a recording.
+        step: the step.
+        questions: one a chat.
+        size: slots in a block.
+        token_bytes: bytes of a token's keys and values.
+    """
+    spans = steps_of(run)
+    longest = max(sequence.prompt for sequence in run[0].values())
+    last = max(span.end for span in spans.values())
+    chats = [
+        Chat(name, sequence, question, spans[name].end, step)
+        for (name, sequence), question in zip(run[step].items(), questions, strict=True)
+    ]
+    whole = Rectangle(chats, longest, step, 500 / (longest + last - 1), size)
+    parts = [stripes("pl-pad", NEUTRAL)]
+    for row, chat in enumerate(chats):
+        y = FIRST_ROW + ROW * row
+        parts.append(_padded_row(whole, chat, y, sequence_color(row)))
+        parts.append(_row_of_blocks(whole, chat, y, sequence_color(row)))
+    most = max(_blocks_in(moment) for moment in run[: step + 1])
+    parts += _figures(whole, most, token_bytes)
+    looks = {
+        "holds a token": (sequence_color(0), 0.75, LINE),
+        "padding": (PADDING, 1, LINE),
+        "of a chat that has ended": (sequence_color(0), 0.2, LINE),
+    }
+    parts += legend(0, 71, looks)
+    return svg(WIDTH, 104 + 40 * len(chats), parts)
+
+
+def _blocks_in(moment: Moment) -> int:
+    return sum(len(sequence.blocks) for sequence in moment.values())
+
+
+def _padded_row(whole: Rectangle, chat: Chat, y: float, color: str) -> str:
+    """The chat as a row of the rectangle."""
+    left = (whole.longest - chat.sequence.prompt) * whole.unit
+    width = chat.held * whole.unit
+    drawn = [
+        box(0, y - 12, 540, 36, CARD, 0),  # the whole line can be pointed at
+        label(0, y, chat.asked, 12, INK, 500),
+        box(0, y + 6, whole.columns * whole.unit, 17, PADDING, 1, LINE),
+        box(left, y + 6, width, 17, CARD),
+        box(left, y + 6, width, 17, color, 0.2 if chat.is_over else 0.75),
+    ]
+    padding = whole.columns - chat.held
+    say = f"{chat.asked} A row of {whole.columns} places, {padding} of them padding"
+    say += "; the chat has ended, the row stays." if chat.is_over else "."
+    return linked([chat.name], say, *drawn)
+
+
+def _row_of_blocks(whole: Rectangle, chat: Chat, y: float, color: str) -> str:
+    """The chat in its blocks."""
+    size = whole.size
+    stored = chat.sequence.tokens
+    blocks = chat.sequence.blocks
+    drawn = [
+        box(560, y - 12, 520, 36, CARD, 0),
+        label(RIGHT, y, chat.wrote, 12, SOFT if chat.is_over else INK, 500),
+    ]
+    for entry, block in enumerate(blocks):
+        x = RIGHT + entry * size * whole.unit
+        full = min(size, stored - entry * size)
+        drawn.append(box(x, y + 6, size * whole.unit - 2, 17, CARD, 1, color))
+        drawn.append(box(x, y + 6, full * whole.unit - 2, 17, color, 0.75))
+        drawn.append(label(x + 4, y + 18.5, str(block), 11, look=BOLD))
+    if chat.is_over:
+        said = f"ended with step {chat.end}; its blocks are free"
+        drawn.append(label(RIGHT, y + 19, said, 11.5, SOFT))
+    say = f"{chat.asked} {len(blocks)} blocks of {size} for {stored} tokens."
+    return linked([chat.name], say, *drawn)
+
+
+def _figures(whole: Rectangle, most: int, token_bytes: float) -> list[str]:
+    """How much memory the rectangle and the blocks take.
+
+    Args:
+        most: blocks at the peak.
+    """
+
+    def kib(places: int) -> str:
         return f"{places * token_bytes / 1024:,.0f} KiB"
 
-    places, most = (
-        columns * len(now),
-        max(sum(len(t["blocks"]) for t in texts.values()) for texts in run[: step + 1]),
-    )
+    slots = whole.blocks * whole.size
     said = (
-        f"Step {step}: the rectangle takes {told(places)}, the blocks take {told(pieces * size)}."
+        f"Step {whole.step}: the rectangle takes {kib(whole.places)}, the blocks take {kib(slots)}."
     )
     more = (
-        f"{len(now)} rows x {columns} columns; {1 - needed / places:.0%} is padding or of chats "
-        "that ended"
+        f"{len(whole.chats)} rows x {whole.columns} columns; {1 - whole.stored / whole.places:.0%} "
+        "is padding or of chats that ended"
     )
     less = (
-        f"{pieces} blocks of {size}; {1 - needed / (pieces * size):.0%} empty. At their peak "
-        f"{told(most * size)}"
+        f"{whole.blocks} blocks of {whole.size}; {1 - whole.stored / slots:.0%} empty. "
+        f"At their peak {kib(most * whole.size)}"
     )
-    parts += [
+    return [
         label(0, 15, said, 15, look=BOLD),
         label(0, 42, "An ordinary cache: one rectangle", 13, look=BOLD),
-    ]
-    parts += [
-        label(570, 42, "The same chats in blocks", 13, look=BOLD),
+        label(RIGHT, 42, "The same chats in blocks", 13, look=BOLD),
         label(0, 61, more, 12, INK, 540),
+        label(RIGHT, 61, less, 12, INK, 510),
     ]
-    parts.append(label(570, 61, less, 12, INK, 510))
-    looks = {"holds a token": (sequence_color(0), 0.75, LINE), "padding": ("url(#pl-pad)", 1, LINE)}
-    parts += legend(0, 71, looks | {"of a chat that has ended": (sequence_color(0), 0.2, LINE)})
-    return svg(1080, 104 + 40 * len(now), [stripes("pl-pad", NEUTRAL), *parts])

@@ -453,7 +453,7 @@ def create_app(
     tenants, metrics = _tenants(api_keys), Metrics()
     engine = EngineThread(llm, max_waiting, metrics.observe, loop, plain_content)
     live, files = None, list[str]()
-    if find_spec("pagedlab.widgets"):  # the rest of the server does without them
+    if all(find_spec(f"pagedlab.{wing}") for wing in ("trace", "widgets")):  # the rest needs none
         from pagedlab.serving.live_page import FILES, LivePage
 
         live, files = LivePage(None if tenants is None else engine.names), list(FILES)

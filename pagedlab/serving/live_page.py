@@ -1,6 +1,6 @@
 """The live page: the notebooks' stage, playing what this server's engine does.
 
-With none open nothing is recorded.
+Nothing is recorded while no page is open.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pagedlab.llm import LLM
+from pagedlab.trace import Recorder, Replay
 from pagedlab.widgets.assets import script, style
-
-if TYPE_CHECKING:
-    from pagedlab.widgets.recording import Recorder
 
 KEEP = 2_000  # steps that can be looked back at
 UNWATCHED = 20.0  # seconds after which recording ends
@@ -36,11 +34,11 @@ FILES = {
 
 
 class LivePage:
-    """What the page asks for. All in the thread that runs the engine.
+    """What the page asks for, all in the thread that runs the engine.
 
     Args:
-        names: of a tenant's texts that run now; None where there are no keys, and everybody sees
-            everything.
+        names: the names of a tenant's sequences that run now; None where there are no keys, and
+            everybody sees everything.
     """
 
     def __init__(self, names: Callable[[str | None], set[str]] | None) -> None:
@@ -49,42 +47,58 @@ class LivePage:
         self._asked = 0.0
 
     def look(self, llm: LLM, tenant: str | None, since: int) -> dict[str, Any]:
-        """A recording of what happened, from its step number `first` on: what the page does not
-        have yet, or all.
+        """A recording from its step number `first` on: what the page does not have yet, or all.
 
-        Where there are keys: the present alone, a tenant's own texts without words, and of others'
-        blocks that they are used.
+        Where there are keys, it is what `present_of` shows of the present.
         """
-        from pagedlab.widgets.recording import Recorder, Replay
-
         self._asked = time.monotonic()
         if self._recorder is None:
             self._recorder = Recorder(
                 llm, words=self._names is None, most=KEEP, on_step=self._stop_if_alone
             )
-        recorder, recording = self._recorder, self._recorder.recording
-        recorder.update()
+        self._recorder.update()
         if self._names is None:
-            known = since - recorder.forgotten
-            start = known if 0 < known <= len(recording["steps"]) else 0
-            return recording | {
-                "steps": recording["steps"][start:],
-                "first": recorder.forgotten + start,
-            }
-        now, own = Replay(recording).seek(len(recording["steps"]) - 1).whole(), self._names(tenant)
-        texts = {name: text for name, text in now["texts"].items() if name in own}
-        held = Counter(block_id for text in texts.values() for block_id in text["blocks"][1])
-        counts = {block_id: held[block_id] or 1 for block_id in now["counts"]}
-        step = {
-            "step": now["step"],
-            "used": now["used"],
-            "cached": now["cached"],
-            "counts": counts,
-            "texts": texts,
-        }
-        return recording | {"steps": [step], "first": 0}
+            return news_of(self._recorder.recording, self._recorder.forgotten, since)
+        return present_of(self._recorder.recording, self._names(tenant))
 
     def _stop_if_alone(self) -> None:
         if self._recorder and time.monotonic() - self._asked > UNWATCHED:
             self._recorder.close()
             self._recorder = None
+
+
+def news_of(recording: dict[str, Any], forgotten: int, since: int) -> dict[str, Any]:
+    """The steps of a recording that a page does not have, or all if it has none of them.
+
+    Args:
+        recording: without its first `forgotten` steps.
+        forgotten: how many steps are gone.
+        since: the number of steps that the page has seen.
+    """
+    steps = recording["steps"]
+    start = since - forgotten
+    if not 0 < start <= len(steps):
+        start = 0
+    return recording | {"steps": steps[start:], "first": forgotten + start}
+
+
+def present_of(recording: dict[str, Any], own: set[str]) -> dict[str, Any]:
+    """The last step alone, for a tenant: of others' blocks it says only that they are used.
+
+    Args:
+        own: the names of the tenant's sequences.
+    """
+    replay = Replay(recording)
+    now = replay.seek(len(replay) - 1).whole()
+    texts = {name: text for name, text in now["texts"].items() if name in own}
+    held = Counter[int]()
+    for text in texts.values():
+        held.update(text["blocks"][1])
+    step = {
+        "step": now["step"],
+        "used": now["used"],
+        "cached": now["cached"],
+        "counts": {block_id: held[block_id] or 1 for block_id in now["counts"]},
+        "texts": texts,
+    }
+    return recording | {"steps": [step], "first": 0}

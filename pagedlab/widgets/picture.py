@@ -6,7 +6,9 @@ from typing import Any
 
 from pagedlab.lessons.colors import NEUTRAL
 from pagedlab.lessons.drawing import CARD, INK, SOFT, box, label, runs, stripes, svg, wide
+from pagedlab.trace import Replay
 from pagedlab.widgets.page import stored
+from pagedlab.widgets.replayed import answers_of, grid_of
 
 MAX_ROWS = 12  # block tables drawn
 MAX_TEXTS = 4
@@ -127,12 +129,12 @@ class StagePicture(Picture):
     """A still of a recording after a step: what is written, tinted as the blocks that hold it,
     above blocks and tables.
 
-    replay  as `recording.Replay`, at that step
+    replay  at that step
     """
 
-    def __init__(self, replay: Any) -> None:
-        super().__init__(replay.grid())
-        self.answers = [answer for answer in replay.answers() if answer["state"] != "dropped"]
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(grid_of(replay))
+        self.answers = [answer for answer in answers_of(replay) if answer["state"] != "dropped"]
         self.looks += self.answers
 
     def text(self) -> str:

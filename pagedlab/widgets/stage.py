@@ -1,8 +1,6 @@
-"""The stage: what an engine did, played back word by word and block by block. stage.js draws it,
-recording.py records.
+"""The stage: what an engine did, played back word by word and block by block. stage.js draws it.
 
-engine  -- events, after every step -->  Recorder  -- `recorded`, whole -->  page, which plays it at
-its own speed
+engine  -- after every step -->  Recorder  -- `recorded`, whole -->  the page, at its own speed
 """
 
 import asyncio
@@ -14,22 +12,18 @@ from typing import Any
 
 import traitlets
 
+from pagedlab.trace import Recorder, Replay, load_recording
 from pagedlab.widgets.assets import live_script, live_style
 from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture, StagePicture
-from pagedlab.widgets.recording import Recorder, Replay
-from pagedlab.widgets.recording_format import load_recording
 
 INTERVAL = 0.1  # seconds between two messages to the page
-# half of what a Jupyter server lets a kernel say before it drops messages
+# half of what a Jupyter server lets a kernel send before it drops messages
 BYTES_PER_SECOND = 500_000
 
 
 class Stage(Page):
     """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
-
-    source  an engine, as for `recording.Recorder`; a recording; or the path of one. Every field of a recording is
-            checked first: a wrong one is a ValueError
 
         with Stage(llm):    # shown at once, and records until here
             llm.generate(prompts)
@@ -37,17 +31,24 @@ class Stage(Page):
     Nothing is left out, however fast the engine is: the page follows at a speed that an eye can.
     Only the first 1,024 blocks are drawn; the counters are the pool's. Without `with`, it records
     until `close()`.
+
+    Args:
+        source: an engine, as for `trace.Recorder`; a recording; or the path of one.
+
+    Raises:
+        ValueError: Names the first field of a recording that is wrong.
     """
 
     _esm: Any = live_script("stage")
     _css: Any = live_style("block_grid", "stage")
-    recorded: Any = traitlets.Dict().tag(sync=True)  # see recording.py
+    recorded: Any = traitlets.Dict().tag(sync=True)  # see docs/trace.md
     step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
     def __init__(self, source: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due, self._pending = 0.0, False
+        self._due = 0.0
+        self._pending = False
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):
             super().__init__(recorded=load_recording(source))
@@ -70,36 +71,33 @@ class Stage(Page):
         """Show what has been recorded so far."""
         self._pending = False
         if self.recorder:
-            self.recorded = {
-                **self.recorder.recording,
-                "steps": self.recorder.recording["steps"][:],
-            }
+            self.recorded = {**self.recorder.recording, "steps": self.recorder.steps[:]}
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
     def seek(self, step: int) -> None:
-        """Show the state after that step; 0 is how things stood at first, -1 plays from there."""
+        """Show the state after that step; 0 is the state at first, -1 plays from there."""
         if step >= 0:
             self.replay(step)
         self.step = step
 
     def replay(self, step: int | None = None) -> Replay:
-        """The state after that step, in Python; None is the step that says most."""
+        """The state after that step, in Python; None is the step with most to see."""
         replay = Replay(self.recorder.recording if self.recorder else self.recorded)
-        return replay.seek(replay.telling() if step is None else step)
+        return replay.seek(replay.busiest_step() if step is None else step)
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file, for `Stage(path)` to play."""
-        Path(path).write_text(
-            json.dumps(self.replay(0).recording, separators=(",", ":")) + "\n", encoding="utf-8"
-        )
+        recording = self.replay(0).recording
+        text = json.dumps(recording, separators=(",", ":"))
+        Path(path).write_text(text + "\n", encoding="utf-8")
 
     def picture(self) -> Picture:
-        """The step that says most, as a drawing and as text."""
+        """The step with most to see, as a drawing and as text."""
         return StagePicture(self.replay())
 
     def _on_step(self) -> None:
-        # Without an event loop nothing could come back later for the last steps, so each is shown.
+        # Without an event loop nothing could call back later for the last steps: show each one.
         if self._loop is None or time.monotonic() >= self._due:
             self.refresh()
         elif not self._pending:

@@ -1,10 +1,11 @@
-"""The timeline of an engine: a row a request, a column a step, and what everybody does in the step
-pointed at.
+"""The timeline of an engine: a row a request, a column a step, and what each request does in the
+step pointed at.
 """
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
@@ -22,14 +23,16 @@ from pagedlab.lessons.drawing import (
     stripes,
     svg,
 )
-from pagedlab.lessons.timeline import KINDS, Recording, Row
+from pagedlab.lessons.timeline import KINDS, Cell, Row, RowReader, Run
+from pagedlab.trace import Recorder, Replay
+from pagedlab.trace.format import request_of
 from pagedlab.widgets.explore import Explorer
 from pagedlab.widgets.picture import Picture
-from pagedlab.widgets.recording import Recorder, Replay
+from pagedlab.widgets.replayed import grid_of
 
 INTERVAL = 0.25  # seconds between two drawings while the engine runs
-MAX_STEPS, MAX_ROWS = 1200, 64  # what is drawn; the recording goes on
-BARS = 36  # how high the bars are
+MAX_STEPS = 1200  # that are drawn; the recording goes on
+MAX_ROWS = 64
 ENDS = {"stop": "the model ended it", "length": "it has all its tokens", "abort": "it was aborted"}
 
 # Colour and hatch of each kind, and whether it is pale: what computes nothing is.
@@ -48,108 +51,132 @@ STRIPES: dict[str, tuple[Any, ...]] = {
     "S": (0, 0.2),
     "-": (90, 0.2),
 }
+PATTERNS = {kind: f"pt-{KINDS[kind].split()[0]}" for kind in STRIPES}
 FILLS = {
-    kind: f"url(#pt-{KINDS[kind].split()[0]})" if kind in STRIPES else look[0]
-    for kind, look in LOOKS.items()
+    kind: f"url(#{PATTERNS[kind]})" if kind in STRIPES else look[0] for kind, look in LOOKS.items()
 }
+
+# The drawing, in pixels.
+WIDTH = 1080
+LEFT = 44  # of the first column
+COLUMNS = 560  # all of them
+TOP = 54.0  # of the first row
+TEXT = 632  # where the words of a row begin
+BARS = 36  # how high the bars are
+SHOWN_LETTERS = 64  # of the words of a row
+BLOCKS_A_ROW = 32
 
 
 class Timeline(Explorer):
-    """Records `llm` from now on and draws who did what in each step, and the blocks after the step
-    pointed at.
+    """Records `llm` from now on and draws what each request did in each step, and the blocks after
+    the step pointed at.
 
-    llm     as for `Recording` and `Recorder`
-    blocks  False for the rows alone
-
-        with Timeline(llm) as timeline:  # shown at once; the picture stored in the notebook is of the whole run
+        with Timeline(llm) as timeline:  # shown at once; the stored picture is of the whole run
             llm.generate(prompts)
-        timeline.recording.summary()
+        timeline.run.summary()
 
-    Drawn are the first 64 requests and 1,200 steps. `close()` ends the recording, and so does the
+    The first 64 requests and 1,200 steps are drawn. `close()` ends the recording, and so does the
     end of the block.
+
+    Args:
+        llm: an engine, as for `trace.Recorder`.
+        blocks: False for the rows alone.
     """
 
     def __init__(self, llm: Any, *, blocks: bool = True) -> None:
-        # it hears of a step before what draws it does
-        self.recording, self._due = (
-            Recording(llm),
-            0.0,
-        )
-        self.recorder = self.recording.enter_context(Recorder(llm)) if blocks else None
+        self._due = 0.0
+        self._is_recording = True
+        self._draws_blocks = blocks
+        self.recorder = Recorder(llm, on_step=self._on_step)
+        self._reader = RowReader(self.recorder.recording)
+        self._replay = Replay(self.recorder.recording)
         super().__init__(
             self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0)
         )
-        self.recording.callback(llm.on_step(self._on_step))
+
+    @property
+    def run(self) -> Run:
+        """The rows of the recording."""
+        return self._reader.read()
 
     def end(self) -> None:
-        """Stop recording, draw all of it, and point at the step with the most blocks in use, if
-        there are any.
-        """
-        if self.recording.watching:
-            self.recording.close()
-            steps = self.recorder.recording["steps"][: MAX_STEPS + 1] if self.recorder else []
-            self.seek(
-                max(
-                    range(len(steps)),
-                    key=lambda i: (steps[i]["used"], i),
-                    default=self.recording.steps,
-                )
-            )
+        """Stop recording, draw all of it, and point at the step with the most blocks in use."""
+        if not self._is_recording:
+            return
+        self._is_recording = False
+        self.recorder.close()
+        self.seek(self._fullest_step() if self._draws_blocks else self.run.steps)
 
     def seek(self, step: int) -> None:
         """Point at a step, from 1 on: the slider moves there."""
-        last = min(self.recording.steps, MAX_STEPS)
+        last = min(self.run.steps, MAX_STEPS)
         first = min(1, last)
         self.offer(step=(range(first, last + 1), max(first, min(step, last))))
 
+    def _fullest_step(self) -> int:
+        """The last of the steps with the most blocks in use."""
+        used = [step["used"] for step in self.recorder.steps[: MAX_STEPS + 1]]
+        return len(used) - 1 - used[::-1].index(max(used))
+
     def _on_step(self) -> None:
         if time.monotonic() >= self._due:
-            self.seek(self.recording.steps)
+            self.seek(self.run.steps)
             self._due = time.monotonic() + INTERVAL
 
     def _after(self, step: int) -> Replay | None:
-        return Replay(self.recorder.recording).seek(step) if self.recorder and step else None
+        """The state after the step, if blocks are drawn."""
+        if not self._draws_blocks or not step:
+            return None
+        return self._replay.seek(step)
 
     def _draw_step(self, step: int) -> str:
-        return draw_timeline(self.recording, step, self._after(step))
+        return draw_timeline(self.run, step, self._after(step))
 
     def __repr__(self) -> str:
-        rows = drawn_rows(self.recording)
+        rows = drawn_rows(self.run)
         names = max((len(row.name) for row in rows), default=0)
-        there = ", ".join(
-            f"{kind} {name}"
-            for kind, name in KINDS.items()
-            if any(kind in row.kinds for row in rows)
-        )
-        lines = [
-            f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{'|' if row.end else ''}"
-            for row in rows
-        ]
-        if after := self._after(self.values["step"]):
-            lines.append(f"Step {self.values['step']}: {Picture(after.grid()).text()}")
-        return "\n".join([headline(self.recording), there, *lines])
+        kinds = ", ".join(f"{kind} {KINDS[kind]}" for kind in kinds_in(rows))
+        lines = [headline(self.run), kinds]
+        for row in rows:
+            end = "|" if row.end else ""
+            lines.append(f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{end}")
+        step = self.values["step"]
+        after = self._after(step)
+        if after:
+            lines.append(f"Step {step}: {Picture(grid_of(after)).text()}")
+        return "\n".join(lines)
 
 
-def drawn_rows(run: Recording) -> list[Row]:
+# What is said -------------------------------------------------------------------------------------
+
+
+def drawn_rows(run: Run) -> list[Row]:
     """The rows that are drawn."""
     return [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
 
 
-def headline(run: Recording) -> str:
+def kinds_in(rows: Sequence[Row]) -> list[str]:
+    """The kinds of cells that these rows have, in the order of `KINDS`."""
+    there = {cell.kind for row in rows for cell in row.cells}
+    return [kind for kind in KINDS if kind in there]
+
+
+def headline(run: Run) -> str:
     """The run in figures, and what of it is not drawn."""
-    figures, gave_way = run.summary(), sum(run.preempted.values())
-    left_out = {"steps": run.steps - MAX_STEPS, "requests": len(run.rows) - len(drawn_rows(run))}
-    hidden = " and ".join(f"{number} {what}" for what, number in left_out.items() if number > 0)
+    figures = run.summary()
     said = (
-        f"{run.steps} steps, {figures.written:,} tokens written, {figures.written_a_step:.1f} a "
-        "step; steps waited: "
+        f"{run.steps} steps, {figures.written:,} tokens written, "
+        f"{figures.written_a_step:.1f} a step; steps waited: {figures.waited_mean:.1f} on average, "
+        f"{figures.waited_p99:.0f} at the 99th percentile"
     )
-    said += f"{figures.waited_mean:.1f} on average, {figures.waited_p99:.0f} at the 99th percentile"
-    return (
-        said
-        + (f"; preemptions: {gave_way}" if gave_way else "")
-        + (f". Not drawn: {hidden}" if hidden else "")
-    )
+    preemptions = sum(run.preempted.values())
+    if preemptions:
+        said += f"; preemptions: {preemptions}"
+    left_out = {"steps": run.steps - MAX_STEPS, "requests": len(run.rows) - len(drawn_rows(run))}
+    hidden = [f"{number} {what}" for what, number in left_out.items() if number > 0]
+    if hidden:
+        said += f". Not drawn: {' and '.join(hidden)}"
+    return said
 
 
 def told(row: Row, step: int) -> str:
@@ -157,108 +184,212 @@ def told(row: Row, step: int) -> str:
     at = step - row.first
     if not 0 <= at < len(row.cells):
         return ""
-    cell, last = row.cells[at], at == len(row.cells) - 1
-    where = f"token{'s' * (cell.tokens > 1)} {cell.start}" + (
-        f"–{cell.start + cell.tokens - 1}" * (cell.tokens > 1)
-    )
-    cached = cell.kind == "P" and cell.start and not {"P", "R"} & {*row.kinds[:at]}
-    said = [
-        KINDS[cell.kind]
-        + (f": {where}" if cell.tokens else "")
-        + (f" “{cell.reads}”" if cell.reads else ""),
-        f"the {cell.start} before were cached" if cached else "",
-        f"writes {f'{cell.wrote} tokens, ' if cell.wrote > 1 else ''}“{cell.writes}”"
-        if cell.wrote
-        else "",
-        ENDS.get(row.end or "", "") if last else "",
-    ]
-    return "; ".join(filter(None, said)).replace("\n", " ")
+    cell = row.cells[at]
+    before = row.kinds[:at]
+    said = [_computes(cell)]
+    if cell.kind == "P" and cell.start and "P" not in before and "R" not in before:
+        said.append(f"the {cell.start} before were cached")
+    if cell.wrote:
+        number = f"{cell.wrote} tokens, " if cell.wrote > 1 else ""
+        said.append(f"writes {number}“{cell.writes}”")
+    if at == len(row.cells) - 1 and row.end in ENDS:
+        said.append(ENDS[row.end])
+    return "; ".join(said).replace("\n", " ")
 
 
-def draw_timeline(run: Recording, step: int, after: Replay | None = None) -> str:
+def _computes(cell: Cell) -> str:
+    """The kind of the cell, and the tokens that it computes."""
+    said = KINDS[cell.kind]
+    if cell.tokens > 1:
+        said += f": tokens {cell.start}–{cell.start + cell.tokens - 1}"
+    elif cell.tokens:
+        said += f": token {cell.start}"
+    if cell.reads:
+        said += f" “{cell.reads}”"
+    return said
+
+
+# What is drawn ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where rows and columns are.
+
+    Args:
+        rows: the rows that are drawn.
+        steps: how many steps are drawn.
+        pitch: the width of a step, in pixels.
+        high: the height of a row, in pixels.
+    """
+
+    rows: list[Row]
+    steps: int
+    pitch: float
+    high: int
+
+    def x(self, step: int) -> float:
+        """The left edge of a step's column."""
+        return LEFT + self.pitch * (step - 1)
+
+    def y(self, row: int) -> float:
+        """The top of a row."""
+        return TOP + self.high * row
+
+    @property
+    def bottom(self) -> float:
+        """Where the rows end."""
+        return self.y(len(self.rows))
+
+
+def draw_timeline(run: Run, step: int, after: Replay | None = None) -> str:
     """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks after
     the step.
     """
-    rows, steps, batches = drawn_rows(run), min(run.steps, MAX_STEPS), run.batches()[:MAX_STEPS]
-    pitch, high = min(24.0, 560 / max(1, steps)), 17 if len(rows) <= 24 else 13
-    there = [kind for kind in KINDS if any(kind in row.kinds for row in rows)]
-    parts = [stripes(FILLS[k][5:-1], LOOKS[k][0], *STRIPES[k]) for k in there if k in STRIPES]
-    parts.append(
-        label(
-            0, 15, headline(run) if steps else "Nothing has run yet.", 13.5, within=1080, look=BOLD
-        )
-    )
-    parts += legend(0, 27, {KINDS[kind]: (FILLS[kind],) for kind in there})
-    for i, row in enumerate(rows):
-        y, x, said = 54.0 + high * i, 44 + pitch * (row.first - 1), told(row, step)
-        drawn = [box(0, y, 1080, high, CARD, 0), box(0, y, 4, high - 3, sequence_color(i))]
-        drawn.append(label(8, y + 11, row.name, 11))
-        wrote = "".join(after.texts.get(row.name, {"words": ()})["words"]) if after and said else ""
-        shown = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ") if wrote else said
-        drawn.append(
-            label(632, y + 11, shown if len(shown) < 64 else f"{shown[:62]} …", 11.5, within=448)
-        )
-        parts.append(linked([row.name], f"{row.name}, step {step}, {said or 'not there'}", *drawn))
-        for kind, cells in groupby(row.kinds[: steps - row.first + 1]):
-            first, many = round((x - 44) / pitch) + 1, len([*cells])
-            drawn = [box(x, y, max(0.5, pitch * many - 0.5), high - 3, FILLS[kind])]
-            if pitch * many >= 15:
-                drawn += [
-                    box(x + 1.5, y + 1, 10, high - 5, CARD, 0.9),
-                    label(x + 3.5, y + high / 2 + 2, kind, 10),
-                ]
-            when = f"steps {first} to {first + many - 1}" if many > 1 else f"step {first}"
-            parts.append(
-                linked(
-                    [row.name], f"{row.name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}"
-                )
-            )
-            x += pitch * many
-        if row.end and row.first + len(row.cells) - 1 <= steps:
-            parts.append(box(x - 1, y - 1, 3, high - 1, INK))
-    y = 54.0 + high * len(rows)
-    most = max((sum(batch.values()) for batch in batches), default=0) or 1
-    parts += [label(0, y + 14, "tokens", 10.5, SOFT), label(0, y + 28, f"to {most:,}", 10.5, SOFT)]
-    for at, batch in enumerate(batches, 1):
-        x, tops = (
-            44 + pitch * (at - 1),
-            [BARS * n / most for n in accumulate(batch.values(), initial=0)],
-        )
-        drawn = [box(x, y + 2, pitch, BARS, CARD, 0)]  # all its height can be pointed at
-        for kind, (low, top) in zip(batch, pairwise(tops), strict=True):
-            drawn.append(
-                box(x, y + 2 + BARS - top, max(0.5, pitch - (pitch > 4)), top - low, FILLS[kind])
-            )
-        whose = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
-        parts.append(
-            linked(
-                [f"step-{at}"], f"step {at}, tokens computed: {whose}", *drawn, goes=f"step={at}"
-            )
-        )
-    every = next((n for n in (1, 2, 5, 10, 20, 50, 100) if n * pitch >= 28), 200)
-    y += BARS + 14
-    marks = (
-        (44 + pitch * (n - 0.5) - 3.2 * len(str(n)), str(n)) for n in range(every, steps + 1, every)
-    )
-    parts += [label(x, y, said, 10.5, SOFT) for x, said in ((0, "step"), *marks)]
+    rows = drawn_rows(run)
+    steps = min(run.steps, MAX_STEPS)
+    high = 17 if len(rows) <= 24 else 13
+    layout = Layout(rows, steps, min(24.0, COLUMNS / max(1, steps)), high)
+    parts = _head(run, kinds_in(rows))
+    for number, row in enumerate(rows):
+        wrote = ""
+        if after and row.name in after.sequences:
+            wrote = "".join(after.sequences[row.name].words)
+        parts += _row(layout, number, step, wrote)
+    parts += _bars(layout, run.batches()[:steps])
+    y = layout.bottom + BARS + 14
+    parts += _axis(layout, y)
     if step:
-        x, through = 44 + pitch * (step - 1), 'pointer-events="none"'
-        parts.append(box(x, 51, max(1.5, pitch), y - 64, NEUTRAL, 0.16, INK, through))
+        parts.append(_pointer(layout, step, y))
     if after:
         parts.append(label(0, y + 24, "blocks", 10.5, SOFT))
-        parts += memory(44, y + 11, 560, len(after.counts), _owners(after, rows))
-        y += 12 + 22 * -(-len(after.counts) // 32)
-    return svg(1080, y + 6, parts)
+        blocks = len(after.counts)
+        parts += memory(LEFT, y + 11, COLUMNS, blocks, _owners(after, rows))
+        y += 12 + 22 * -(-blocks // BLOCKS_A_ROW)
+    return svg(WIDTH, y + 6, parts)
+
+
+def _head(run: Run, kinds: list[str]) -> list[str]:
+    """The patterns, the run in figures, and what the colours mean."""
+    parts = []
+    for kind in kinds:
+        if kind in STRIPES:
+            parts.append(stripes(PATTERNS[kind], LOOKS[kind][0], *STRIPES[kind]))
+    said = headline(run) if run.steps else "Nothing has run yet."
+    parts.append(label(0, 15, said, 13.5, within=WIDTH, look=BOLD))
+    parts += legend(0, 27, {KINDS[kind]: (FILLS[kind],) for kind in kinds})
+    return parts
+
+
+def _row(layout: Layout, number: int, step: int, wrote: str) -> list[str]:
+    """A request: its name, its cells, and what it does in the step.
+
+    Args:
+        wrote: its words after the step, if they are known.
+    """
+    row = layout.rows[number]
+    y = layout.y(number)
+    said = told(row, step)
+    drawn = [
+        box(0, y, WIDTH, layout.high, CARD, 0),
+        box(0, y, 4, layout.high - 3, sequence_color(number)),
+        label(8, y + 11, row.name, 11),
+        label(TEXT, y + 11, _shown(said, wrote), 11.5, within=WIDTH - TEXT),
+    ]
+    parts = [linked([row.name], f"{row.name}, step {step}, {said or 'not there'}", *drawn)]
+    first = row.first
+    for kind, cells in groupby(row.kinds[: layout.steps - row.first + 1]):
+        many = len(list(cells))
+        parts.append(_cells(layout, row.name, y, kind, first, many))
+        first += many
+    if row.end and row.first + len(row.cells) - 1 <= layout.steps:
+        parts.append(box(layout.x(first) - 1, y - 1, 3, layout.high - 1, INK))
+    return parts
+
+
+def _shown(said: str, wrote: str) -> str:
+    """The words of a row: what it does, and the end of what it wrote."""
+    if said and wrote:
+        return _cut(f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " "))
+    return _cut(said)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) < SHOWN_LETTERS else f"{text[: SHOWN_LETTERS - 2]} …"
+
+
+def _cells(layout: Layout, name: str, y: float, kind: str, first: int, many: int) -> str:
+    """Cells of one kind, side by side: `many` steps from the step `first` on."""
+    x = layout.x(first)
+    width = layout.pitch * many
+    drawn = [box(x, y, max(0.5, width - 0.5), layout.high - 3, FILLS[kind])]
+    if width >= 15:
+        drawn.append(box(x + 1.5, y + 1, 10, layout.high - 5, CARD, 0.9))
+        drawn.append(label(x + 3.5, y + layout.high / 2 + 2, kind, 10))
+    when = f"steps {first} to {first + many - 1}" if many > 1 else f"step {first}"
+    return linked([name], f"{name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}")
+
+
+def _bars(layout: Layout, batches: list[dict[str, int]]) -> list[str]:
+    """The tokens of each step, as a bar of colours."""
+    most = max((sum(batch.values()) for batch in batches), default=0) or 1
+    y = layout.bottom
+    parts = [
+        label(0, y + 14, "tokens", 10.5, SOFT),
+        label(0, y + 28, f"to {most:,}", 10.5, SOFT),
+    ]
+    for step, batch in enumerate(batches, 1):
+        parts.append(_bar(layout, step, batch, most))
+    return parts
+
+
+def _bar(layout: Layout, step: int, batch: dict[str, int], most: int) -> str:
+    """One step's tokens by kind; `most` tokens are as high as a bar can be."""
+    x = layout.x(step)
+    y = layout.bottom + 2
+    width = max(0.5, layout.pitch - (layout.pitch > 4))
+    drawn = [box(x, y, layout.pitch, BARS, CARD, 0)]  # all its height can be pointed at
+    below = 0
+    for kind, tokens in batch.items():
+        low = BARS * below / most
+        below += tokens
+        top = BARS * below / most
+        drawn.append(box(x, y + BARS - top, width, top - low, FILLS[kind]))
+    tokens_by_kind = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
+    said = f"step {step}, tokens computed: {tokens_by_kind}"
+    return linked([f"step-{step}"], said, *drawn, goes=f"step={step}")
+
+
+def _axis(layout: Layout, y: float) -> list[str]:
+    """The numbers of the steps, as many as there is room for."""
+    fitting = [n for n in (1, 2, 5, 10, 20, 50, 100) if n * layout.pitch >= 28]
+    every = fitting[0] if fitting else 200
+    parts = [label(0, y, "step", 10.5, SOFT)]
+    for step in range(every, layout.steps + 1, every):
+        middle = LEFT + layout.pitch * (step - 0.5)
+        parts.append(label(middle - 3.2 * len(str(step)), y, str(step), 10.5, SOFT))
+    return parts
+
+
+def _pointer(layout: Layout, step: int, y: float) -> str:
+    """The column that is pointed at; a click goes through it."""
+    width = max(1.5, layout.pitch)
+    height = y - 64
+    return box(layout.x(step), 51, width, height, NEUTRAL, 0.16, INK, 'pointer-events="none"')
 
 
 def _owners(after: Replay, rows: Sequence[Row]) -> dict[int, Owner]:
-    """Whose each block is, for `memory`; of a shared block, who came first."""
-    size, owners = after.recording["block_size"], dict[int, Owner]()
+    """The owner of each block, for `memory`; of a shared block, the request that came first."""
+    size = after.recording["block_size"]
     numbers = {row.name: i for i, row in enumerate(rows)}
-    for name, text in after.texts.items():
-        row = name.split(".")[0]  # a request's texts are r0, r0.1, ...
-        for place, block in enumerate(text["blocks"] if row in numbers else ()):
-            held = text["words"][place * size : min(text["tokens"], (place + 1) * size)]
+    owners: dict[int, Owner] = {}
+    for name, sequence in after.sequences.items():
+        request = request_of(name)
+        if request not in numbers:
+            continue
+        color = sequence_color(numbers[request])
+        for entry, block in enumerate(sequence.blocks):
+            held = sequence.words_in(entry, size)
             say = f"block {block}, {name}: {''.join(held)!r}"
-            owners.setdefault(block, (row, say, sequence_color(numbers[row]), len(held) / size))
+            owners.setdefault(block, (request, say, color, len(held) / size))
     return owners

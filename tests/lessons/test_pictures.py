@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import random
 import re
 from collections.abc import Sequence
@@ -16,15 +15,16 @@ from PIL import Image
 from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.lessons.broken import NeverCopies
-from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
+from pagedlab.lessons.draft_film import checks_of, draw_drafts, moments_of
 from pagedlab.lessons.drawing import box, stripes, svg
-from pagedlab.lessons.journey import STATIONS, draw_journey, follow
+from pagedlab.lessons.journey import STATIONS, draw_journey, journey_of
 from pagedlab.lessons.memory import Contiguous, FirstFit
 from pagedlab.lessons.pictures import beam_tree, parents_of, position_to_slot, taken_places, two_prompts, two_stories
-from pagedlab.lessons.two_pools import Frame, draw_pools
+from pagedlab.lessons.two_pools import Frame, Table, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
 from pagedlab.speculative import PromptLookup
+from pagedlab.trace import record
 
 
 def said(picture: str) -> list[str]:
@@ -125,9 +125,11 @@ def test_a_request_is_followed_through_every_station(tokens: int) -> None:
     begin = "Once upon a time, there was a fox who"
     params = SamplingParams(max_tokens=tokens, temperature=0.8, seed=3, ignore_eos=True)
     plain = llm.generate(f"{begin} wanted to", params)[0].outputs[0].text
-    run = follow(llm, f"{begin} wanted to", params)
+    recording = record(llm, [f"{begin} wanted to"], [params], ids=True, chances=3)
+    run = journey_of(recording, "r1")
     assert not llm.num_unfinished
-    assert llm.scheduler.schedule.__name__ == "schedule", "nobody watches any more"
+    assert not llm._callbacks, "nobody watches any more"
+    assert not llm._eager.callbacks
     stations = [moment.station for moment in run.values()]
     turn = ["schedule", "batch", "forward", "draw", "append"]
     assert stations == ["arrive", "admit", "match", *tokens * turn, "free"]
@@ -144,7 +146,7 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check() -> None:
         data_folder("tiny-qwen2"), block_size=8, num_blocks=24, speculative=lookup, prefix_caching=False, verbose=False
     )
     said_twice = "The box is red. The chair is blue. The box is red. The chair is"
-    checks, words = record_drafts(llm, said_twice, SamplingParams(max_tokens=24, ignore_eos=True))
+    checks, words = checks_of(record(llm, [said_twice], [SamplingParams(max_tokens=24, ignore_eos=True)]))
     right = sum(check.accepted for check in checks)
     assert (right, sum(len(check.drafted) for check in checks)) == (llm.stats.accepted_tokens, llm.stats.drafted_tokens)
     for i, (check, before, after) in enumerate(zip(checks, *[iter(moments_of(checks))] * 2, strict=True)):
@@ -158,8 +160,8 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check() -> None:
 
 
 def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
-    keys = [[[1.0, -2.0], [math.nan] * 2, [3.0, 4.0]], [[5.0, 6.0], [math.nan] * 2, [7.0, 8.0]]]
-    frames = [Frame([(["a", " b"], [0]), ([" c"], [2])], keys)]
+    keys = [[[1.0, -2.0], [None] * 2, [3.0, 4.0]], [[5.0, 6.0], [None] * 2, [7.0, 8.0]]]
+    frames = [Frame([Table(["a", " b"], [0]), Table([" c"], [2])], keys)]
     picture = draw_pools(frames, 0, 2, ["KV head 0", "KV head 1"])
     assert picture.count('data-link="b0"') == 3, "in the table and in both pools"
     assert said(picture).count("block 1: free, on every rank") == 2

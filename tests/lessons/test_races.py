@@ -9,7 +9,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.lessons.races import Moment, race, rectangle, steps_of
 from pagedlab.scheduler import Request, Scheduler
 from pagedlab.shipped import data_folder
-from pagedlab.widgets.recording import moments
+from pagedlab.trace import moments, record
 
 LENGTHS, SIZE, BLOCKS = [12, 3, 5, 4], 4, 24
 
@@ -23,7 +23,8 @@ def run(scheduler: type[Scheduler], places: int) -> list[Moment]:
     options = {"num_blocks": BLOCKS, "block_size": SIZE, "max_sequences": places, "prefix_caching": False}
     llm = LLM(data_folder("tiny-qwen2"), scheduler=scheduler, verbose=False, **options)  # type: ignore[arg-type]
     params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in LENGTHS]
-    return moments(llm, [f"Once upon a time there was a {name}" for name in ("cat", "dog", "fox", "owl")], params)
+    prompts = [f"Once upon a time there was a {name}" for name in ("cat", "dog", "fox", "owl")]
+    return moments(record(llm, prompts, params))
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +47,15 @@ def test_a_race_ends_first_where_who_is_done_leaves(runs: dict[str, list[Moment]
         done = [sum(end <= step for _, end in steps.values()) for steps in (static, continuous)]
         assert f"written to their end: static {done[0]} of 4, continuous {done[1]} of 4." in text
         for run in runs.values():
-            held = {block for one in run[min(step, len(run) - 1)].values() for block in one["blocks"]}
+            held = {block for one in run[min(step, len(run) - 1)].values() for block in one.blocks}
             assert f"{len(held)} of {BLOCKS} blocks hold something" in text
 
 
 def test_a_rectangle_counts_padding_and_blocks(runs: dict[str, list[Moment]]) -> None:
     together = run(Scheduler, 4)
-    prompts, step, kib = [text["prompt"] for text in together[0].values()], 6, 1024.0
+    prompts, step, kib = [sequence.prompt for sequence in together[0].values()], 6, 1024.0
     text = "\n".join(words(rectangle(together, step, ["Who? One. Two."] * 4, SIZE, kib)))
     columns = max(prompts) + step - 1
-    blocks = sum(len(one["blocks"]) for one in together[step].values())
+    blocks = sum(len(one.blocks) for one in together[step].values())
     assert f"the rectangle takes {4 * columns} KiB, the blocks take {blocks * SIZE} KiB" in text
     assert len(re.findall(r"ended with step \d", text)) == sum(n <= step for n in LENGTHS)

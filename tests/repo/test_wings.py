@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
-WINGS += ("speculative", "beam", "eviction", "hub", "logits")
+WINGS += ("speculative", "beam", "eviction", "hub", "logits", "trace")
 CORE = """
 from pagedlab import LLM, SamplingParams
 texts = set()
@@ -36,6 +36,7 @@ ALSO = {  # what else must run without a wing
     "eviction": "from pagedlab.beam import BeamSearch",
     "lessons": "from pagedlab.serving.app import create_app",
     "speculative": "from pagedlab.widgets import BlockPoolWidget",
+    "trace": "from pagedlab.serving.app import create_app; create_app(llm); from pagedlab.checks import check",
 }
 
 

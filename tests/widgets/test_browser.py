@@ -532,7 +532,7 @@ def test_the_timeline_says_what_everybody_does_and_moves_the_blocks(lab: browser
             root.locator(f'[data-say^="r0, step {n}, "]').wait_for()
             assert root.locator("output").inner_text() == str(n)
 
-        kinds = browser.run_python(page, "print(timeline.recording.rows[2].kinds)").strip()
+        kinds = browser.run_python(page, "print(timeline.run.rows[2].kinds)").strip()
         letters = root.locator('[data-link="r2"][data-set]').evaluate_all(
             "runs => runs.map(run => run.querySelector('text')?.textContent)"
         )

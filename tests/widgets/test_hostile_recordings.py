@@ -11,8 +11,10 @@ from typing import Any
 import browser
 import pytest
 
+from pagedlab.lessons.timeline import run_of
 from pagedlab.widgets import Stage
 from pagedlab.widgets.assets import script
+from pagedlab.widgets.replayed import answers_of, grid_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTACK = {"html": "<img src=x onerror='window.attacked = true'>"}
@@ -26,14 +28,27 @@ FIRST_TEXT = {
     "words": [0, ["The", " cat", " sat", " on", " a"]],
 }
 RECORDING: dict[str, Any] = {  # with every field that there is
-    "format": 1,
+    "format": 2,
     "model": "tiny",
     "block_size": 4,
     "num_blocks": 8,
     "drawn": 8,
     "steps": [
         {"step": 0, "used": 0, "cached": 1, "kept": {"7": 1}},
-        {"step": 1, "used": 2, "counts": {"0": 1, "1": 1}, "texts": {"r0": FIRST_TEXT}, "hits": [0]},
+        {
+            "step": 1,
+            "used": 2,
+            "counts": {"0": 1, "1": 1},
+            "texts": {"r0": FIRST_TEXT},
+            "hits": [0],
+            "computed": {"r0": [2, 5]},
+            "admitted": {"r0": 2},
+            "resumed": ["r0"],
+            "held": {"r0": [0, 1, 3]},
+            "drafts": {"r0": {"position": 4, "tokens": 2, "accepted": 1, "words": [" a", " dog"]}},
+            "likely": {"r0": {"of": 100, "tokens": [[7, " a", 0.5], [8, " the", 0.25]]}},
+            "readings": {"keys": [[1.5, None], [2, -3]]},
+        },
         {
             "step": 2,
             "used": 3,
@@ -45,7 +60,9 @@ RECORDING: dict[str, Any] = {  # with every field that there is
             "texts": {
                 "r0": {"tokens": 6, "words": [5, [" mat"]]},
                 "r0.1": {**FIRST_TEXT, "look": 1, "blocks": [0, [0, 2]]},
+                "r1": {"look": 2, "prompt": 2, "state": "waiting", "length": 2, "ids": [0, [5, 6]]},
             },
+            "preempted": {"r1": "recompute"},
         },
         {"step": 3, "texts": {"r0": {"state": "stop", "tokens": 0, "blocks": [0, []]}}},
     ],
@@ -83,7 +100,8 @@ def play(stage: Stage) -> None:
     """Do with it all that Python does with a recording."""
     for step in range(len(stage.recorded["steps"])):
         replay = stage.replay(step)
-        replay.grid(), replay.answers(), replay.whole()
+        grid_of(replay), answers_of(replay), replay.whole()
+    run_of(stage.recorded).summary()
     stage._repr_mimebundle_()
     json.dumps(stage.recorded)
 
@@ -95,6 +113,16 @@ def test_recordings_as_they_are_written_are_played() -> None:
 
 
 R0 = ("steps", 1, "texts", "r0")
+DRAFT = ("steps", 1, "drafts", "r0")
+LIKELY = ("steps", 1, "likely", "r0")
+DEEP = json.loads("[" * 50 + "]" * 50)
+
+
+def test_format_1_has_fewer_fields() -> None:
+    (old := changed(("format",), 1))["steps"] = RECORDING["steps"][:1]
+    play(Stage(old))
+    with pytest.raises(ValueError, match=r"recording.steps\[1\] may have the fields step, used, .*, got 'computed'"):
+        Stage(changed(("format",), 1))
 
 
 @pytest.mark.parametrize(
@@ -122,11 +150,27 @@ R0 = ("steps", 1, "texts", "r0")
         (("steps", 1, "texts"), [], "recording.steps[1].texts must be an object, got []"),
         ((*R0, "look"), "red", "recording.steps[1].texts['r0'].look must be a whole number of at least 0, got 'red'"),
         ((*R0, "state"), "gone", ".texts['r0'].state must be one of 'waiting', 'running', 'swapped', 'stop', "),
-        ((*R0, "name"), "b", ".texts['r0'] may have the fields look, prompt, state, tokens, blocks, words, got 'name'"),
+        ((*R0, "name"), "b", ".texts['r0'] may have the fields look, prompt, state, tokens, blocks, words, ids, "),
         ((*R0, "blocks"), [0], ".blocks must be [items to keep, new items], got [0]"),
         ((*R0, "blocks", 0), 1, ".blocks[0] must be a whole number from 0 to 0, got 1"),
         ((*R0, "blocks", 1, 1), 8, ".blocks[1][1] must be a whole number from 0 to 7, got 8"),
         (("steps", 2, "texts", "r2"), {}, "recording.steps[2].texts['r2'] must have the field look"),
+        (("steps", 1, "computed", "r0"), [2], ".computed['r0'] must be [start, stop], got [2]"),
+        (("steps", 1, "computed", "r0", 1), 1, ".computed['r0'][1] must be a whole number of at least 2, got 1"),
+        (("steps", 1, "admitted", "r0"), ATTACK, ".admitted['r0'] must be a whole number of at least 0, got {"),
+        (("steps", 2, "preempted", "r1"), "kill", ".preempted['r1'] must be one of 'recompute', 'swap', got 'kill'"),
+        (("steps", 1, "resumed", 0), ATTACK, "recording.steps[1].resumed[0] must be a text, got {'html': "),
+        (("steps", 1, "held", "r0", 0), 8, ".held['r0'][0] must be a whole number from 0 to 7, got 8"),
+        ((*DRAFT, "accepted"), 3, ".drafts['r0'].accepted must be a whole number from 0 to 2, got 3"),
+        ((*DRAFT, "words"), [" a"], ".drafts['r0'].words must have 2 words, got 1"),
+        ((*DRAFT, "words", 0), ATTACK, ".drafts['r0'].words[0] must be a text, got {'html': "),
+        ((*LIKELY, "of"), 0, ".likely['r0'].of must be a whole number of at least 1, got 0"),
+        ((*LIKELY, "tokens", 0), [7], ".tokens[0] must be [token id, text, probability], got [7]"),
+        ((*LIKELY, "tokens", 0, 1), ATTACK, ".tokens[0][1] must be a text, got {'html': "),
+        ((*LIKELY, "tokens", 0, 2), 1.5, ".tokens[0][2] must be a number of at least 0 and at most 1, got 1.5"),
+        (("steps", 1, "readings", "keys"), ATTACK, ".readings['keys'] must be a number of at least "),
+        (("steps", 1, "readings", "keys"), DEEP, "must be a number of at least "),
+        (("steps", 2, "texts", "r1", "ids"), [1, []], ".ids[0] must be a whole number from 0 to 0, got 1"),
     ],
 )
 def test_a_wrong_field_is_named_before_anything_is_drawn(

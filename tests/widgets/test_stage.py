@@ -14,9 +14,10 @@ import pytest
 
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
 from pagedlab.checks.scheduling import ToyEngine
+from pagedlab.trace import Recorder, Replay, pieces
 from pagedlab.widgets import Stage
 from pagedlab.widgets import stage as module
-from pagedlab.widgets.recording import Recorder, Replay, pieces
+from pagedlab.widgets.replayed import grid_of
 
 PROMPTS: list[Any] = [
     "The cat",
@@ -86,13 +87,13 @@ def check(replay: Replay, expected: dict[str, Any], decode: Any) -> None:
     assert replay.counts == expected["counts"]
     assert replay.kept == expected["kept"]
     assert (replay.now["used"], replay.now.get("cached")) == (expected["used"], expected["cached"])
-    alive = {n: t for n, t in replay.texts.items() if t["state"] in ("waiting", "running", "swapped")}
+    alive = {n: s for n, s in replay.sequences.items() if s.is_unfinished}
     assert alive.keys() == expected["texts"].keys()
     for name, (where, tokens, blocks, ids) in expected["texts"].items():
         text = alive[name]
-        assert (text["state"], text["tokens"], text["blocks"]) == (where, tokens, blocks), name
-        assert len(text["words"]) == len(ids)
-        assert "".join(text["words"]) == decode(ids).rstrip("\ufffd")
+        assert (text.state, text.tokens, text.blocks) == (where, tokens, blocks), name
+        assert len(text.words) == text.length == len(ids)
+        assert "".join(text.words) == decode(ids).rstrip("\ufffd")
 
 
 @pytest.mark.parametrize("how", ["recompute", "swap"])
@@ -128,7 +129,7 @@ def test_every_step_replayed_is_the_pool_as_it_was(tiny: Any, how: Any) -> None:
             check(replay.seek(k), expected, llm.decode)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, step {k}: {error}") from error
-    states = Counter(text["state"] for text in replay.texts.values())
+    states = Counter(text.state for text in replay.sequences.values())
     assert states.keys() <= {"stop", "length", "abort", "dropped"}, seed
 
 
@@ -149,11 +150,11 @@ def test_a_beam_search_writes_its_texts_anew_and_frees_them(tiny: Any) -> None:
         (done,) = llm.generate("The old mill", SamplingParams(max_tokens=8, beam_width=3))
     last = stage.replay(len(stage.recorded["steps"]) - 1)
     assert last.counts == [0] * 64
-    written = {"".join(t["words"][t["prompt"] :]) for t in last.texts.values() if t["state"] in ("stop", "length")}
+    written = {"".join(s.new_words) for s in last.sequences.values() if s.state in ("stop", "length")}
     assert {output.text for output in done.outputs} == written
     with Stage(llm) as short:  # ended in their first step
         llm.generate("The old mill", SamplingParams(max_tokens=1, beam_width=3))
-    assert [t["state"] for t in short.replay(1).texts.values()] == ["length"] * 3
+    assert [s.state for s in short.replay(1).sequences.values()] == ["length"] * 3
     assert any("copies" in step for step in stage.recorded["steps"])
     assert "copies" in stage.replay().now, "the picture is of a step with a copy"
 
@@ -166,7 +167,7 @@ def test_samples_share_and_copy() -> None:
         engine.running.append(SimpleNamespace(name="b", table=first.table.fork(), token_ids=[*range(6)]))
         engine.step()
     assert stage.recorded["steps"][-1]["copies"] == [[1, 2]]
-    grid = stage.replay().grid()
+    grid = grid_of(stage.replay())
     assert (grid["shared"], grid["copied"]) == (1, 1)
     assert "1 copied" in stage.picture().headline()
 
@@ -218,8 +219,8 @@ def test_older_steps_are_forgotten_and_the_rest_still_replays() -> None:
     for k in range(len(recorder.recording["steps"])):
         full.seek(recorder.forgotten + k), rest.seek(k)
         assert rest.counts == full.counts
-        for name, text in rest.texts.items():
-            assert text == full.texts[name]
+        for name, text in rest.sequences.items():
+            assert text == full.sequences[name]
 
 
 def test_a_recording_is_a_small_file_that_plays_again(tmp_path: Path, tiny: Any) -> None:
@@ -239,7 +240,7 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path: Path, tiny: Any)
     (tmp_path / "other.json").write_text('{"format": 7}')
     wrong: Any
     for wrong in (tmp_path / "other.json", {"steps": []}):
-        with pytest.raises(ValueError, match="no recording of format 1"):
+        with pytest.raises(ValueError, match="no recording of format 1 or 2"):
             Stage(wrong)
 
 

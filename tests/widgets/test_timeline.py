@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
-from pagedlab.lessons.timeline import KINDS, Cell, Recording, Row
+from pagedlab.lessons.timeline import KINDS, Cell, Row, Run, run_of
 from pagedlab.scheduler import Request, Scheduler
+from pagedlab.trace import Recorder, Replay
 from pagedlab.widgets import timeline as module
-from pagedlab.widgets.recording import Replay
 from pagedlab.widgets.timeline import FILLS, LOOKS, Timeline, told
 
 
-def letters(recording: Recording) -> list[str]:
-    return [" " * (row.first - 1) + row.kinds for row in recording.rows]
+def letters(run: Run) -> list[str]:
+    return [" " * (row.first - 1) + row.kinds for row in run.rows]
 
 
 # The recording ---------------------------------------------------------------------------------------------------
@@ -32,10 +32,11 @@ class OneBatch(Scheduler):
 
 def test_a_static_batch_waits_for_its_longest() -> None:
     engine = ToyEngine(OneBatch, max_sequences=2)
-    with Recording(engine) as run:
+    with Recorder(engine) as recorder:
         for new in (5, 2, 3):
             engine.add(4, new)
         engine.run()
+    run = run_of(recorder.recording)
     assert letters(run) == ["PDDDD", "PD", "WWWWWPDD"]
     assert run.steps == 8
     assert [row.waited for row in run.rows] == [0, 0, 5]
@@ -48,30 +49,32 @@ def test_a_static_batch_waits_for_its_longest() -> None:
 
 def test_chunks_arrivals_and_steps_without_a_share() -> None:
     engine = ToyEngine(max_batch_tokens=8)
-    run = Recording(engine)
+    recorder = Recorder(engine)
     engine.add(20, 2)
     engine.step()
     engine.add(4, 2)
     engine.run()
+    run = run_of(recorder.recording)
     assert letters(run) == ["PPPD", " WPD"]
     assert run.batches() == [{"P": 8}, {"P": 8}, {"P": 8}, {"D": 2}]
     assert [(c.start, c.tokens, c.wrote) for c in run.rows[0].cells] == [(0, 8, 0), (8, 8, 0), (16, 4, 1), (20, 1, 1)]
     assert run.rows[0].cells[0].reads == " 0 1 2 3 4 5 6 7"
     assert [cell.writes for cell in run.rows[0].cells] == ["", "", " 20", " 21"]
-    run.close()
-    run.close()
+    recorder.close()
+    recorder.close()
     engine.add(4, 2)
     engine.run()
-    assert run.steps == 4
+    assert run_of(recorder.recording).steps == 4
 
 
 @pytest.mark.parametrize(("preemption", "letter"), [("recompute", "W"), ("swap", "S")])
 def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption: str, letter: str) -> None:
     engine = ToyEngine(num_blocks=6, preemption=preemption)
-    with Recording(engine) as run:
+    with Recorder(engine) as recorder:
         for _ in range(2):
             engine.add(6, 10)
         engine.run()
+    run = run_of(recorder.recording)
     first, second = run.rows
     assert first.kinds == "P" + 9 * "D", "the oldest is never asked"
     assert letter in second.kinds
@@ -90,23 +93,25 @@ class Newest(Scheduler):
 
 def test_who_runs_and_gets_no_tokens_is_passed_over() -> None:
     engine = ToyEngine(Newest, max_batch_tokens=8)
-    with Recording(engine) as run:
+    with Recorder(engine) as recorder:
         engine.add(20, 3)
         engine.add(4, 3)
         engine.run()
+    run = run_of(recorder.recording)
     assert letters(run) == ["PPPDD", "P--DD"]
     assert run.rows[1].waited == 2
 
 
 def test_an_aborted_request_ends_and_one_that_ends_at_once_is_seen() -> None:
     engine = ToyEngine(max_sequences=1)
-    with Recording(engine) as run:
+    with Recorder(engine) as recorder:
         request = engine.add(4, 9)
         engine.add(4, 1)
         engine.step()
         request.sequences[0].finish_reason = "abort"
         engine.scheduler.remove(request)
         engine.run()
+    run = run_of(recorder.recording)
     assert letters(run) == ["P", "WP"]
     assert [row.end for row in run.rows] == ["abort", "length"]
 
@@ -127,13 +132,14 @@ def test_every_token_is_in_one_cell(
 ) -> None:
     """Whatever gives way and comes back: rows without holes, no batch above its budget, every token counted once."""
     engine = ToyEngine(policy, num_blocks=num_blocks, max_batch_tokens=budget, preemption=preemption)
-    with Recording(engine) as run:
+    with Recorder(engine) as recorder:
         for step in range(2000):
             for prompt, new, arrives in requests:
                 if arrives == step:
                     engine.add(prompt, new)
             if not engine.step().chunks and step >= 15:
                 break
+    run = run_of(recorder.recording)
     assert engine.pool.num_free == num_blocks
     assert len(run.rows) == len(requests)
     for row, (prompt, new, _) in zip(run.rows, sorted(requests, key=lambda request: request[2]), strict=True):
@@ -159,7 +165,7 @@ def test_samples_and_beams_of_the_real_engine(tiny: Any) -> None:
     beams = SamplingParams(max_tokens=6, ignore_eos=True, beam_width=2)
     with Timeline(llm) as timeline:
         llm.generate(["The cat", "The old mill", "A bell rang"], [plain, samples, beams])
-    run = timeline.recording
+    run = timeline.run
     assert letters(run) == 3 * ["PDDDDD"]
     assert [[cell.wrote for cell in row.cells] for row in run.rows] == [6 * [1], 6 * [3], 6 * [2]]
     assert [row.cells[1].tokens for row in run.rows] == [1, 3, 2]
@@ -188,7 +194,7 @@ def parts(timeline: Timeline) -> list[tuple[str, str, str]]:
 
 def test_the_drawing_says_what_was_recorded() -> None:
     engine, timeline = watched()
-    rows, drawn = timeline.recording.rows, parts(timeline)
+    rows, drawn = timeline.run.rows, parts(timeline)
     for row in rows:
         kinds, step = [], row.first
         for kind, cells in groupby(row.kinds):
@@ -199,7 +205,7 @@ def test_the_drawing_says_what_was_recorded() -> None:
         assert [part for part in drawn if part[0] == row.name and part[2]] == kinds
     bars = [say for link, say, _ in drawn if link.startswith("step-")]
     assert bars[0] == "step 1, tokens computed: 24 prefill"
-    assert len(bars) == timeline.recording.steps
+    assert len(bars) == timeline.run.steps
     assert set(LOOKS) == set(FILLS) == set(KINDS)
     assert len(set(FILLS.values())) == len(KINDS)
     assert engine._callbacks == [], "nobody watches after the end"
@@ -208,28 +214,29 @@ def test_the_drawing_says_what_was_recorded() -> None:
 def test_the_slider_moves_the_words_and_the_blocks() -> None:
     _, timeline = watched(num_blocks=12)
     steps = timeline.recorder.recording["steps"]
-    assert [step["step"] for step in steps] == list(range(timeline.recording.steps + 1))
+    assert [step["step"] for step in steps] == list(range(timeline.run.steps + 1))
     assert steps[timeline.values["step"]]["used"] == max(step["used"] for step in steps), "it ends at the fullest step"
-    for step in (1, 3, timeline.recording.steps - 3):
+    for step in (1, 3, timeline.run.steps - 3):
         timeline.set(step=step)
-        texts, drawn = Replay(timeline.recorder.recording).seek(step).texts, parts(timeline)
-        blocks = {block: name for name, text in texts.items() for block in text["blocks"]}
+        sequences, drawn = Replay(timeline.recorder.recording).seek(step).sequences, parts(timeline)
+        blocks = {block: name for name, sequence in sequences.items() for block in sequence.blocks}
         assert {
             say.split(":")[0]: link for link, say, _ in drawn if say.startswith("block ") and "free" not in say
         } == {f"block {block}, {name}": name for block, name in blocks.items()}
         assert sum(say.startswith("block ") for _, say, _ in drawn) == 12
-        for row in timeline.recording.rows:
+        for row in timeline.run.rows:
             assert (row.name, f"{row.name}, step {step}, {told(row, step) or 'not there'}", "") in drawn
     timeline.seek(10**6)
-    assert timeline.values["step"] == timeline.recording.steps
+    assert timeline.values["step"] == timeline.run.steps
     timeline.close()
 
 
 def test_a_cell_is_told_in_words() -> None:
     engine = ToyEngine(max_batch_tokens=8)
-    with Recording(engine) as run:
+    with Recorder(engine) as recorder:
         engine.add(10, 2)
         engine.run()
+    run = run_of(recorder.recording)
     (row,) = run.rows
     assert told(row, 1) == "prefill: tokens 0–7 “ 0 1 2 3 4 5 6 7”"
     assert told(row, 2) == "prefill: tokens 8–9 “ 8 9”; writes “ 10”"
@@ -271,7 +278,7 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch
             engine.step()
         engine.add(8, 20)
         engine.run()
-    assert f"Not drawn: {timeline.recording.steps - 10} steps and 1 requests" in timeline.drawn["html"]
+    assert f"Not drawn: {timeline.run.steps - 10} steps and 1 requests" in timeline.drawn["html"]
     said = [say for _, say, go in parts(timeline) if go and say.startswith("r")]
     assert said == [
         "r0, prefill, step 1",
@@ -280,7 +287,7 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch
         "r1, decode, steps 9 to 10",
     ]
     assert len(timeline.controls[0]["options"]) == 10
-    assert timeline.recording.rows[0].end == "length"
+    assert timeline.run.rows[0].end == "length"
     monkeypatch.setattr(module, "MAX_ROWS", 1)
     timeline.seek(3)
     assert "steps and 2 requests" in timeline.drawn["html"]

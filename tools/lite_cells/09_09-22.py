@@ -15,7 +15,7 @@ def with_a_late_prompt(budget):
         llm.add(late, *asks([8]))
         while llm.step():
             pass
-    return timeline.recording
+    return timeline.run
 
 
 first_token = guess("300 prompt tokens, 32 a step, four other texts: steps to the first token?", unit="steps")

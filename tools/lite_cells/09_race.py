@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from pagedlab.checks.scheduling import ToyEngine
 from pagedlab.lessons.pictures import race
 from pagedlab.scheduler import Scheduler
+from pagedlab.trace import moments, record
 from pagedlab.widgets.explore import explore
-from pagedlab.widgets.recording import moments
 
 
 class StaticBatch(Scheduler):
@@ -30,7 +30,8 @@ class Engine(ToyEngine):
 
 
 def run(scheduler):
-    return moments(Engine(scheduler, num_blocks=16, block_size=8, max_sequences=4), prompts, params)
+    engine = Engine(scheduler, num_blocks=16, block_size=8, max_sequences=4)
+    return moments(record(engine, prompts, params))
 
 
 openings = ["Once upon a time", "In the old mill", "The bell rang", "On the river", "At the edge of the wood"]

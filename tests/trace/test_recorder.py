@@ -1,0 +1,288 @@
+"""A replay after step i is the engine as it was after step i."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagedlab import LLM, SamplingParams
+from pagedlab.checks.scheduling import ToyEngine
+from pagedlab.lessons.timeline import run_of
+from pagedlab.speculative import PromptLookup
+from pagedlab.trace import Recorder, Replay, check_recording, moments, record
+from pagedlab.trace.format import FORMAT, QUEUES, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
+
+PROMPTS = [
+    "The cat",
+    "The old mill by the river had",
+    "A bell rang",
+    "The cat sat on the mat and the cat sat on",
+    "Zoë 你好 🎉",
+]
+PLAIN: dict[str, Any] = {}
+SAMPLES: dict[str, Any] = {"n": 3, "temperature": 1.0, "seed": 1}
+BEAMS: dict[str, Any] = {"beam_width": 2}
+
+
+def state_of(llm: LLM) -> dict[str, Any]:
+    """What the engine itself says of its pool and of its sequences."""
+    pool = llm.pool
+    sequences = {}
+    for state in QUEUES:
+        for request in getattr(llm.scheduler, state):
+            for sequence in request.unfinished:
+                table = sequence.table
+                words = llm.decode(sequence.token_ids).rstrip("\ufffd")
+                sequences[sequence.name] = (state, table.num_tokens, list(table.block_ids), words)
+    return {
+        "counts": [pool.refcount(block) for block in range(pool.num_blocks)],
+        "kept": {block for block in range(pool.num_blocks) if pool.keeps(block)},
+        "used": pool.num_used,
+        "cached": pool.num_cached,
+        "sequences": sequences,
+    }
+
+
+def replayed_state(replay: Replay) -> dict[str, Any]:
+    """The same of a replay."""
+    sequences = {}
+    for name, sequence in replay.sequences.items():
+        if sequence.is_unfinished:
+            words = "".join(sequence.words)
+            sequences[name] = (sequence.state, sequence.tokens, sequence.blocks, words)
+    return {
+        "counts": replay.counts,
+        "kept": replay.kept,
+        "used": replay.now["used"],
+        "cached": replay.now["cached"],
+        "sequences": sequences,
+    }
+
+
+def plan_of(llm: LLM) -> dict[str, Any]:
+    """What the engine's latest plan says, as a recording does."""
+    plan = llm.plan
+    return {
+        "computed": {chunk.sequence.name: [chunk.start, chunk.stop] for chunk in plan.chunks},
+        "admitted": [f"r{request.request_id}" for request in plan.admitted],
+        "cached_tokens": plan.cached_tokens,
+        "preempted": {f"r{request.request_id}": how for request, how in plan.preempted},
+        "resumed": [f"r{request.request_id}" for request in plan.resumed],
+        "accepted": [(draft.position, len(draft.tokens), draft.accepted) for draft in llm.drafts],
+    }
+
+
+def recorded_plan(step: dict[str, Any]) -> dict[str, Any]:
+    drafts = step.get("drafts", {}).values()
+    return {
+        "computed": step.get("computed", {}),
+        "admitted": list(step.get("admitted", {})),
+        "cached_tokens": sum(step.get("admitted", {}).values()),
+        "preempted": step.get("preempted", {}),
+        "resumed": step.get("resumed", []),
+        "accepted": [(draft["position"], draft["tokens"], draft["accepted"]) for draft in drafts],
+    }
+
+
+ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([PLAIN, SAMPLES, BEAMS]))
+STEP = st.tuples(st.just("step"))
+ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    preemption=st.sampled_from(["recompute", "swap"]),
+    num_blocks=st.integers(14, 20),
+    prefix_caching=st.booleans(),
+    drafts=st.booleans(),
+    actions=st.lists(st.one_of(ADD, STEP, STEP, STEP, ABORT), min_size=5, max_size=40),
+)
+def test_a_replay_after_any_step_is_the_engine_after_it(
+    tiny: Any, preemption: Any, num_blocks: int, prefix_caching: bool, drafts: bool, actions: list[Any]
+) -> None:
+    """Samples, beams, drafts, chunks, a cache, too few blocks, requests that are aborted."""
+    llm = LLM(
+        tiny,
+        num_blocks=num_blocks,
+        block_size=4,
+        max_batch_tokens=16,
+        preemption=preemption,
+        prefix_caching=prefix_caching,
+        speculative=PromptLookup(k=3) if drafts else None,
+        verbose=False,
+    )
+    llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds is in step 0
+    states, plans, live = list[Any](), list[Any](), list[int]()
+    with Recorder(llm) as recorder:
+        states.append(state_of(llm))
+
+        def look() -> None:
+            states.append(state_of(llm))
+            plans.append(plan_of(llm))
+
+        stop = llm.on_step(look)
+        for verb, *arguments in actions:
+            if verb == "add":
+                prompt, most, kind = arguments
+                options = PLAIN if drafts and kind is BEAMS else kind
+                live.append(llm.add(prompt, SamplingParams(max_tokens=most, ignore_eos=True, **options)))
+            elif verb == "abort" and live:
+                llm.abort(live.pop(arguments[0] % len(live)))
+            else:
+                llm.step()
+        while llm.num_unfinished:
+            llm.step()
+        stop()
+    recording = check_recording(json.loads(json.dumps(recorder.recording)))  # as a file has it
+    replay = Replay(recording)
+    assert len(replay) == len(states)
+    for step, expected in enumerate(states):
+        assert replayed_state(replay.seek(step)) == expected, step
+        if step:
+            assert recorded_plan(replay.now) == plans[step - 1], step
+    assert replayed_state(replay.seek(0)) == states[0], "it can go back"
+    assert [len(moment) for moment in moments(recording)] == [len(replay.seek(i).sequences) for i in range(len(replay))]
+    check_totals(llm, recording, plans)
+
+
+def check_totals(llm: LLM, recording: dict[str, Any], plans: list[Any]) -> None:
+    """The rows of the recording have all that the plans computed, and each draft."""
+    run = run_of(recording)
+    assert run.steps == len(plans)
+    computed = sum(stop - start for plan in plans for start, stop in plan["computed"].values())
+    assert run.summary().computed == computed
+    drafts = [draft for step in recording["steps"] for draft in step.get("drafts", {}).values()]
+    assert all(len(draft["words"]) == draft["tokens"] for draft in drafts)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny: Any, preemption: Any) -> None:
+    llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, preemption=preemption, verbose=False)
+    params = [SamplingParams(max_tokens=30, temperature=1.0, seed=i, ignore_eos=True) for i in range(4)]
+    recording = record(llm, [PROMPTS[3]] * 4, params)
+    steps = recording["steps"]
+    how = Counter(how for step in steps for how in step.get("preempted", {}).values())
+    assert how == Counter({preemption: sum(how.values())})
+    assert how, "the pool is too small for all four"
+    returns = [name for step in steps for name in step.get("resumed", ())]
+    assert bool(returns) == (preemption == "swap")
+    found = {name: tokens for step in steps[:3] for name, tokens in step.get("admitted", {}).items()}
+    assert sorted(found.values()) == [0, 8, 8, 8], "three find the first block of the first"
+
+
+def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=16, block_size=4, prefix_caching=False, verbose=False)
+    recording = record(llm, [PROMPTS[3]], [SamplingParams(max_tokens=1, ignore_eos=True)])
+    (start, stop), (held,) = recording["steps"][1]["computed"]["r0"], recording["steps"][1]["held"].values()
+    assert start == 0
+    assert len(held) == -(-stop // 4), "it ended in this step, and its blocks are free again"
+    assert Replay(recording).seek(1).sequences["r0"].blocks == []
+
+
+def test_ids_and_chances_are_noted_for_whoever_asks(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
+    params = SamplingParams(max_tokens=6, temperature=0.8, seed=3, ignore_eos=True)
+    recording = check_recording(record(llm, [PROMPTS[1]], [params], ids=True, chances=3))
+    last = Replay(recording).seek(len(recording["steps"]) - 1).sequences["r0"]
+    assert llm.decode(last.ids) == "".join(last.words)
+    rows = [step["likely"]["r0"] for step in recording["steps"][1:]]
+    assert [row["tokens"][0][0] for row in rows] == last.ids[last.prompt :], "the sampled token is the first"
+    for row in rows:
+        others = [chance for _, _, chance in row["tokens"][1:]]
+        assert (row["of"], len(others)) == (tiny.vocab_size, 2)
+        assert others == sorted(others, reverse=True)
+        assert sum(chance for _, _, chance in row["tokens"]) <= 1.0001
+    greedy = record(llm, [PROMPTS[0]], [SamplingParams(max_tokens=2)], chances=2)
+    for step in greedy["steps"][1:]:
+        (_, _, first), (_, _, second) = step["likely"]["r1"]["tokens"]
+        assert 1 > first >= second > 0, "the model's own probabilities, the sampled token is the likeliest"
+
+
+def test_without_words_it_still_knows_how_long_each_sequence_is() -> None:
+    engines = [ToyEngine(num_blocks=12), ToyEngine(num_blocks=12)]
+    recordings = []
+    for engine, words in zip(engines, (True, False), strict=True):
+        with Recorder(engine, words=words) as recorder:
+            for _ in range(3):
+                engine.add(8, 20)
+            engine.run()
+        recordings.append(check_recording(recorder.recording))
+    with_words, without = (run_of(recording) for recording in recordings)
+    assert with_words.summary() == without.summary()
+    assert [row.kinds for row in with_words.rows] == [row.kinds for row in without.rows]
+    assert "words" not in json.dumps(recordings[1])
+    lengths = [[sequence.length for sequence in moment.values()] for moment in moments(recordings[1])]
+    assert lengths == [[sequence.length for sequence in moment.values()] for moment in moments(recordings[0])]
+
+
+def test_readings_are_taken_after_each_step() -> None:
+    engine = ToyEngine()
+    with Recorder(engine, readings={"free": lambda: engine.pool.num_free}) as recorder:
+        engine.add(8, 5)
+        engine.run()
+    first, *steps = check_recording(recorder.recording)["steps"]
+    assert "readings" not in first
+    assert [step["readings"]["free"] for step in steps] == [64 - step["used"] for step in steps]
+
+
+def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
+    with Recorder(llm, chances=2) as recorder:
+        llm.add(PROMPTS[0], SamplingParams(max_tokens=3, ignore_eos=True))
+        forward = llm.forward
+
+        def fails(*arguments: Any) -> Any:
+            raise RuntimeError("no memory")
+
+        llm.forward = fails
+        with pytest.raises(RuntimeError, match="no memory"):
+            llm.step()
+        llm.forward = forward
+        while llm.step():
+            pass
+    assert [step["step"] for step in recorder.recording["steps"]] == [0, 1, 2, 3]
+    assert all("likely" in step for step in recorder.recording["steps"][1:])
+
+
+def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=32, verbose=False)
+    plain = llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))[0].outputs[0].text
+    calls = []
+
+    def fails(plan: Any, logits: Any) -> None:
+        calls.append(tuple(logits.shape))
+        raise KeyError("mine")
+
+    stop = llm.on_forward(fails)
+    with pytest.warns(UserWarning, match="a callback after the forward pass raised KeyError"):
+        assert llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))[0].outputs[0].text == plain
+    stop()
+    assert calls == [(1, tiny.vocab_size)] * 3
+    llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))
+    assert len(calls) == 3
+
+
+def test_a_recorder_that_is_closed_watches_nothing(tiny: Any) -> None:
+    llm = LLM(tiny, num_blocks=32, verbose=False)
+    with Recorder(llm) as recorder:
+        pass
+    llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))
+    assert len(recorder.recording["steps"]) == 1
+    assert recorder.recording["format"] == FORMAT
+    assert not llm._callbacks
+    assert not llm._eager.callbacks
+    assert not llm.pool._callbacks
+
+
+def test_the_page_of_the_format_describes_each_field() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "trace.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert described >= {*RECORDING_FIELDS, *STEP_FIELDS[FORMAT], *TEXT_FIELDS[FORMAT]}
