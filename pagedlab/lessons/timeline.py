@@ -138,7 +138,7 @@ class Recording(ExitStack):
     def _on_step(self) -> None:
         self.steps += 1
         plan, queues = self._llm.plan, self._llm.scheduler
-        self.preempted.update(preemption.how for preemption in plan.preempted)
+        self.preempted.update(preemption.mode for preemption in plan.preempted)
         chunks: dict[Any, list[Any]] = defaultdict(list)
         for chunk in plan.chunks:
             chunks[chunk.request].append(chunk)
