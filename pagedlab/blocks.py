@@ -186,8 +186,8 @@ class BlockPool:
         if revived:
             if block_id not in self._cached:
                 raise ValueError(
-                    f"block {block_id} is free, so there is nothing to share; allocate() hands out "
-                    "blocks"
+                    f"block {block_id} is free, so there is nothing to share; allocate() "
+                    "returns free blocks"
                 )
             self._uncache(block_id)
         self._refcounts[block_id] += 1
@@ -237,7 +237,7 @@ class BlockPool:
         """
         if self._on_forgotten is not None or self._kept:
             raise ValueError(
-                "the pool's kept blocks have an owner already: give every cache a pool of its own"
+                "the pool has a prefix cache already: make a separate pool for each prefix cache"
             )
         self._on_forgotten = on_forgotten
         if policy is not None:

@@ -89,17 +89,16 @@ class Engine:
     # ------------------------------------------------------------------ a step
 
     def step(self) -> list[Completion]:
-        """Run one step and return the completions that got new tokens.
+        """Run one step and return the completions of the requests that it computed.
 
-        `Completion.finished` tells which of them are done. Completions that finished during a
-        `generate` or `stream` call since the last `step` are returned as well.
+        `Completion.finished` tells which of them are done. Completions of requests from `add` that
+        finished during a `generate` or `stream` call are returned as well.
 
         If scheduling, the forward pass or sampling fails or is interrupted, the step is rewound: no
         token is added, and every table is as before. If the update of the requests fails, the
         requests of the step are aborted.
         """
         with deferred_interrupts() as deferred:  # Ctrl-C waits until this block ends
-            self._abort_abandoned()
             self._begin_step()
             try:
                 result = self._compute()
@@ -116,6 +115,7 @@ class Engine:
             return completions
 
     def _begin_step(self) -> None:
+        self._abort_abandoned()
         self._stepping = True
         self._step_began = time.perf_counter()
 
@@ -125,9 +125,10 @@ class Engine:
         self._abort_abandoned()
 
     def _compute(self) -> StepResult | None:
-        """Schedule, run the forward pass and sample. Return None if there is nothing to do.
+        """Schedule, run the forward pass and sample. If any of it fails, rewind the step.
 
-        If any of it fails, the step is rewound.
+        Returns:
+            The result of the oldest step; None if there is nothing to do.
         """
         with allowed_interrupts():
             pass  # a pending interrupt is raised here: nothing of this step has happened yet
@@ -188,7 +189,7 @@ class Engine:
                 self.prefix_cache.clear()
 
     def _update(self, result: StepResult) -> list[Completion]:
-        """Add the sampled tokens, retire finished requests, and return the completions touched."""
+        """Add the sampled tokens to their requests, retire finished ones, return completions."""
         self.plan = result.plan
         request_ids = list(dict.fromkeys(chunk.request.request_id for chunk in result.plan.chunks))
         try:
@@ -201,9 +202,7 @@ class Engine:
             raise
         try:
             self._retire_finished(completions)
-            self.stats.record(result, new_tokens, time.perf_counter() - self._step_began)
-            self.stats.cached_tokens = self.scheduler.cached_tokens
-            self.stats.blocks_used = self._num_used()
+            self._record(result, new_tokens)
         except BaseException:
             self._keep_finished(self._unreturned + completions)
             raise
@@ -247,6 +246,11 @@ class Engine:
             for completion in completions:
                 if completion.finished:
                     stack.callback(self._retire, self._pop(completion.request_id).request)
+
+    def _record(self, result: StepResult, new_tokens: int) -> None:
+        self.stats.record(result, new_tokens, time.perf_counter() - self._step_began)
+        self.stats.cached_tokens = self.scheduler.cached_tokens
+        self.stats.blocks_used = self._num_used()
 
     def _call_back(self) -> None:
         for callback in tuple(self._callbacks):

@@ -1,8 +1,8 @@
 """The KV cache: for each layer, two tensors [num_blocks, block_size, num_kv_heads, head_dim].
 
 A token's slot is its block id times the block size, plus its offset in the block. So a layer's
-tensor, viewed as [num_blocks * block_size, num_kv_heads, head_dim], is indexed by slots. Which
-sequence has which block is the business of blocks.py.
+tensor, viewed as [num_blocks * block_size, num_kv_heads, head_dim], is indexed by slots. The block
+tables in blocks.py say which sequence has which block.
 """
 
 import math

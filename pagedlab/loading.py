@@ -152,7 +152,7 @@ def locate(source: str) -> dict[str, Any]:
     if is_gguf and path.is_file():
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     hint = "name a folder saved by save_pretrained"
-    if is_gguf or not path.is_dir():
+    if is_gguf or not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
         hint = f"python -m pagedlab --download {source} fetches it"
         path = _cached_folder(source, is_gguf, hint)
     for part, name in PARTS.items():

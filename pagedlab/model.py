@@ -119,7 +119,7 @@ def refuse_unknown(
 ) -> None:
     """Raise `ValueError` if an argument asks for more than causal attention."""
     if attention_mask is not None:
-        raise ValueError("its attention has a mask of its own, and paged attention is causal")
+        raise ValueError("its attention has its own mask, and paged attention is causal")
     is_causal = others.get("is_causal")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -234,7 +234,7 @@ class Model:
         """
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
-        if prompt and isinstance(prompt, list) and all(map(_is_message, prompt)):
+        if isinstance(prompt, list) and prompt and all(map(_is_message, prompt)):
             text = self._apply_chat_template(prompt)
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return prompt  # type: ignore[return-value]
@@ -386,10 +386,7 @@ def why_not_built_alike(config: Any) -> str | None:
     if getattr(config, "kv_lora_rank", None):
         return "has multi-head latent attention; pagedlab's blocks hold plain keys and values"
     if _rope_type(config) == "longrope":
-        return (
-            "has longrope position embeddings, with which a long neighbour would change a short "
-            "prompt's tokens"
-        )
+        return "has longrope position embeddings, which depend on the longest prompt in a batch"
     if getattr(config, "attn_temperature_tuning", None):
         return (
             "scales attention by the position in the row; pagedlab puts many sequences into one row"

@@ -339,7 +339,7 @@ class Scheduler:
 
         Returns:
             A chunk for each sequence that continues. None, with nothing changed, if blocks are
-            short, or if a queued request fits: then the next step is the business of `schedule`.
+            short or if a queued request fits. Then `schedule` must plan the next step.
         """
         candidates = self.swapped[:1]
         if self.waiting:

@@ -557,7 +557,7 @@ def test_a_model_that_computes_something_else_on_pages_is_refused(dtype: str, mo
         ({"sliding_window": 8}, "takes sliding_window"),
         ({"s_aux": torch.zeros(4)}, "takes s_aux"),
         ({"is_causal": False}, "is not causal"),
-        ({"attention_mask": torch.ones(1, 1, 2, 2)}, "a mask of its own"),
+        ({"attention_mask": torch.ones(1, 1, 2, 2)}, "its own mask"),
         ({"something_new": 0}, "takes something_new"),
     ],
 )

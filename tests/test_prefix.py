@@ -918,7 +918,7 @@ def test_a_cache_says_which_option_is_wrong(options: dict[str, Any], says: str) 
 def test_one_cache_a_pool() -> None:
     pool = BlockPool(4)
     PrefixCache(pool)
-    with pytest.raises(ValueError, match="a pool of its own"):
+    with pytest.raises(ValueError, match="a separate pool"):
         PrefixCache(pool)
 
     class Plain:

@@ -63,7 +63,8 @@ class Windows:
             steps = min(READ_AHEAD, self.most) if self.scheduler.waiting else self.most
         if steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             further = {
-                c.sequence: c.stop for c in self.scheduler.reserve_ahead(plan.chunks, steps - 1) or []
+                c.sequence: c.stop
+                for c in self.scheduler.reserve_ahead(plan.chunks, steps - 1) or []
             }
             plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
         window = self.decoder.launch(

@@ -48,7 +48,8 @@ def block_scores(
         v = v_cache[block_id, :filled].transpose(0, 1).to(q.dtype)
         scores = torch.einsum("hgnd,hbd->hgnb", q, k) * scale
         key_positions = torch.arange(i * size, i * size + filled, device=q.device)
-        yield scores.masked_fill(key_positions > query_positions, float("-inf")), v
+        is_hidden = key_positions > query_positions
+        yield scores.masked_fill(is_hidden, float("-inf")), v
 
 
 def concat_attention(
@@ -56,9 +57,11 @@ def concat_attention(
 ) -> Tensor:
     """Compute softmax(q k^T * scale) v with all keys in one tensor, as if there were no blocks."""
     q = group_heads(q, k_cache.shape[2])
-    scores, values = zip(*block_scores(q, k_cache, v_cache, block_ids, seq_len, scale), strict=True)
+    blocks = block_scores(q, k_cache, v_cache, block_ids, seq_len, scale)
+    scores, values = zip(*blocks, strict=True)
     p = torch.softmax(torch.cat(scores, dim=3), dim=3)
-    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", p, torch.cat(values, dim=1)))
+    v = torch.cat(values, dim=1)
+    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", p, v))
 
 
 def safe_attention(
@@ -70,7 +73,7 @@ def safe_attention(
     exp never overflows. Every block is read twice.
     """
     q = group_heads(q, k_cache.shape[2])
-    m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
+    m = torch.full_like(q[..., :1], float("-inf"))  # [Hkv, G, n, 1]
     for scores, _ in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         m = torch.maximum(m, scores.amax(dim=3, keepdim=True))
     total = torch.zeros_like(m)
@@ -92,7 +95,7 @@ def online_attention(
     et al., 2022, section 3.1) extends it to the weighted sum of values.
     """
     q = group_heads(q, k_cache.shape[2])
-    m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
+    m = torch.full_like(q[..., :1], float("-inf"))  # [Hkv, G, n, 1]
     total = torch.zeros_like(m)
     out = torch.zeros_like(q)
     for scores, v in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):

@@ -93,7 +93,7 @@ def copy_blocks(keys: Tensor, values: Tensor, sources: list[int], destinations: 
     """
     if len(sources) != len(destinations) or len(set(destinations)) != len(destinations):
         raise ValueError(
-            f"each of {len(sources)} blocks needs a destination of its own, got {destinations}"
+            f"{len(sources)} blocks need as many different destinations, got {destinations}"
         )
     both = set(sources) & set(destinations)
     if both:

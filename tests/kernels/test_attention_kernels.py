@@ -361,7 +361,7 @@ def test_copies_that_are_refused_change_nothing() -> None:
     before = cache.clone()
     for source, destination, message in (
         ([0, 1], [1, 2], r"blocks \[1\] would be read and written at once"),
-        ([0, 1], [2, 2], "a destination of its own"),
+        ([0, 1], [2, 2], "different destinations"),
         ([0], [1, 2], "each of 1 blocks"),
         ([0], [4], r"there are 4 blocks, and \[4\] are not among them"),
         ([-1], [2], "there are 4 blocks"),
