@@ -362,7 +362,7 @@ def test_copies_that_are_refused_change_nothing() -> None:
     for source, destination, message in (
         ([0, 1], [1, 2], r"blocks \[1\] would be read and written at once"),
         ([0, 1], [2, 2], "different destinations"),
-        ([0], [1, 2], "each of 1 blocks"),
+        ([0], [1, 2], "1 blocks need as many"),
         ([0], [4], r"there are 4 blocks, and \[4\] are not among them"),
         ([-1], [2], "there are 4 blocks"),
     ):
