@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from pagedlab.kernels.attention import triton_attention
-from pagedlab.kernels.plan import Plan, choose_plan, multiprocessors
+from pagedlab.kernels.plan import Plan, launch_plan, multiprocessors
 from pagedlab.lessons import ladder
 from pagedlab.lessons.puzzles import decoder
 
@@ -153,7 +153,7 @@ def ours(inputs: Inputs) -> list[Run]:
 def not_split(inputs: Inputs) -> list[Run]:
     """The library's decode kernel with one program a sequence and KV head, where it would choose more."""
     q, k, _, table, *_ = inputs.paged(0)
-    plan = choose_plan(q, k, table)
+    plan = launch_plan(q, k, table)
     if not inputs.case.is_decode or plan.splits == 1:
         raise NotImplementedError("split by nobody")
     return [lambda i=i: triton_attention(*inputs.paged(i), plan=plan._replace(splits=1)) for i in range(inputs.sets)]
@@ -162,7 +162,7 @@ def not_split(inputs: Inputs) -> list[Run]:
 def other_plans(inputs: Inputs) -> Iterator[tuple[Plan, list[Run]]]:
     """The library's decode kernel with other tiles and splits than it chooses, for a sweep."""
     q, k, _, table, *_ = inputs.paged(0)
-    chosen = choose_plan(q, k, table)
+    chosen = launch_plan(q, k, table)
     for tile, splits in itertools.product((16, 32, 64), (1, 2, 4, 8, 16, 32, 64)):
         plan = chosen._replace(few=chosen.few._replace(tile=tile), splits=splits)
         yield plan, [lambda i=i, plan=plan: triton_attention(*inputs.paged(i), plan=plan) for i in range(inputs.sets)]

@@ -168,7 +168,7 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
             one_by_one(llm)
         llm.warm_up()
         figures["start-up s"] = round(clock() - began, 1)
-        spent = watch(llm.scheduler, "schedule", "look_ahead")
+        spent = watch(llm.scheduler, "schedule", "reserve_ahead")
         seconds, completions = serve(llm, prompts, outputs)
         figures |= {"steps": llm.stats.steps, "preemptions": llm.stats.preemptions, **latencies(completions)}
         figures["scheduler ms a step"] = round(1000 * sum(spent) / llm.stats.steps, 3)

@@ -58,9 +58,9 @@ autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [
     ("What to run", "params_style"),
-    ("How much at once", "params_style"),
+    ("Limits", "params_style"),
     ("Your own classes", "params_style"),
-    ("To measure with", "params_style"),
+    ("For measurements", "params_style"),
 ]
 default_role = "literal"  # docstrings have `names` in single backticks
 

@@ -1,7 +1,7 @@
-"""pagedlab: PagedAttention, built up block by block. The code behind the notebooks.
+"""pagedlab: PagedAttention, built up block by block. The notebooks show this code and run it.
 
-Importing this package changes nothing in the process, and pulls in neither torch nor transformers.
-`LLM` and its friends import both, on first use.
+The import of this package changes nothing in the process, and imports neither torch nor
+transformers. `LLM` and other names that need them import both on first use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "paged_decode",
 ]
 
-_LAZY = {  # name -> its module
+_LAZY = {  # the module of each name that is imported on first use
     "LLM": "llm",
     "Completion": "outputs",
     "KVCache": "kv_cache",
@@ -65,5 +65,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a user wants, so that pagedlab.<Tab> lists it."""
+    """The public names, so that pagedlab.<Tab> lists nothing else."""
     return [*__all__, "__version__"]

@@ -1,8 +1,7 @@
-"""python -m pagedlab "prompt" ["prompt" ...]: the texts, the time they took, and the blocks they
-used.
+"""The command line: python -m pagedlab "prompt" ["prompt" ...]
 
-python -m pagedlab --download [hub id] downloads a model first, Qwen2.5-0.5B-Instruct if none is
-named.
+It prints the texts, the time they took and the blocks they used. python -m pagedlab --download
+[hub id] downloads a model first, by default Qwen2.5-0.5B-Instruct.
 """
 
 from __future__ import annotations
@@ -15,14 +14,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pagedlab.sampling_params import SamplingParams
+
 if TYPE_CHECKING:
     from pagedlab import LLM, Completion
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 
 
 def stopped_by_hand(program: Callable[[list[str] | None], int], arguments: list[str] | None) -> int:
-    """Run a program, and end it with one line if somebody presses Ctrl-C."""
+    """Run a program. Ctrl-C ends it with one line instead of a traceback.
+
+    Args:
+        program: takes the arguments and returns the exit code.
+        arguments: the arguments; None for those of the command line.
+
+    Returns:
+        The exit code.
+    """
     try:
         return program(arguments)
     except KeyboardInterrupt:
@@ -32,9 +41,9 @@ def stopped_by_hand(program: Callable[[list[str] | None], int], arguments: list[
 
 @contextmanager
 def ended_by_ctrl_c() -> Iterator[None]:
-    """While Python imports and loads, Ctrl-C ends the process at once.
+    """Let Ctrl-C end the process at once, while Python imports and loads.
 
-    A library may catch the exception and be left half imported.
+    A KeyboardInterrupt could be caught by a library, which would then be half imported.
     """
 
     def end(*_: object) -> None:
@@ -42,9 +51,7 @@ def ended_by_ctrl_c() -> Iterator[None]:
         os._exit(INTERRUPTED)
 
     previous = signal.getsignal(signal.SIGINT)
-    if (
-        previous is not signal.default_int_handler
-    ):  # somebody has a handler of their own, or ignores Ctrl-C
+    if previous is not signal.default_int_handler:  # there is another handler, or none at all
         yield
         return
     signal.signal(signal.SIGINT, end)
@@ -55,8 +62,8 @@ def ended_by_ctrl_c() -> Iterator[None]:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line's options."""
-    from pagedlab.attention import BACKENDS
+    """Return the options of the command line."""
+    from pagedlab.attention import BACKENDS  # imports torch, and Ctrl-C must end that at once
     from pagedlab.loading import DEFAULT_MODEL
 
     parser = argparse.ArgumentParser(
@@ -92,21 +99,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """What the command line does. Return the exit code."""
+    """Run the command line and return the exit code."""
     return stopped_by_hand(_main, arguments)
 
 
 def _main(arguments: list[str] | None) -> int:
     with ended_by_ctrl_c():
-        # first: it says how torch's threads wait, before torch is imported
-        from pagedlab import (
-            LLM,
-        )
+        from pagedlab import LLM  # imports torch, and Ctrl-C must end that at once
 
         options = parse(arguments)
     try:
         if options.download:
-            from pagedlab.hub import download  # a wing: it alone asks the network
+            from pagedlab.hub import download  # a wing: only this option needs it
 
             download(options.download)
             options.model = options.model or options.download
@@ -124,7 +128,7 @@ def _main(arguments: list[str] | None) -> int:
             )
         with llm:
             completions = _generate(llm, options)
-    except (ValueError, ConnectionError) as error:  # a rank that ended is one
+    except (ValueError, ConnectionError) as error:  # ConnectionError: another rank has ended
         print(f"error: {error}", file=sys.stderr)
         return 2
     for prompt, completion in zip(options.prompts, completions, strict=True):
@@ -135,14 +139,11 @@ def _main(arguments: list[str] | None) -> int:
 
 
 def _generate(llm: LLM, options: argparse.Namespace) -> list[Completion]:
-    from pagedlab import SamplingParams
-
     prompts: list[Any] = options.prompts
     if options.chat:
         prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
-    return llm.generate(
-        prompts, SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
-    )
+    sampling = SamplingParams(options.max_tokens, options.temperature, seed=options.seed)
+    return llm.generate(prompts, sampling)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Check the classes that a reader hands to `LLM`, once, and fill in what they may leave out.
+"""Adapters: they check the classes that a reader passes to `LLM`, before the engine is built.
 
-A reader may pass a block pool, a block table, a prefix cache or a scheduler of their own. Each
-function here names the whole contract of one of them. What is missing is a `ValueError` of one
-line, raised before the engine is built.
+A reader can write their own block pool, block table, prefix cache or scheduler. The constants below
+are the contract of each. A missing method raises a `ValueError` of one line. A few attributes are
+optional and are added here.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ CacheFactory = Callable[[Any], Any]
 
 
 def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, scheduler: Any) -> None:
-    """Check what can be seen before anything is made: the methods of each class.
+    """Check the methods of each class, before any object is made.
 
     Args:
-        block_pool: a class, or None for `BlockPool`.
-        block_table, scheduler: classes.
-        prefix_caching: True, False, a class, or a function that makes a cache over a pool.
+        block_pool: the class of the block pool; None for `BlockPool`.
+        block_table: the class of the block tables.
+        prefix_caching: True, False, a class, or a function that makes a prefix cache over a pool.
+        scheduler: the class of the scheduler.
 
     Raises:
-        ValueError: Names the argument and the methods that it lacks.
+        ValueError: If a class lacks methods. It names both.
     """
     with_methods("block_pool", block_pool or BlockPool, POOL_METHODS)
     with_methods("block_table", block_table, TABLE_METHODS)
@@ -63,16 +64,19 @@ def make_pool(block_pool: type[Any] | None, num_blocks: int, block_size: int) ->
 
 
 def check_table(block_table: type[Any], pool: Pool) -> None:
-    """Make one empty table and look at its attributes."""
+    """Check the attributes of an empty table."""
     with_methods("block_table", block_table(pool), (*TABLE_ATTRIBUTES, *TABLE_METHODS))
 
 
 def make_prefix_cache(
     prefix_caching: bool | CacheFactory, pool: Any, block_table: type[BlockTable]
 ) -> PrefixCache | None:
-    """Return the cache, or None if it is off or the pool cannot keep blocks that nobody uses.
+    """Return the prefix cache, or None if it is off or the pool cannot keep unused blocks.
 
-    The tables that the cache hands out are of class `block_table`, whoever wrote the cache.
+    Args:
+        prefix_caching: True, False, a class, or a function that makes a prefix cache over a pool.
+        pool: the block pool.
+        block_table: the class of the tables that the cache returns.
     """
     if not prefix_caching or not hasattr(pool, "attach"):
         return None
@@ -82,9 +86,7 @@ def make_prefix_cache(
 
 
 def make_scheduler(scheduler: type[Scheduler], *positional: Any, **options: Any) -> Scheduler:
-    """Return a scheduler of the reader's class, with the attributes that the engine reads and
-    writes.
-    """
+    """Return a scheduler of this class. Optional attributes that it lacks are added."""
     made = with_methods(
         "scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS)
     )
@@ -96,7 +98,7 @@ def make_scheduler(scheduler: type[Scheduler], *positional: Any, **options: Any)
 
 
 def _check_takes_table(prefix_caching: CacheFactory) -> None:
-    """Raise `ValueError` if a cache of this kind cannot be told the class of its tables."""
+    """Raise `ValueError` if the cache does not accept the class of its tables."""
     try:
         parameters = inspect.signature(prefix_caching).parameters
     except (TypeError, ValueError):  # a class of an extension module may hide its signature
@@ -106,6 +108,5 @@ def _check_takes_table(prefix_caching: CacheFactory) -> None:
         name = getattr(prefix_caching, "__name__", type(prefix_caching).__name__)
         raise ValueError(
             f"prefix_caching={name} takes no block_table=, so its tables would not be of the class "
-            "that block_table "
-            "names: let it take that argument, as PrefixCache does"
+            "that block_table names: let it take that argument, as PrefixCache does"
         )

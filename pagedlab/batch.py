@@ -1,5 +1,6 @@
-"""One step's work as flat arrays: a batch is one row of tokens with a few small arrays beside it,
-not a rectangle.
+"""The ragged batch: all tokens of a step in one row, and small arrays that say whose they are.
+
+There is no padding. The tokens of one sequence follow those of another.
 """
 
 from collections.abc import Sequence as Seq
@@ -19,12 +20,12 @@ class Batch:
 
     Args:
         token_ids: int64 [T].
-        positions: int64 [T], of each token in its sequence.
-        slots: int64 [T], where its keys and values go.
-        block_tables: int32 [B, M], as in pagedlab.attention.
-        seq_lens: int32 [B], tokens of each sequence up to the last one here.
-        query_starts: int32 [B + 1], where each sequence's tokens begin in the row.
-        last_rows: int64 [R], the tokens whose logits are wanted.
+        positions: int64 [T], the position of each token in its sequence.
+        slots: int64 [T], the slot for each token's keys and values.
+        block_tables: int32 [B, M], the block ids of each sequence.
+        seq_lens: int32 [B], tokens of each sequence up to its last token in the batch.
+        query_starts: int32 [B + 1], where the tokens of each sequence begin in the row.
+        last_rows: int64 [R], the tokens that need logits.
     """
 
     token_ids: Tensor
@@ -40,10 +41,10 @@ class FlatChunks(NamedTuple):
     """The tokens of several chunks in one row.
 
     Args:
-        token_ids: 0 for a token that is not known yet.
-        positions: of each token in its sequence.
-        slots: of each token.
-        starts: where each chunk starts in the row, and where the last one ends.
+        token_ids: the id of each token; 0 for a token that is not known yet.
+        positions: the position of each token in its sequence.
+        slots: the slot of each token.
+        starts: where each chunk starts in the row, then where the last one ends.
     """
 
     token_ids: list[int]
@@ -53,7 +54,11 @@ class FlatChunks(NamedTuple):
 
 
 def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
-    """Put the tokens of all chunks into one row. `ValueError` for a chunk without a token."""
+    """Put the tokens of all chunks into one row.
+
+    Raises:
+        ValueError: If a chunk has no token.
+    """
     flat = FlatChunks([], [], [], [0])
     for _, sequence, start, stop in chunks:
         if start >= stop:
@@ -70,34 +75,32 @@ def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
 
 
 def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
-    """Put the tokens of a step's chunks into one row.
-
-    Each chunk says how many of its last rows want logits: `Chunk.num_rows`.
+    """Put the tokens of a step's chunks into one batch.
 
     Args:
-        chunks: what the step computes.
-        device: of the tensors.
+        chunks: the tokens to compute. `Chunk.num_rows` of a chunk's last tokens need logits.
+        device: the device of the tensors.
     """
-    token_ids, positions, slots, starts = flatten_chunks(chunks)
+    flat = flatten_chunks(chunks)
     last_rows = list[int]()
-    for chunk, end in zip(chunks, starts[1:], strict=True):
+    for chunk, end in zip(chunks, flat.starts[1:], strict=True):
         last_rows += range(end - chunk.num_rows, end)
     width = max(len(chunk.sequence.table.block_ids) for chunk in chunks)
-    tables = np.zeros((len(chunks), width), np.int32)
-    for row, chunk in zip(tables, chunks, strict=True):
+    block_tables = np.zeros((len(chunks), width), np.int32)
+    for row, chunk in zip(block_tables, chunks, strict=True):
         block_ids = chunk.sequence.table.block_ids
         row[: len(block_ids)] = block_ids
 
-    def integers(values: list[int], dtype: type[np.signedinteger] = np.int64) -> Tensor:
-        array = np.array(values, dtype)  # NumPy reads lists faster than torch
+    def tensor(values: list[int] | np.ndarray, dtype: type[np.signedinteger] = np.int64) -> Tensor:
+        array = np.asarray(values, dtype)  # NumPy reads lists faster than torch
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     return Batch(
-        token_ids=integers(token_ids),
-        positions=integers(positions),
-        slots=integers(slots),
-        block_tables=torch.from_numpy(tables).to(device, non_blocking=True),
-        seq_lens=integers([chunk.stop for chunk in chunks], np.int32),
-        query_starts=integers(starts, np.int32),
-        last_rows=integers(last_rows),
+        token_ids=tensor(flat.token_ids),
+        positions=tensor(flat.positions),
+        slots=tensor(flat.slots),
+        block_tables=tensor(block_tables, np.int32),
+        seq_lens=tensor([chunk.stop for chunk in chunks], np.int32),
+        query_starts=tensor(flat.starts, np.int32),
+        last_rows=tensor(last_rows),
     )

@@ -1,19 +1,19 @@
-"""The block pool and the block table: who owns which block, and when one is copied.
+"""The block pool and the block table: which sequence has which block, and when a block is copied.
 
-No tensors here.
+This module has no tensors.
 
-A pool hands out fixed-size blocks by number and counts the references to each. A table maps the
-logical blocks of one sequence (tokens 0-15, 16-31, ...) to whatever physical blocks the pool had
-free. Forking a sequence copies that list of numbers, not the blocks; the one block that two
-sequences would both write is copied when somebody writes it (copy-on-write).
+A pool allocates fixed-size blocks by id and counts the references to each. A table maps the logical
+blocks of one sequence (tokens 0-15, 16-31, ...) to physical blocks, whichever were free. To fork a
+sequence copies its list of block ids, not the blocks. A shared block is copied only when one of the
+sequences is about to write to it (copy-on-write).
 
     before                     after a.fork() -> b           after b.append(1)
     a: [7, 1]   counts 1 1     a: [7, 1]   counts 2 2        a: [7, 1]   7 counts 2, 1 counts 1
                                b: [7, 1]                     b: [7, 3]   3 counts 1, copied from 1
 
 The design follows "Efficient Memory Management for Large Language Model Serving with
-PagedAttention" (Kwon et al., 2023, sections 4.2 to 4.4). Moving the tensors is the caller's part:
-see kv_cache.py.
+PagedAttention" (Kwon et al., 2023, sections 4.2 to 4.4). The caller copies the tensors, see
+kv_cache.py.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ class OutOfBlocks(RuntimeError):
 
 
 class InvariantError(AssertionError):
-    """The counts of a pool contradict each other; the message names the blocks."""
+    """The counts of a pool contradict each other. The message names the blocks."""
 
 
 class BlockCopy(NamedTuple):
-    """Copy the whole block `source` onto `destination`, in every layer, before anything is
-    written.
-    """
+    """An order to copy the block `source` to `destination` in every layer, before any write."""
 
     source: int
     destination: int
@@ -50,10 +48,10 @@ class BlockEvent(NamedTuple):
     """One change of a pool.
 
     Args:
-        kind: the last five are of a prefix cache.
+        kind: the kind of change. "keep" and the kinds after it concern a prefix cache.
         block_id: the block that changed.
-        refcount: its count after the change.
-        source: the block that was copied, for "copy" only.
+        refcount: its reference count after the change.
+        source: the block that was copied; only for "copy".
     """
 
     kind: Kind
@@ -63,12 +61,10 @@ class BlockEvent(NamedTuple):
 
 
 class Pool(Protocol):
-    """What a `BlockTable` needs of a pool.
+    """The methods that a `BlockTable` needs from a pool.
 
-    Any class with these methods drives the widgets and the engine.
-
-    A pool may also have `emit`, which tells subscribers of a copy, and `invalidate`, for pools that
-    cache blocks.
+    The engine and the widgets accept any class with these methods. Two more are optional: `emit`,
+    which reports a copy to subscribers, and `invalidate`, if the pool caches blocks.
     """
 
     num_blocks: int
@@ -83,27 +79,25 @@ class Pool(Protocol):
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Blocks that `num_tokens` tokens fill, the last one perhaps in part: the quotient
-    rounded up.
-    """
+    """How many blocks hold this many tokens: the quotient, rounded up."""
     return -(-num_tokens // block_size)
 
 
 class EvictionPolicy(Protocol):
-    """Chooses which cached block a pool evicts. eviction/ has several."""
+    """Chooses the cached block that a pool evicts. eviction/ has further policies."""
 
     def add(self, block_id: int) -> None:
-        """The block is cached from now on: its last reference has gone."""
+        """Note that a block is cached from now on, because its last reference was released."""
 
     def remove(self, block_id: int) -> None:
-        """The block is cached no longer: it is used again, evicted or forgotten."""
+        """Note that a block is no longer cached: it is used again, evicted or forgotten."""
 
     def victim(self) -> int:
-        """The block to evict. A pool asks only while a block is cached."""
+        """Return the block to evict. It is called only while a block is cached."""
 
 
 class LRU:
-    """Evicts the block that has been without a reference for longest. O(1)."""
+    """Evicts the block that has had no reference for the longest time. Every method is O(1)."""
 
     def __init__(self) -> None:
         self._oldest_first = OrderedDict[int, None]()
@@ -122,24 +116,23 @@ class BlockPool:
     """Fixed-size blocks, each with a reference count. Every method is O(1).
 
     A block is used (count above 0) or free (count 0). A free block may be cached: its contents are
-    kept until the pool needs the block for something else, so `share` can bring it back.
+    kept until the pool allocates it again. Until then, `share` can use it again.
 
     Args:
-        num_blocks: how many blocks there are.
+        num_blocks: the number of blocks.
         block_size: tokens a block.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         self.num_blocks = integer("num_blocks", num_blocks, 1)
-        self.block_size = integer("block_size", block_size, 1)  # tokens a block
+        self.block_size = integer("block_size", block_size, 1)
         self._refcounts = [0] * self.num_blocks
-        # A stack, lowest id on top at first: the block released last, still warm, is handed out
-        # next.
+        # A stack: the block that was released last is still warm, and is allocated next.
         self._free = list(reversed(range(self.num_blocks)))
-        self._kept = set[int]()  # blocks whose contents outlive their last reference
-        self._cached = set[int]()  # those of them that are at count 0
+        self._kept = set[int]()  # blocks that a prefix cache wants to keep
+        self._cached = set[int]()  # kept blocks without a reference
         self._policy: EvictionPolicy = LRU()
-        self._on_lost: Callable[[int, bool], None] | None = None
+        self._on_forgotten: Callable[[int, bool], None] | None = None
         self._callbacks: list[Callable[[BlockEvent], None]] = []
 
     def __repr__(self) -> str:
@@ -148,7 +141,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can hand out, cached ones included."""
+        """Blocks that `allocate` can return, with the cached ones."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -162,19 +155,22 @@ class BlockPool:
         return len(self._cached)
 
     def allocate(self) -> int:
-        """Return the id of a free block, now with reference count 1.
+        """Return the id of a free block. Its reference count is then 1.
 
-        Raise `OutOfBlocks` when none is free.
+        Raises:
+            OutOfBlocks: If no block is free.
         """
         if self._free:
             block_id = self._free.pop()
         elif self._cached:
             block_id = self._policy.victim()
             self._uncache(block_id)
-            self._lose(block_id, "evict")
+            self._forget(block_id, "evict")
         else:
-            used = f"all {self.num_blocks} are in use"
-            raise OutOfBlocks(f"no block is free: {used}; free a sequence, or make the pool larger")
+            raise OutOfBlocks(
+                f"no block is free: all {self.num_blocks} are in use; free a sequence, or make the "
+                "pool larger"
+            )
         self._refcounts[block_id] = 1
         self.emit("allocate", block_id)
         return block_id
@@ -182,15 +178,16 @@ class BlockPool:
     def share(self, block_id: int) -> int:
         """Add a reference to a used or cached block and return its id.
 
-        `ValueError` if it is neither.
+        Raises:
+            ValueError: If the block is neither used nor cached.
         """
         block_id = self._known(block_id)
         revived = self._refcounts[block_id] == 0
         if revived:
             if block_id not in self._cached:
                 raise ValueError(
-                    f"block {block_id} is free, so there is nothing to share; allocate() hands out "
-                    "blocks"
+                    f"block {block_id} is free, so there is nothing to share; allocate() "
+                    "returns free blocks"
                 )
             self._uncache(block_id)
         self._refcounts[block_id] += 1
@@ -198,9 +195,10 @@ class BlockPool:
         return block_id
 
     def release(self, block_id: int) -> None:
-        """Take a reference away; at zero the block is free again.
+        """Remove a reference. A block without references is free.
 
-        `ValueError` if it is free already.
+        Raises:
+            ValueError: If the block is free already.
         """
         block_id = self._known(block_id)
         if self._refcounts[block_id] == 0:
@@ -217,9 +215,7 @@ class BlockPool:
         self.emit("release", block_id)
 
     def keep(self, block_id: int) -> None:
-        """Mark a used block: when its last reference goes, its contents stay until the block is
-        needed.
-        """
+        """Keep a used block: without references it is then cached, not just free."""
         block_id = self._known(block_id)
         if self._refcounts[block_id] == 0:
             raise ValueError(f"block {block_id} is free: only a block in use has contents to keep")
@@ -227,97 +223,104 @@ class BlockPool:
         self.emit("keep", block_id)
 
     def attach(
-        self, on_lost: Callable[[int, bool], None], policy: EvictionPolicy | None = None
+        self, on_forgotten: Callable[[int, bool], None], policy: EvictionPolicy | None = None
     ) -> None:
         """Register the prefix cache that owns the kept blocks.
 
         Args:
-            on_lost: called with the block id, and whether it is evicted, before anybody can write
-                to a block that is kept no longer.
-            policy: chooses which cached block is evicted; None for the least recently used one.
+            on_forgotten: called when a block is no longer kept, before it can be overwritten. Its
+                arguments are the block id and whether the block was evicted.
+            policy: chooses the cached block that is evicted; None for the least recently used one.
 
         Raises:
-            ValueError: If another cache owns them.
+            ValueError: If the pool has a prefix cache already.
         """
-        if self._on_lost is not None or self._kept:
+        if self._on_forgotten is not None or self._kept:
             raise ValueError(
-                "the pool's kept blocks have an owner already: give every cache a pool of its own"
+                "the pool has a prefix cache already: make a separate pool for each prefix cache"
             )
-        self._on_lost = on_lost
+        self._on_forgotten = on_forgotten
         if policy is not None:
             self._policy = policy
 
     def forget(self, block_id: int) -> None:
-        """Keep the block no longer; a cached one is plainly free at once.
-
-        Nothing happens to one that is not kept.
-        """
+        """Stop keeping a block. Nothing happens to a block that is not kept."""
         block_id = self._known(block_id)
         if block_id in self._kept:
             if self._refcounts[block_id] == 0:
                 self._uncache(block_id)
                 self._free.append(block_id)
-            self._lose(block_id, "forget")
+            self._forget(block_id, "forget")
 
     def invalidate(self, block_id: int) -> None:
-        """Drop the block's cache entry: the only table that holds it is about to overwrite it."""
-        if self._on_lost is not None and block_id in self._kept:
+        """Drop the block's cache entry, because its only owner is about to overwrite it."""
+        if self._on_forgotten is not None and block_id in self._kept:
             self.forget(block_id)
 
     def keeps(self, block_id: int) -> bool:
-        """Whether the block's contents outlive its last reference."""
+        """Whether the block's contents are kept when it has no references."""
         return self._known(block_id) in self._kept
 
     def refcount(self, block_id: int) -> int:
-        """References to the block: 0 when it is free."""
+        """The number of references to the block; 0 if it is free."""
         return self._refcounts[self._known(block_id)]
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
-        """Raise `InvariantError`, naming the blocks, unless the books balance.
+        """Check that every block is exactly one of used, cached and free.
 
-        Every block is exactly one of used, cached and free. Given all the tables over this pool,
-        each block's count is also the number of tables that map it.
+        Args:
+            tables: all tables over this pool. The reference count of a block must be the number of
+                tables that list it. None leaves this check out.
+
+        Raises:
+            InvariantError: If a check fails. The message names the blocks.
         """
-        free, cached, counts = Counter(self._free), self._cached, self._refcounts
-        used = {b for b, count in enumerate(counts) if count > 0}
-        for problem, blocks in (
-            ("have a negative count", {b for b, count in enumerate(counts) if count < 0}),
-            ("are on the free list twice", {b for b, times in free.items() if times > 1}),
-            ("are both free and in use", used & (free.keys() | cached)),
-            ("are both free and cached", free.keys() & cached),
-            ("are cached but not marked to be kept", cached - self._kept),
-            (
-                "are lost: neither in use nor free",
-                set(range(self.num_blocks)) - used - free.keys() - cached,
-            ),
-        ):
-            if blocks:
-                raise InvariantError(f"blocks {sorted(blocks)} {problem}")
+        counts = self._refcounts
+        used = {block_id for block_id, count in enumerate(counts) if count > 0}
+        negative = {block_id for block_id, count in enumerate(counts) if count < 0}
+        free = set(self._free)
+        twice = {block_id for block_id, times in Counter(self._free).items() if times > 1}
+        lost = set(range(self.num_blocks)) - used - free - self._cached
+        _refuse("have a negative count", negative)
+        _refuse("are on the free list twice", twice)
+        _refuse("are both free and in use", used & (free | self._cached))
+        _refuse("are both free and cached", free & self._cached)
+        _refuse("are cached but not marked to be kept", self._cached - self._kept)
+        _refuse("are lost: neither in use nor free", lost)
         if tables is not None:
-            mapped = Counter(b for table in tables for b in table.block_ids)
-            if wrong := [
-                (b, count, mapped[b]) for b, count in enumerate(counts) if count != mapped[b]
-            ]:
-                raise InvariantError(
-                    ", ".join(f"block {b} counts {c} but {n} tables map it" for b, c, n in wrong)
+            self._check_tables(tables)
+
+    def _check_tables(self, tables: Iterable[BlockTable]) -> None:
+        listed = Counter(block_id for table in tables for block_id in table.block_ids)
+        problems = []
+        for block_id, count in enumerate(self._refcounts):
+            if count != listed[block_id]:
+                problems.append(
+                    f"block {block_id} counts {count} but {listed[block_id]} tables map it"
                 )
+        if problems:
+            raise InvariantError(", ".join(problems))
 
     def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
-        """Call `callback` with every `BlockEvent` from now on; the function returned stops it."""
+        """Call `callback` with every `BlockEvent` from now on.
+
+        Returns:
+            A function that ends these calls.
+        """
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
     def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
-        """Tell the subscribers. Tables call it for "copy"."""
-        if self._callbacks:
-            event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
-            for callback in tuple(self._callbacks):
-                try:
-                    callback(event)
-                except Exception as error:  # who watches must not break what is watched
-                    warnings.warn(
-                        f"a subscriber of the pool raised {error!r} at {event}", stacklevel=2
-                    )
+        """Report a change to the subscribers. Tables report "copy", a prefix cache "hit"."""
+        if not self._callbacks:
+            return
+        event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
+        for callback in tuple(self._callbacks):
+            try:
+                callback(event)
+            except Exception as error:  # a faulty subscriber must not break the pool
+                message = f"a subscriber of the pool raised {error!r} at {event}"
+                warnings.warn(message, stacklevel=2)
 
     def _uncache(self, block_id: int) -> None:
         if block_id not in self._cached:
@@ -325,38 +328,42 @@ class BlockPool:
         self._policy.remove(block_id)
         self._cached.remove(block_id)
 
-    def _lose(self, block_id: int, kind: Kind) -> None:
+    def _forget(self, block_id: int, kind: Kind) -> None:
         self._kept.discard(block_id)
         self.emit(kind, block_id)
-        if self._on_lost is not None:
-            self._on_lost(block_id, kind == "evict")
+        if self._on_forgotten is not None:
+            self._on_forgotten(block_id, kind == "evict")
 
     def _known(self, block_id: int) -> int:
-        # Without this, Python would take -1 for the last block.
+        """Check a block id. Without this, -1 would mean the last block."""
         return integer("block_id", block_id, 0, self.num_blocks - 1)
 
 
+def _refuse(problem: str, block_ids: set[int]) -> None:
+    if block_ids:
+        raise InvariantError(f"blocks {sorted(block_ids)} {problem}")
+
+
 def _ignore(*_: Any) -> None:
-    """In place of a method that a reader's pool does not have."""
+    """Stands for a method that a reader's pool does not have."""
 
 
 class BlockTable:
     """The blocks of one sequence in logical order: tokens [i * B, (i + 1) * B) are in
     `block_ids[i]`.
 
-    Invariants: `len(block_ids)` is `num_tokens` over the block size, rounded up. The table holds
-    one reference to each block that it lists. It never writes to a block that another table holds
-    too.
+    Three invariants hold. `len(block_ids)` is `num_tokens` over the block size, rounded up. The
+    table owns one reference to each block that it lists. It never writes to a shared block.
 
     Args:
-        pool: where its blocks come from.
+        pool: the block pool.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.block_ids: list[int] = []
         self.num_tokens = 0
-        # A reader's pool need not have events or a cache.
+        # A reader's pool may lack these two methods.
         self._emit: Callable[[Kind, int, int], None] = getattr(pool, "emit", _ignore)
         self._invalidate: Callable[[int], None] = getattr(pool, "invalidate", _ignore)
 
@@ -364,57 +371,58 @@ class BlockTable:
         return f"BlockTable({self.num_tokens} tokens in blocks {self.block_ids})"
 
     def append(self, n: int = 1) -> list[BlockCopy]:
-        """Make room for `n` more tokens and return the copies to do before their KV is written.
+        """Give slots to `n` more tokens.
 
-        All or nothing: `OutOfBlocks` leaves table and pool as they were. The copies are empty or
-        hold the one pair of a copy-on-write: only a last block that is partly filled and shared is
-        ever copied.
+        Args:
+            n: the number of tokens.
+
+        Returns:
+            The block copies to execute before the KV of these tokens is written. There is one if
+            the last block is partly filled and shared, else none.
+
+        Raises:
+            OutOfBlocks: If too few blocks are free. Table and pool are then as before.
         """
         n = integer("n", n)
         if n == 0:
             return []
         size = self.pool.block_size
-        # Tokens are only ever added behind the last one, so full blocks are never written again.
+        # Tokens are only added after the last one, so a full block is never written again.
         last_is_partial = self.num_tokens % size != 0
         must_copy = last_is_partial and self.pool.refcount(self.block_ids[-1]) > 1
         needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
         if needed and needed > self.pool.num_free:
             raise OutOfBlocks(
                 f"append({n}) takes {needed} of {self.pool.num_blocks} blocks, and "
-                f"{self.pool.num_free} are free: "
-                "free a sequence, or make the pool larger"
+                f"{self.pool.num_free} are free: free a sequence, or make the pool larger"
             )
         fresh = self._take(needed, self.pool.allocate) if needed else []
         copies = []
         if must_copy:
             copies.append(self.copy_last(fresh.pop(0)))
         elif last_is_partial:
-            # It may have been full before a truncation, and cached as such.
+            # Before a truncation it may have been full, and registered in the prefix cache.
             self._invalidate(self.block_ids[-1])
         self.block_ids += fresh
         self.num_tokens += n
         return copies
 
     def copy_last(self, destination: int) -> BlockCopy:
-        """Replace the last block by `destination`, which was just allocated, and release the old
-        one.
-        """
+        """Replace the last block by `destination`, a new block, and release the old one."""
         source = self.block_ids[-1]
         self.block_ids[-1] = destination
         self._emit("copy", destination, source)
         try:
             self.pool.release(source)
-        except (
-            BaseException
-        ):  # of a reader's pool: nobody will be told of the copy, so it is not made
+        except BaseException:  # a reader's pool failed: the caller will not get the copy
             self.block_ids[-1] = source
             raise
         return BlockCopy(source, destination)
 
     def fork(self) -> BlockTable:
-        """Return a second table over the same blocks, each now with one reference more.
+        """Return a second table over the same blocks. Each block gets one more reference.
 
-        Nothing is copied.
+        No block is copied.
         """
         child = type(self)(self.pool)
         blocks = iter(self.block_ids)
@@ -423,7 +431,7 @@ class BlockTable:
         return child
 
     def truncate(self, num_tokens: int) -> None:
-        """Forget the tokens from `num_tokens` on and release the blocks that held only those."""
+        """Keep the first `num_tokens` tokens, and release the blocks that hold none of them."""
         num_tokens = integer("num_tokens", num_tokens)
         if num_tokens > self.num_tokens:
             raise ValueError(
@@ -431,42 +439,36 @@ class BlockTable:
             )
         keep = blocks_for(num_tokens, self.pool.block_size)
         self.num_tokens = num_tokens
-        while (
-            len(self.block_ids) > keep
-        ):  # last block first: a block never outlives the ones before it
+        while len(self.block_ids) > keep:  # last block first, so that a parent is cached longer
             self.pool.release(self.block_ids.pop())
 
     def free(self) -> None:
-        """Release every block.
-
-        The table is then empty and can be used again; freeing it twice is harmless.
-        """
+        """Release every block. The table is then empty and can be used again."""
         self.truncate(0)
 
     def slot(self, position: int) -> int:
-        """Physical slot of the token at `position`: block_ids[position // B] * B + position % B."""
+        """Return the slot of a token: block_ids[position // B] * B + position % B."""
         if not 0 <= position < self.num_tokens:
             raise IndexError(f"there is no token {position}: the table holds {self.num_tokens}")
         size = self.pool.block_size
         return self.block_ids[position // size] * size + position % size
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """Physical slots of the tokens at positions start, ..., stop - 1."""
+        """Return the slots of the tokens at positions start, ..., stop - 1."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(
                 f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens"
             )
-        size, blocks = self.pool.block_size, self.block_ids
-        return [
-            blocks[position // size] * size + position % size for position in range(start, stop)
-        ]
+        size = self.pool.block_size
+        ids = self.block_ids
+        return [ids[position // size] * size + position % size for position in range(start, stop)]
 
-    def _take(self, count: int, verb: Callable[[], int]) -> list[int]:
-        """Call `verb` `count` times; if one fails, release what the others returned and raise."""
+    def _take(self, count: int, get_block: Callable[[], int]) -> list[int]:
+        """Call `get_block` `count` times. If a call fails, release the blocks of the others."""
         taken: list[int] = []
         try:
             for _ in range(count):
-                taken.append(verb())
+                taken.append(get_block())
         except BaseException:
             for block_id in reversed(taken):
                 self.pool.release(block_id)

@@ -1,12 +1,12 @@
-"""The engine's step: schedule, run, sample, update.
+"""The engine: in each step it schedules, runs the model, samples tokens and updates the requests.
 
     request -> scheduler (blocks, copies) -> runner (batch, forward pass, sampler) -> request
 
-A step runs one forward pass over a ragged batch: whole prompts, parts of prompts and single new
-tokens, one after the other in one row, with no padding and no loop over requests around the model.
+A step runs one forward pass over a ragged batch. Whole prompts, parts of prompts and single new
+tokens follow each other in one row, without padding. No loop over requests surrounds the model.
 
-A step that fails or is interrupted is rewound as a whole. An interrupt waits until the bookkeeping
-of a call is done.
+A step that fails or is interrupted is rewound as a whole. An interrupt waits until a call has
+finished its bookkeeping.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from pagedlab.stats import Stats
 
 
 class Engine:
-    """Requests in, tokens out, one step at a time.
+    """Takes requests and returns tokens, one step at a time.
 
-    The runner, which runs the plans, is set afterwards: it reads `params`.
+    `LLM` sets `runner` after the engine is made, because the runner reads `params`.
 
     Args:
-        model: whose prompts and tokens these are.
-        cache: where keys and values are.
-        pool: which blocks of it are whose.
-        prefix_cache: finds blocks of earlier prompts; None for none.
-        scheduler: plans each step.
-        new_table: makes an empty block table over the pool.
-        seed: requests without a seed of their own draw with one that is made from this.
+        model: the model; it also encodes prompts and decodes tokens.
+        cache: the KV cache.
+        pool: the block pool; its block ids index the KV cache.
+        prefix_cache: the prefix cache; None if prefix caching is off.
+        scheduler: the scheduler over the pool.
+        new_table: the class of the block tables.
+        seed: the engine's seed. A request without a seed gets one that is derived from it.
     """
 
     runner: Runner
@@ -67,63 +67,73 @@ class Engine:
         self.scheduler = scheduler
         self.seed = seed
         self.stats = Stats(pool.num_blocks, cache.bytes_per_block)
-        self.plan = Schedule()  # of the latest step
-        self.drafts: list[Any] = []  # that the latest step checked
-        self.params: dict[int, SamplingParams] = {}  # of the requests that are not finished
+        self.plan = Schedule()  # the plan of the latest step
+        self.drafts: list[Any] = []  # the drafts that the latest step checked
+        self.params: dict[int, SamplingParams] = {}  # of each unfinished request, by request id
         self._new_table = new_table
         self._ids = itertools.count()
-        self._states: dict[int, RequestState] = {}
-        # requests of a `generate` or `stream`, which hands them out itself
-        self._owned: set[int] = set()
-        self._unseen: list[Completion] = []  # finished, and not yet returned by `step`
+        self._states: dict[int, RequestState] = {}  # of each unfinished request, by request id
+        self._owned: set[int] = set()  # requests whose completions `generate` or `stream` returns
+        self._unreturned: list[Completion] = []  # finished ones that the next `step` returns
         self._callbacks: list[Callable[[], None]] = []
         self._streams: set[StreamReference] = set()
-        # streams that are gone; the garbage collector appends
-        self._abandoned: deque[StreamReference] = deque()
-        self._to_abort: list[int] = []  # requests that were aborted while a step runs
+        self._abandoned: deque[StreamReference] = deque()  # the garbage collector appends to it
+        self._to_abort: list[int] = []  # requests that were aborted while a step ran
         self._stepping = False
-        ours = {BlockPool, BlockTable, PrefixCache, type(None), Scheduler}
-        self._trusts_classes = {type(pool), new_table, type(prefix_cache), type(scheduler)} <= ours
+        self._step_began = 0.0  # seconds
+        own_classes = {BlockPool, BlockTable, PrefixCache, type(None), Scheduler}
+        classes = {type(pool), new_table, type(prefix_cache), type(scheduler)}
+        # Our own classes change everything or nothing. A reader's class may fail half way.
+        self._trusts_classes = classes <= own_classes
         self._recovery = Recovery(pool, new_table)
 
     # ------------------------------------------------------------------ a step
 
     def step(self) -> list[Completion]:
-        """Run one step and return the completions that it touched; `finished` tells which are done.
+        """Run one step and return the completions of the requests that it computed.
 
-        With them come those that finished since the last call, in the steps of a `generate` or
-        `stream`. If scheduling, the model or the sampler fails or is interrupted, the step has not
-        happened: no token is added, and the tables are as before. If the step fails later, the
-        requests in it are aborted.
+        `Completion.finished` tells which of them are done. Completions of requests from `add` that
+        finished during a `generate` or `stream` call are returned as well.
+
+        If scheduling, the forward pass or sampling fails or is interrupted, the step is rewound: no
+        token is added, and every table is as before. If the update of the requests fails, the
+        requests of the step are aborted.
         """
-        with deferred_interrupts() as deferred:
-            self._abort_abandoned()
-            self._stepping = True
-            began = time.perf_counter()
+        with deferred_interrupts() as deferred:  # Ctrl-C waits until this block ends
+            self._begin_step()
             try:
-                result = self._run()
-                touched = self._update(result, began) if result else []
+                result = self._compute()
+                touched = self._update(result) if result else []
             except BaseException:
                 if not self._trusts_classes:
                     self._recover()
                 raise
             finally:
-                self._stepping = False
-                self.runner.finish_step()
-                self._abort_abandoned()
-            known, self._unseen = self._unseen + touched, []
-            deferred.on_interrupt = lambda: self._keep(known)
-            return known
+                self._end_step()
+            completions = self._unreturned + touched
+            self._unreturned = []
+            deferred.on_interrupt = lambda: self._keep_finished(completions)
+            return completions
 
-    def _run(self) -> StepResult | None:
-        """Give the runner steps while it has room, and wait for the oldest.
+    def _begin_step(self) -> None:
+        self._abort_abandoned()
+        self._stepping = True
+        self._step_began = time.perf_counter()
 
-        None if nothing is left to do.
+    def _end_step(self) -> None:
+        self._stepping = False
+        self.runner.finish_step()
+        self._abort_abandoned()
+
+    def _compute(self) -> StepResult | None:
+        """Schedule, run the forward pass and sample. If any of it fails, rewind the step.
+
+        Returns:
+            The result of the oldest step; None if there is nothing to do.
         """
         with allowed_interrupts():
-            pass  # a pending interrupt is raised here, where nothing of this step has happened
-        # or a failure before the next plan would rewind the step before
-        self.scheduler.plan = Schedule()
+            pass  # a pending interrupt is raised here: nothing of this step has happened yet
+        self.scheduler.plan = Schedule()  # a failure must not rewind the step before
         try:
             while True:
                 self._submit_plans()
@@ -137,6 +147,10 @@ class Engine:
             raise
 
     def _submit_plans(self) -> None:
+        """Schedule steps and submit them to the runner while it has room.
+
+        An `EagerRunner` has room for one step. A runner that runs ahead has room for more.
+        """
         while self.runner.has_room:
             self.runner.prepare()
             plan = self._schedule()
@@ -147,24 +161,24 @@ class Engine:
                 return
 
     def _schedule(self) -> Schedule:
-        """Return the scheduler's next plan, with its block copies done."""
+        """Return the scheduler's next plan, after its block copies have been executed."""
         self.scheduler.plan = Schedule()
         try:
             plan = self.scheduler.schedule()
             self.cache.copy_blocks(plan.copies)
         except BaseException:
             if self._new_table is not BlockTable:
-                # a reader's table may have copied a block on write, and nobody knows which
+                # A reader's table may have replaced a shared block without reporting the copy.
                 self._abort_everything()
             raise
         plan.copies = []
         return plan
 
     def _rewind(self) -> None:
-        """Take back the step that failed, and those that run ahead of the host.
+        """Rewind the step that failed and all steps that the runner has not finished.
 
-        If a reader's classes cannot do that, no table can be trusted: every request is aborted. The
-        error of the step is the one that the caller sees.
+        If a reader's class fails here too, no table can be trusted and every request is aborted.
+        The caller sees the error of the step, not this second one.
         """
         plans = [self.scheduler.plan, *self.runner.abandon()]
         try:
@@ -175,36 +189,49 @@ class Engine:
             if isinstance(self.prefix_cache, PrefixCache):
                 self.prefix_cache.clear()
 
-    def _update(self, result: StepResult, began: float) -> list[Completion]:
-        """Add what was computed to the requests; return their completions."""
+    def _update(self, result: StepResult) -> list[Completion]:
+        """Add the sampled tokens to their requests, retire finished ones, return completions."""
         self.plan = result.plan
         self.drafts = result.drafts
         request_ids = list(dict.fromkeys(chunk.request.request_id for chunk in result.plan.chunks))
         try:
-            self.stats.blocks_peak = max(self.stats.blocks_peak, self._used())
-            self._remember(result.plan)
-            new_tokens = self._take_tokens(result)
+            self.stats.blocks_peak = max(self.stats.blocks_peak, self._num_used())
+            self._register_blocks(result.plan)
+            new_tokens = self._add_tokens(result)
             completions = [self._states[request_id].completion for request_id in request_ids]
         except BaseException:
             self._abort_all(request_ids)
             raise
         try:
             self._retire_finished(completions)
-            self.stats.record(result, new_tokens, time.perf_counter() - began)
-            self.stats.cached_tokens = self.scheduler.cached_tokens
-            self.stats.blocks_used = self._used()
+            self._record(result, new_tokens)
         except BaseException:
-            self._keep(self._unseen + completions)
+            self._keep_finished(self._unreturned + completions)
             raise
         self._stepping = False  # a callback may abort requests at once
         self._call_back()
         return completions
 
-    def _take_tokens(self, result: StepResult) -> int:
-        """Add the sampled tokens to their sequences, and return how many they are."""
+    def _register_blocks(self, plan: Schedule) -> None:
+        """Register the blocks that this step has filled in the prefix cache.
+
+        A block whose contents are cached already is exchanged for the cached block.
+        """
+        if self.prefix_cache is None:
+            return
+        size = self.pool.block_size
+        for request, sequence, start, stop in plan.chunks:
+            fills_a_block = stop // size > start // size
+            is_computed = sequence.table.num_tokens >= stop  # not after a draft was rejected
+            if fills_a_block and is_computed:
+                computed = sequence.token_ids[:stop]
+                self.prefix_cache.insert(sequence.table, computed, salt=request.salt)
+
+    def _add_tokens(self, result: StepResult) -> int:
+        """Add the sampled tokens to their sequences and return how many were added."""
         now = time.perf_counter()
-        # All forks first: a sequence that ends with its first token frees the blocks its siblings
-        # start from.
+        # All forks come first. A sequence that ends with its first token frees its blocks, and the
+        # forks start from these.
         sequences = []
         for sampled in result.sampled:
             state = self._states[sampled.request.request_id]
@@ -213,52 +240,53 @@ class Engine:
         for sequence, sampled in zip(sequences, result.sampled, strict=True):
             new_tokens += self._states[sampled.request.request_id].extend(sequence, sampled, now)
         for request, logprobs in result.beam_rows:
-            new_tokens += self._states[request.request_id].search(logprobs, now)
+            new_tokens += self._states[request.request_id].advance_beams(logprobs, now)
         return new_tokens
 
-    def _remember(self, plan: Schedule) -> None:
-        """Let the prefix cache keep the blocks that this step filled, and exchange those that it
-        has already.
-        """
-        if self.prefix_cache is None:
-            return
-        size = self.pool.block_size
-        for request, sequence, start, stop in plan.chunks:
-            fills_a_block = stop // size > start // size
-            if (
-                fills_a_block and sequence.table.num_tokens >= stop
-            ):  # a draft may have been rejected
-                self.prefix_cache.insert(
-                    sequence.table, sequence.token_ids[:stop], salt=request.salt
-                )
-
     def _retire_finished(self, completions: Iterable[Completion]) -> None:
-        with ExitStack() as stack:  # all of them, even if a reader's scheduler raises at the first
+        with ExitStack() as stack:  # retires all, even if a reader's scheduler raises at the first
             for completion in completions:
                 if completion.finished:
                     stack.callback(self._retire, self._pop(completion.request_id).request)
+
+    def _record(self, result: StepResult, new_tokens: int) -> None:
+        self.stats.record(result, new_tokens, time.perf_counter() - self._step_began)
+        self.stats.cached_tokens = self.scheduler.cached_tokens
+        self.stats.blocks_used = self._num_used()
 
     def _call_back(self) -> None:
         for callback in tuple(self._callbacks):
             call_back("the step", callback)
 
-    def _keep(self, completions: Iterable[Completion]) -> None:
-        """For the next `step` to return: those that have finished, but for the ones that others
-        wait for.
-        """
-        self._unseen = [c for c in completions if c.finished and c.request_id not in self._owned]
+    def _keep_finished(self, completions: Iterable[Completion]) -> None:
+        """Keep the finished completions for the next `step` to return.
 
-    def _used(self) -> int:
+        Those of `generate` and `stream` are left out, because these calls return them.
+        """
+        self._unreturned = [
+            completion
+            for completion in completions
+            if completion.finished and completion.request_id not in self._owned
+        ]
+
+    def _num_used(self) -> int:
         return self.pool.num_blocks - self.pool.num_free
 
-    # ------------------------------------------------------------------ requests come and go
+    # ------------------------------------------------------------------ requests
 
     def _enqueue(
         self, ids: list[int], params: SamplingParams, *, stream: bool, salt: str | None
     ) -> int:
-        """Queue a prompt's token ids and return the request id.
+        """Queue a prompt and return its request id.
 
-        `ValueError`, with nothing queued, if it never fits.
+        Args:
+            ids: the token ids of the prompt.
+            params: how to continue it.
+            stream: whether its output yields the text in pieces.
+            salt: the salt of its cached blocks; None for the cache's own.
+
+        Raises:
+            ValueError: If the pool is too small for it. Nothing is queued then.
         """
         request_id = next(self._ids)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
@@ -267,7 +295,7 @@ class Engine:
         request = Request(request_id, [first], params.num_sequences, max_tokens, salt)
         completion = Completion(request_id, ids[:], [], time.perf_counter())
         state = RequestState(request, params, completion, self.model)
-        state.show(first, stream)
+        state.add_output(first, stream)
         if not self._states and not self._trusts_classes:
             self._recovery.note_outside()
         try:
@@ -284,10 +312,10 @@ class Engine:
         return request_id
 
     def abort(self, request_id: int) -> None:
-        """Stop a request wherever it is and free its blocks. Unknown and finished ids are ignored.
+        """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
 
-        While a step runs, from a subscriber of the pool for one, the request is aborted at the end
-        of the step.
+        During a step, for instance in a subscriber of the pool, the request is aborted when the
+        step ends.
         """
         with deferred_interrupts():
             if self._stepping:
@@ -297,10 +325,11 @@ class Engine:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that have been added and are not finished."""
+        """Requests that were added and are not finished."""
         return len(self._states)
 
     def _pop(self, request_id: int) -> RequestState:
+        """Remove a request's state and return it."""
         del self.params[request_id]
         return self._states.pop(request_id)
 
@@ -311,10 +340,10 @@ class Engine:
         for sequence in request.unfinished:
             sequence.finish_reason = "abort"
         self._retire(request)
-        self.stats.blocks_used = self._used()
+        self.stats.blocks_used = self._num_used()
 
     def _abort_all(self, request_ids: Iterable[int]) -> None:
-        """Abort these requests, all of them, even if a reader's class raises at the first."""
+        """Abort all these requests, even if a reader's class raises at the first."""
         with ExitStack() as stack:
             for request_id in request_ids:
                 stack.callback(self._abort_now, request_id)
@@ -324,9 +353,7 @@ class Engine:
             self._abort_all(list(self._states))
 
     def _abort_abandoned(self) -> None:
-        """Abort the requests whose streams are gone, and those that were aborted while a step
-        ran.
-        """
+        """Abort the requests of abandoned streams and those that were aborted during a step."""
         while self._abandoned:
             reference = self._abandoned.popleft()
             self._streams.discard(reference)
@@ -337,7 +364,7 @@ class Engine:
             self._abort_now(request_id)
 
     def _retire(self, request: Request) -> None:
-        """Take a request out of the scheduler and free its blocks, even if the scheduler raises."""
+        """Remove a request from the scheduler and free its blocks, even if the scheduler raises."""
         try:
             self.scheduler.remove(request)
         except BaseException:
@@ -350,28 +377,34 @@ class Engine:
             raise
 
     def _recover(self) -> None:
-        """After a reader's class has failed: release what nobody holds, and abort requests whose
-        tables are wrong.
+        """Restore the pool's counts after a reader's class has failed.
+
+        References that no table holds are released. Requests whose tables are wrong are aborted.
         """
         requests = [state.request for state in self._states.values()]
-        broken = self._recovery.balance(
-            sequence for request in requests for sequence in request.sequences
-        )
+        sequences = [sequence for request in requests for sequence in request.sequences]
+        broken = set(self._recovery.balance(sequences))
         for request in requests:
-            if not {*broken}.isdisjoint(request.sequences):
+            if not broken.isdisjoint(request.sequences):
                 self._abort_now(request.request_id)
 
-    # ------------------------------------------------------------------ for those who watch
+    # ------------------------------------------------------------------ observers
 
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every step from now on; the function returned stops it."""
+        """Call `callback` after every step from now on.
+
+        Returns:
+            A function that ends these calls.
+        """
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
     def sequences(self) -> list[Sequence]:
-        """The sequences that hold blocks now, with `name`, `table` and `token_ids`."""
-        return [s for r in self.scheduler.running for s in r.sequences if s.table.block_ids]
+        """Return the sequences that hold blocks now."""
+        running = self.scheduler.running
+        sequences = [sequence for request in running for sequence in request.sequences]
+        return [sequence for sequence in sequences if sequence.table.block_ids]
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of these tokens, without special ones."""
+        """Return the text of these tokens, without special tokens."""
         return self.model.decode(token_ids)

@@ -1,13 +1,13 @@
-"""Ctrl-C waits until the engine's bookkeeping is whole.
+"""Deferred interrupts: Ctrl-C waits until the engine's bookkeeping is consistent.
 
-Ctrl-C and the notebook's stop button are a signal, SIGINT. Python raises KeyboardInterrupt wherever
-the main thread happens to be: between taking a block and noting whose it is, for one. Inside
-`deferred_interrupts` the signal is noted, and raised when the block ends. The forward pass takes
-long and changes no bookkeeping: it runs inside `allowed_interrupts`, where the signal is raised at
-once.
+Ctrl-C and the notebook's stop button send the signal SIGINT. Python then raises KeyboardInterrupt
+at the line where the main thread is. A block may just have been allocated, and no table lists it
+yet. Inside `deferred_interrupts` the signal is recorded, and raised when the block ends. The
+forward pass takes long and changes no bookkeeping. It runs inside `allowed_interrupts`, where the
+signal is raised at once.
 
-Pool, table and cache know nothing of this. The engine's own calls are the boundaries: `generate`,
-`stream`, `add`, `step` and `abort`.
+The pool, the tables and the prefix cache do not know about interrupts. The boundaries are the
+engine's own methods: `generate`, `stream`, `add`, `step` and `abort`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,40 @@ import signal
 from _signal import getsignal as get_handler
 from _signal import signal as set_handler
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident, main_thread
-from types import SimpleNamespace
 from typing import Any
 
 MAIN = main_thread().ident
-# Of the main thread, which alone gets signals. handler: the one that was installed before ours.
-_main = SimpleNamespace(deferring=False, pending=False, handler=None)
+
+
+@dataclass
+class _State:
+    """The state of the main thread, which alone receives signals.
+
+    Args:
+        deferring: whether interrupts are deferred now.
+        pending: whether one was deferred and is still to be raised.
+        handler: the handler of SIGINT that was installed before ours.
+    """
+
+    deferring: bool = False
+    pending: bool = False
+    handler: Any = None
+
+
+_main = _State()
 
 
 def _note(number: int, frame: Any) -> None:
-    """Handle SIGINT: note it while interrupts are deferred, else pass it on."""
+    """Handle SIGINT: record it while interrupts are deferred, else call the previous handler."""
     if _main.deferring:
         _main.pending = True
     else:
-        # what is raised now passes through code that puts the bookkeeping in order
+        # The exception passes through code that restores the bookkeeping: defer further ones.
         _main.deferring = True
         _main.handler(number, frame)
-        _main.deferring = False  # it raised nothing
+        _main.deferring = False  # the handler raised nothing
 
 
 def _raise_pending() -> None:
@@ -45,14 +61,14 @@ def _raise_pending() -> None:
 
 
 class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.suppress
-    """Note an interrupt, and raise it when the block ends.
+    """Record an interrupt, and raise it when the block ends.
 
-    Nothing happens inside another such block, in other threads, and where SIGINT has no handler of
-    Python's.
+    A nested block does nothing. Nor does a block in another thread, or where SIGINT has no handler
+    written in Python.
 
-    Args:
-        on_interrupt: the block may set it. It is called before the interrupt is raised, if the
-            block itself succeeded: the caller never learns what the block returned.
+    The block may set `on_interrupt`. If the block succeeds and an interrupt is pending, that
+    function is called before the interrupt is raised, because the caller does not get the block's
+    result.
     """
 
     __slots__ = ("_active", "_outermost", "on_interrupt")
@@ -61,16 +77,16 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
         self.on_interrupt: Callable[[], object] | None = None
         handler = get_handler(signal.SIGINT)
         self._outermost = handler is not _note
-        self._active = (
-            (self._outermost or not _main.deferring) and get_ident() == MAIN and callable(handler)
-        )
+        may_defer = self._outermost or not _main.deferring
+        self._active = may_defer and get_ident() == MAIN and callable(handler)
         if self._active:
             try:
                 if self._outermost:
-                    _main.pending, _main.handler = False, handler
+                    _main.pending = False
+                    _main.handler = handler
                 _main.deferring = True
                 set_handler(signal.SIGINT, _note)
-            except BaseException:  # one came just before
+            except BaseException:  # an interrupt arrived just before
                 _main.deferring = False
                 raise
         return self
@@ -79,14 +95,13 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
         if not self._active:
             return
         if isinstance(error, KeyboardInterrupt):
-            # A model's forty frames say nothing, and IPython takes a second to draw them.
+            # The forty frames of a model say nothing, and IPython takes a second to draw them.
             error.__traceback__ = None
         try:
-            # from here on a signal is raised at once, and defers those after it
-            _main.deferring = False
+            _main.deferring = False  # from here on a signal is raised at once
             _raise_pending()
             self._restore()
-        except BaseException:  # a signal came, before or just now
+        except BaseException:  # an interrupt was pending, or has just arrived
             if self.on_interrupt and kind is None:
                 set_handler(signal.SIGINT, _note)
                 _main.deferring = True
@@ -103,8 +118,9 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
 
 
 class allowed_interrupts:  # noqa: N801
-    """Inside `deferred_interrupts`: raise interrupts at once, one that is pending too, until this
-    block ends.
+    """Inside `deferred_interrupts`: raise interrupts at once until this block ends.
+
+    A pending interrupt is raised when the block begins.
     """
 
     __slots__ = ("_active",)

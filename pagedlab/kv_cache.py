@@ -1,9 +1,8 @@
-"""The tensors behind the blocks: one pair of [num_blocks, block_size, num_kv_heads, head_dim] a
-layer.
+"""The KV cache: for each layer, two tensors [num_blocks, block_size, num_kv_heads, head_dim].
 
-A token's slot is its block times the block size plus its offset. So a layer's cache, seen as
-[num_blocks * block_size, num_kv_heads, head_dim], is indexed by slots directly. blocks.py knows
-which sequence has which block.
+A token's slot is its block id times the block size, plus its offset in the block. So a layer's
+tensor, viewed as [num_blocks * block_size, num_kv_heads, head_dim], is indexed by slots. The block
+tables in blocks.py say which sequence has which block.
 """
 
 import math
@@ -17,17 +16,17 @@ from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import compiles_for
 from pagedlab.validation import integer
 
-# of a cache on the CPU, unless its size is chosen; untouched blocks cost nothing
-CPU_KV_BYTES = 1 << 30
-GPU_KV_SHARE = 0.8  # of the memory that is free once the model is loaded
+CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
+GPU_KV_SHARE = 0.8  # default size on a GPU, as a share of the memory that the model leaves free
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 
 
 class HostBlocks(NamedTuple):
-    """Blocks in host memory.
+    """The contents of n blocks in CPU memory.
 
     Args:
-        keys, values: [num_layers, n, block_size, num_kv_heads, head_dim].
+        keys: [num_layers, n, block_size, num_kv_heads, head_dim].
+        values: the same shape.
     """
 
     keys: torch.Tensor
@@ -35,16 +34,19 @@ class HostBlocks(NamedTuple):
 
 
 class KVCache:
-    """Keys and values of every block and layer. Slots that were never written may hold anything.
+    """The keys and values of all blocks in all layers. Unwritten slots may hold anything.
 
     Args:
-        num_layers, num_blocks, num_kv_heads: how many of each.
+        num_layers: layers of the model.
+        num_blocks: blocks in each layer.
         block_size: tokens a block.
-        head_dim: numbers of a key or value.
-        dtype, device: of the tensors.
+        num_kv_heads: KV heads of a layer.
+        head_dim: numbers in a key or value.
+        dtype: the dtype of the tensors.
+        device: the device of the tensors.
 
     Raises:
-        ValueError: If they are larger than memory.
+        ValueError: If the tensors are larger than the memory.
     """
 
     def __init__(
@@ -60,24 +62,21 @@ class KVCache:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
         need = 2 * math.prod(shape) * dtype.itemsize
-        has, here = _memory(torch.device(device))
         self.block_size = shape[2]
-        self.bytes_per_block = need // shape[1]  # of keys and values in all layers
-        if need > has:
-            blocks = (
-                f"{shape[1]:,} blocks of {self.bytes_per_block / 2**10:,g} KiB take "
-                f"{-(-need // 2**30):,} GiB"
+        self.bytes_per_block = need // shape[1]  # keys and values of all layers
+        memory = _memory(torch.device(device))
+        if need > memory.num_bytes:
+            blocks = f"{shape[1]:,} blocks of {self.bytes_per_block / 2**10:,g} KiB"
+            raise ValueError(
+                f"{blocks} take {math.ceil(need / 2**30):,} GiB, and {memory.name} "
+                f"{memory.num_bytes / 2**30:,.1f} GiB: lower num_blocks"
             )
-            raise ValueError(f"{blocks}, and {here} {has / 2**30:,.1f} GiB: lower num_blocks")
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
-        # one launch for keys and values, instead of several
-        self._in_triton = compiles_for(self.keys.device)
+        self._in_triton = compiles_for(self.keys.device)  # one kernel for keys and values
 
     def blocks_that_fit(self) -> int:
-        """How many such blocks a cache on this device should hold, given the memory that is free
-        now.
-        """
+        """How many blocks of this size a cache should have, given the memory that is free now."""
         memory = CPU_KV_BYTES
         if self.keys.is_cuda:
             free, _ = torch.cuda.mem_get_info(self.keys.device)
@@ -88,12 +87,13 @@ class KVCache:
         """Store the keys and values of T tokens in one layer.
 
         Args:
-            layer: its number.
-            k, v: [T, num_kv_heads, head_dim].
+            layer: the layer's number.
+            k: keys, [T, num_kv_heads, head_dim].
+            v: values, [T, num_kv_heads, head_dim].
             slots: int64 [T]; a token with slot -1 is not stored.
         """
         if self._in_triton:
-            from pagedlab.kernels.cache import write_kv
+            from pagedlab.kernels.cache import write_kv  # needs Triton
 
             write_kv(k, v, self.keys[layer], self.values[layer], slots)
         else:
@@ -102,30 +102,24 @@ class KVCache:
             self.values[layer].flatten(0, 1)[slots[real]] = v[real]
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy whole blocks in every layer, with the same result as doing `copies` one after the
-        other.
-        """
-        origin = dict[
-            int, int
-        ]()  # by destination: the block that had its contents before the first copy
+        """Copy whole blocks in every layer, with the result of executing the copies in order."""
+        origin: dict[int, int] = {}  # by destination: the block that had these contents at first
         for source, destination in copies:
             origin[destination] = origin.get(source, source)
         sources = list(origin.values())
         destinations = list(origin)
-        if self._in_triton and not origin.keys() & set(sources):
-            from pagedlab.kernels.cache import copy_blocks
+        overlaps = not origin.keys().isdisjoint(sources)
+        if self._in_triton and not overlaps:
+            from pagedlab.kernels.cache import copy_blocks  # needs Triton
 
             copy_blocks(self.keys, self.values, sources, destinations)
         elif origin:
-            # Indexing gathers all sources before the first write: a block may be a source and a
-            # destination.
+            # Indexing reads all sources before the first write, so a block may be both.
             self.keys[:, destinations] = self.keys[:, sources]
             self.values[:, destinations] = self.values[:, sources]
 
     def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
-        """Return a copy of these blocks in host memory, pinned where there is a GPU to copy back
-        to.
-        """
+        """Return a copy of these blocks in CPU memory, which is pinned if the cache is on a GPU."""
         index = list(block_ids)
         keys = self.keys[:, index].cpu()
         values = self.values[:, index].cpu()
@@ -134,9 +128,11 @@ class KVCache:
         return HostBlocks(keys, values)
 
     def swap_in(self, swapped: HostBlocks, block_ids: Sequence[int]) -> None:
-        """Write swapped blocks back, in order, into `block_ids`.
+        """Copy the contents that `swap_out` returned into these blocks, in order.
 
-        These need not be the blocks that they came from.
+        Args:
+            swapped: the contents of n blocks.
+            block_ids: n block ids, usually others than those that were swapped out.
         """
         num_blocks = swapped.keys.shape[1]
         if num_blocks != len(block_ids):
@@ -148,16 +144,20 @@ class KVCache:
         self.values[:, index] = swapped.values.to(self.values.device, non_blocking=True)
 
 
-def _memory(device: torch.device) -> tuple[float, str]:
-    """Bytes that tensors may take, and words for it: the free memory of a GPU, or the memory of the
-    machine.
-    """
-    if device.type == "cuda":  # torch's own reserve is free, too
-        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + reserve, "free on this GPU are"
-    has = (
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if hasattr(os, "sysconf")
-        else math.inf
-    )
-    return has, "this machine has"
+class _Memory(NamedTuple):
+    """Memory that tensors may take, and how a message names it."""
+
+    num_bytes: float
+    name: str
+
+
+def _memory(device: torch.device) -> _Memory:
+    """The free memory of a GPU, or all memory of the machine."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        return _Memory(free + unused, "free on this GPU are")
+    if not hasattr(os, "sysconf"):
+        return _Memory(math.inf, "this machine has")
+    num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _Memory(num_bytes, "this machine has")

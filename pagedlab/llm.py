@@ -1,7 +1,7 @@
-"""What a user calls: an engine put together from options, and whole texts from it.
+"""LLM: the class that a user calls. It builds an engine from options and returns texts.
 
-This file alone imports the wings: accelerate/, distributed/ and speculative/. Each is opened when
-it is asked for.
+This is the only file that imports the wings accelerate/, distributed/ and speculative/, each of
+them when it is needed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
 from pagedlab.runner import EagerRunner, Forward, OnForward
 from pagedlab.sampling_params import SamplingParams, one_each
-from pagedlab.scheduler import How, Scheduler
+from pagedlab.scheduler import PreemptionMode, Scheduler
 from pagedlab.validation import integer, valid_text
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.windows import Windows
     from pagedlab.speculative import Drafter, Speculation
 
-MAX_PROMPT_TOKENS = 2_048  # a step, beside others, on a GPU: benchmarks/NOTES.md
+GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmarks/NOTES.md
 GPU_BATCH_TOKENS = 16_384
 CPU_BATCH_TOKENS = 4_096
 Prompt = str | list[int] | list[dict[str, str]]
@@ -45,41 +45,43 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     """A language model with a paged KV cache.
 
     What to run:
-        model: a hub id, folder or .gguf file, or a `Model` already loaded; None for what
-            `pagedlab.loading.choose_model` says.
-        device: "auto", "cpu", "cuda" or "cuda:1". "auto" is the GPU if there is one.
-        dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU,
-            float32 on a CPU.
-        seed: where requests without a seed take theirs from.
-        tensor_parallel: ranks that share the model, ended by `close` or `with`.
-        speculative: what drafts tokens: `PromptLookup(k=4)` or `DraftModel(model, k=4)`.
-        verbose: print which model runs where, and why.
+        model: a hub id, a folder, a .gguf file, or a `Model`; None for the model that
+            `pagedlab.loading.choose_model` chooses.
+        device: "auto", "cpu", "cuda" or for instance "cuda:1". "auto" is the GPU if there is one.
+        dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU
+            and float32 on a CPU.
+        seed: the engine's seed. A request without a seed gets one that is derived from it.
+        tensor_parallel: processes that share the model. `close` or a `with` block ends them.
+        speculative: the drafter, `PromptLookup(k=4)` or `DraftModel(model, k=4)`; None for none.
+        verbose: print which model runs on which device, and why.
 
-    How much at once:
+    Limits:
         block_size: tokens a block.
-        num_blocks: blocks of the pool; None for what fits into memory.
-        max_batch_tokens: tokens a forward pass; None for 16,384 on a GPU and 4,096 on a CPU.
-        max_prompt_tokens: how many of them prompts may take where a reader waits for a next token,
-            and in a first step; None for 2,048 on a GPU and no such limit on a CPU.
-        max_sequences: sequences at once.
-        prefix_caching: keep the blocks of ended texts while there is room, and skip what a new
-            prompt shares with them.
-        preemption: what happens to the KV of a request that is preempted: "recompute" or "swap".
+        num_blocks: blocks of the pool; None for as many as the memory holds.
+        max_batch_tokens: tokens a step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
+        max_prompt_tokens: prompt tokens a step, at most, in the first step and while a sequence
+            decodes for a caller who reads its tokens one by one. None is 2,048 on a GPU and no
+            limit on a CPU.
+        max_sequences: running sequences, at most.
+        prefix_caching: keep the blocks of finished requests as long as they are not needed. A new
+            prompt that begins alike shares them.
+        preemption: what happens to the KV of a preempted request: "recompute" or "swap".
 
     Your own classes:
-        attention_backend: a name, or a function with `paged_attention`'s parameters.
-        block_pool, block_table, scheduler: classes with the methods of `BlockPool`, `BlockTable`
-            and `Scheduler`.
-        prefix_caching: a class with `PrefixCache`'s match and insert, made over the pool. It is off
-            for a pool that cannot keep blocks.
+        attention_backend: the name of a backend, or a function like `paged_attention`.
+        block_pool: a class with the methods of `BlockPool`.
+        block_table: a class with the methods of `BlockTable`.
+        scheduler: a class with the methods of `Scheduler`.
+        prefix_caching: a class with the methods `match` and `insert` of `PrefixCache`. It is not
+            used if the block pool cannot keep unused blocks.
 
-    To measure with:
-        cuda_graphs: run several steps without the host, each in one launch. `step` may then return
-            several new tokens of a sequence. "auto" is on where it helps.
-        fused: run the model's layers in fewer kernels. "auto" is on where it helps.
+    For measurements:
+        cuda_graphs: run several steps in one launch, without the host. Then `step` may return
+            several new tokens of a sequence. "auto" turns it on where it helps.
+        fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
 
     Raises:
-        ValueError: Of one line, for an argument that makes no sense.
+        ValueError: If an argument is out of range, or names something that does not exist.
 
     Examples:
         >>> from pagedlab import LLM, SamplingParams
@@ -92,9 +94,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         True
     """
 
-    speculation: Speculation | None = None  # proposes tokens, and remembers which were accepted
+    speculation: Speculation | None = None  # drafts tokens, and counts which were accepted
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of the one class that users make
         self,
         model: Any = None,
         *,
@@ -106,7 +108,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         max_prompt_tokens: int | None = None,
         max_sequences: int = 256,
         prefix_caching: bool | Callable[[Any], Any] = True,
-        preemption: How = "recompute",
+        preemption: PreemptionMode = "recompute",
         attention_backend: str | PagedAttention = "auto",
         block_pool: type[Any] | None = None,
         block_table: type[BlockTable] = BlockTable,
@@ -125,18 +127,11 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         seed = integer("seed", seed)
         check_classes(block_pool, block_table, prefix_caching, scheduler)
 
-        if ranks > 1:
-            from pagedlab.distributed import open_model
-
-            self.model = open_model(model, device, dtype, verbose, ranks, attention_backend)
-        else:
-            self.model = (
-                model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
-            )
+        self.model = _open_model(model, device, dtype, verbose, ranks, attention_backend)
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
             attend = fastest_backend(self.model.device, verbose)
         if speculative is not None:
-            from pagedlab.speculative import Speculation
+            from pagedlab.speculative import Speculation  # a wing: only drafting needs it
 
             self.speculation = Speculation(speculative, self, block_size)
 
@@ -149,10 +144,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         on_gpu = self.model.device.type == "cuda"
         if max_batch_tokens is None:
             max_batch_tokens = GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS
-        options: dict[str, Any] = {"preemption": preemption, "swapper": cache}
         if max_prompt_tokens is None and on_gpu:
-            max_prompt_tokens = MAX_PROMPT_TOKENS
-        if max_prompt_tokens is not None:  # a reader's scheduler need not know it
+            max_prompt_tokens = GPU_PROMPT_TOKENS
+        options: dict[str, Any] = {"preemption": preemption, "swapper": cache}
+        if max_prompt_tokens is not None:  # a reader's scheduler need not have this option
             options["max_prompt_tokens"] = max_prompt_tokens
         planner = make_scheduler(
             scheduler, pool, max_batch_tokens, max_sequences, prefix_cache, **options
@@ -161,8 +156,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         super().__init__(self.model, cache, pool, prefix_cache, planner, block_table, seed)
         self.runner = EagerRunner(self.model, cache, attend, self.params)
         self._fast = None
-        if find_spec("pagedlab.accelerate"):  # without that folder everything runs as it is
-            from pagedlab.accelerate import choose
+        if find_spec("pagedlab.accelerate"):
+            from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
 
             self._fast = choose(self, fused=fused, cuda_graphs=cuda_graphs)
             self.forward, self.windows = self._fast
@@ -170,7 +165,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             self._draft()
 
     def _blocks_that_fit(self, block_size: int, max_sequences: int) -> int:
-        """As many blocks as memory holds, and no more than the sequences could fill."""
+        """How many blocks the memory holds, but no more than the sequences can fill."""
         smallest = self.model.kv_cache(1, block_size)
         fit = smallest.blocks_that_fit()
         if self.speculation is not None:
@@ -181,7 +176,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     @property
     def forward(self) -> Forward:
-        """The forward pass: `Model.forward`, a faster one, or one of your own."""
+        """The forward pass: `Model.forward`, a faster one, or one that you set."""
         return self._eager.forward
 
     @forward.setter
@@ -199,9 +194,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     @property
     def windows(self) -> Windows | None:
-        """What launches several steps ahead of the host; None where every step waits for the one
-        before.
-        """
+        """Launches several steps ahead of the host; None if each step waits for the one before."""
         return getattr(self._eager, "windows", None)
 
     @windows.setter
@@ -211,9 +204,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         if windows is None:
             eager = EagerRunner(*parts)
         else:
-            from pagedlab.accelerate.run_ahead import RunAheadRunner
+            from pagedlab.accelerate.run_ahead import RunAheadRunner  # a wing
 
-            ahead = self.speculation is None  # a draft goes on from known tokens
+            ahead = self.speculation is None  # a drafter needs to know the tokens before
             eager = RunAheadRunner(*parts, windows=windows, scheduler=self.scheduler, ahead=ahead)
         eager.forward = before.forward
         eager.callbacks = before.callbacks
@@ -233,17 +226,17 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     @property
     def _eager(self) -> EagerRunner:
-        """The runner below the one that drafts, if one does."""
+        """The runner itself, or the one inside a `DraftingRunner`."""
         return getattr(self.runner, "inner", self.runner)  # type: ignore[arg-type]
 
     def _draft(self) -> None:
-        """Let the speculation propose tokens before each step, and check them in it."""
-        from pagedlab.speculative import DraftingRunner
+        """Draft tokens before each step and check them in it."""
+        from pagedlab.speculative import DraftingRunner  # a wing: only drafting needs it
 
         assert self.speculation is not None
         self.runner = DraftingRunner(self._eager, self.speculation, self.scheduler, self.params)
 
-    # ------------------------------------------------------------------ whole texts
+    # ------------------------------------------------------------------ texts
 
     def generate(
         self,
@@ -252,16 +245,17 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         *,
         salt: str | None = None,
     ) -> list[Completion]:
-        """Continue every prompt, all in one ragged batch, and return one completion each, in order.
+        """Continue all prompts in one ragged batch and return their completions, in order.
 
         Args:
             prompts: a text, a list of token ids, a list of chat messages ({"role": ..., "content":
                 ...}), or a list of any of these.
-            sampling: for all prompts, or a list with one each.
-            salt: only prompts with the same salt share cached blocks.
+            sampling: parameters for all prompts, or a list with one entry for each prompt.
+            salt: prompts share cached blocks only with prompts of the same salt.
 
         Raises:
-            ValueError: Names the first bad prompt, and then none has been started.
+            ValueError: If a prompt cannot be served. The message names the first such prompt, and
+                no prompt is started.
 
         Examples:
             >>> from pagedlab import LLM, SamplingParams
@@ -274,7 +268,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
         added: list[Completion] = []
-        with deferred_interrupts():  # a forward pass allows them
+        with deferred_interrupts():  # the forward passes allow them
             try:
                 for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
                     try:
@@ -283,22 +277,27 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                         where = f"prompt {number}: " if len(batch) > 1 else ""
                         raise ValueError(f"{where}{error}") from None
                     added.append(self._own(request_id))
-                    self._states[request_id].request.read_at_end = True
+                    self._states[request_id].request.streaming = False
                 while not all(completion.finished for completion in added):
-                    self.step_for_others()
+                    self.step_and_keep_finished()
             finally:
-                self.drop(added)
+                self.abort_owned(added)
         return added
 
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
     ) -> Stream:
-        """Return an iterator over the text of one prompt, piece by piece.
+        """Return an iterator over the new text of one prompt, piece by piece.
 
-        Leaving the loop early aborts the request.
+        If the loop over it ends early, the request is aborted.
 
         Args:
-            prompt, sampling, salt: as in `generate`, for one prompt and one text.
+            prompt: a text, a list of token ids, or a list of chat messages.
+            sampling: the parameters, for one sequence.
+            salt: as in `generate`.
+
+        Raises:
+            ValueError: If the prompt cannot be served, or if several sequences are requested.
         """
         params = one_each(sampling, 1)[0]
         if params.num_sequences > 1 or params.beam_width:
@@ -319,14 +318,16 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         stream: bool = False,
         salt: str | None = None,
     ) -> int:
-        """Queue a prompt and return its request id, for `step` and `abort`.
+        """Queue a prompt and return its request id. `step` computes it, `abort` ends it.
 
         Args:
-            prompt, sampling, salt: as in `generate`, for one prompt.
-            stream: whether its outputs hand their texts out in pieces.
+            prompt: a text, a list of token ids, or a list of chat messages.
+            sampling: the parameters.
+            stream: whether its outputs yield their texts in pieces.
+            salt: as in `generate`.
 
         Raises:
-            ValueError: With nothing queued, if it cannot be served.
+            ValueError: If the prompt cannot be served. Nothing is queued then.
         """
         params = one_each(sampling, 1)[0]
         salt = valid_text("salt", salt)
@@ -334,35 +335,35 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             self.speculation.refuse(params)
         with deferred_interrupts() as deferred:
             self._abort_abandoned()
-            with allowed_interrupts():  # a long text takes its time
+            with allowed_interrupts():  # to encode a long text takes long
                 ids = self.model.checked_ids(prompt)
             request_id = self._enqueue(ids, params, stream=stream, salt=salt)
             deferred.on_interrupt = lambda: self.abort(request_id)
             return request_id
 
-    def step_for_others(self) -> None:
-        """A step of `generate` or `stream`: what it finishes of those added by `add` is kept for
-        `step`.
-        """
-        self._keep(self.step())
+    def step_and_keep_finished(self) -> None:
+        """Run a step for `generate` or `stream`.
 
-    def drop(self, completions: list[Completion]) -> None:
-        """Abort requests of `generate` or `stream`, and forget that anybody waits for them."""
+        Requests from `add` may finish in it. The next `step` returns their completions.
+        """
+        self._keep_finished(self.step())
+
+    def abort_owned(self, completions: list[Completion]) -> None:
+        """Abort those requests of `generate` or `stream` that are not finished."""
         request_ids = [completion.request_id for completion in completions]
         with deferred_interrupts():
             self._owned.difference_update(request_ids)
             self._abort_all(request_ids)
 
     def _own(self, request_id: int) -> Completion:
+        """Mark a request of `generate` or `stream`: `step` does not return its completion."""
         self._owned.add(request_id)
         return self._states[request_id].completion
 
-    # ------------------------------------------------------------------ beginning and end
+    # ------------------------------------------------------------------ start and end
 
     def warm_up(self) -> None:
-        """Compile all kernels and capture all CUDA graphs now, rather than each when it is first
-        needed.
-        """
+        """Compile all kernels and capture all CUDA graphs now, and not at their first use."""
         self._abort_abandoned()
         if self._states:
             raise ValueError(
@@ -373,7 +374,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             self._fast.warm_up(self)
 
     def close(self) -> None:
-        """End the other ranks, if there are any. Again is harmless."""
+        """End the other ranks, if there are any. A second call does nothing."""
         self.model.close()
 
     def __exit__(self, *_: object) -> None:
@@ -382,3 +383,21 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     def __repr__(self) -> str:
         blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}"
         return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
+
+
+def _open_model(
+    model: Any,
+    device: str,
+    dtype: str | torch.dtype,
+    verbose: bool,
+    ranks: int,
+    attention_backend: str | PagedAttention,
+) -> Model:
+    """Load the model, unless it is loaded already, and share it among the ranks."""
+    if ranks > 1:
+        from pagedlab.distributed import open_model  # a wing: only several ranks need it
+
+        return open_model(model, device, dtype, verbose, ranks, attention_backend)
+    if isinstance(model, Model):
+        return model
+    return load_model(model, device, dtype, verbose)

@@ -1,8 +1,8 @@
-"""A trial when a model is loaded: does it compute the same on pages as in transformers?
+"""A trial at load time: does a model compute the same on pages as in transformers?
 
-Many architectures change attention in ways that no config field names. So a few tokens go through
-the model twice: on pages, as in the engine, and with transformers' own attention. If the logits
-differ, the model is refused.
+Many architectures change attention in ways that no field of their config reveals. So a few tokens
+run through the model twice: on pages, as in the engine, and with the attention of transformers. If
+the logits differ, the model is refused.
 """
 
 from __future__ import annotations
@@ -22,75 +22,71 @@ from pagedlab.validation import in_short
 NEEDS_PAGES = (
     "this model attends through pagedlab's blocks: call it with pages=..., as pagedlab.LLM does"
 )
-LENGTHS = (6, 4)  # tokens of each sequence; the last token of the second runs in a step of its own
+LENGTHS = (6, 4)  # tokens of each sequence; the last one of the second runs in a second step
 BLOCK_SIZE = 4
 
-# How far the logits may be off: the size of the difference over the size of the logits, each
-# without the row's mean. Real Qwen2.5-0.5B is off by 3e-6 in float32 and by 0.06 in bfloat16, from
-# rounding alone. In float64 too, "eager" computes the softmax in float32.
+# The largest relative error of the logits. Rounding alone gives Qwen2.5-0.5B 3e-6 in float32 and
+# 0.06 in bfloat16. The "eager" attention computes its softmax in float32, in float64 models too.
 TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
 
 
 def why_not_on_pages(model: Any) -> str | None:
-    """Compare the model on pages with transformers' own attention, and return what is wrong, or
-    None.
+    """Compare the model on pages with the model in transformers.
 
-    Two sequences of different lengths run as prompts in one ragged batch; the second then gets one
-    more token. With transformers' own pass over both that is three passes over a few tokens.
-    Nothing of it stays.
+    Two prompts of different lengths run in one ragged batch, then one more token of the second. In
+    transformers both run in one padded batch.
 
     Args:
         model: a `Model` on its device.
+
+    Returns:
+        What is wrong, or None if the logits agree.
     """
-    sequences = [
-        [(7 * i + 3 * row + 1) % model.vocab_size for i in range(n)]
-        for row, n in enumerate(LENGTHS)
-    ]
+    sequences = [_token_ids(row, length, model.vocab_size) for row, length in enumerate(LENGTHS)]
     try:
         with torch.inference_mode():
             expected = _stock_logits(model, sequences)
             computed = _paged_logits(model, sequences)
-    except Exception as error:  # whatever a modelling file raises: it would raise it in `generate`
+    except Exception as error:  # a modelling file may raise anything
+        reason = in_short(error)
         if error.args == (NEEDS_PAGES,):
-            return (
-                "does not run on pages: its code does not pass arguments on to the attention "
-                "function"
-            )
-        return f"does not run on pages: {in_short(error)}"
-    off = _relative_error(computed, expected)
-    if off <= TOLERANCES[model.module.dtype]:
+            reason = "its code does not pass arguments on to the attention function"
+        return f"does not run on pages: {reason}"
+    relative_error = _relative_error(computed, expected)
+    if relative_error <= TOLERANCES[model.module.dtype]:
         return None
     kind = model.module.config.model_type
     return (
-        f"is a {kind} model whose logits on pages are off by {off:.1%} from those with its own "
-        "attention; "
-        "pagedlab runs those built like Qwen2, 3 or Llama"
+        f"is a {kind} model whose logits on pages are off by {relative_error:.1%} from those "
+        "with its own attention; pagedlab runs those built like Qwen2, 3 or Llama"
     )
+
+
+def _token_ids(row: int, length: int, vocab_size: int) -> list[int]:
+    """Some token ids, different in each row."""
+    return [(7 * i + 3 * row + 1) % vocab_size for i in range(length)]
 
 
 def _stock_logits(model: Any, sequences: list[list[int]]) -> Tensor:
-    """Logits of all tokens, sequence by sequence, with the attention that transformers calls
-    "eager".
-    """
+    """Logits of all tokens, sequence by sequence, with the "eager" attention of transformers."""
     width = max(map(len, sequences))
-    # Padding at the end needs no mask: attention is causal.
-    padded = torch.tensor(
-        [ids + [0] * (width - len(ids)) for ids in sequences], device=model.device
-    )
-    used = model.module.config._attn_implementation  # noqa: SLF001 - transformers has no other way to ask
+    # Padding at the end needs no mask, because attention is causal.
+    padded = [ids + [0] * (width - len(ids)) for ids in sequences]
+    input_ids = torch.tensor(padded, device=model.device)
+    used = model.module.config._attn_implementation  # noqa: SLF001 - there is no public name
     model.module.set_attn_implementation("eager")
     try:
-        logits = model.module(input_ids=padded, use_cache=False).logits
+        logits = model.module(input_ids=input_ids, use_cache=False).logits
     finally:
         model.module.set_attn_implementation(used)
     return torch.cat([row[: len(ids)] for row, ids in zip(logits, sequences, strict=True)])
 
 
 def _paged_logits(model: Any, sequences: list[list[int]]) -> Tensor:
-    """The same on pages: all tokens but the last in one step, and the last one in a second step."""
+    """The same logits on pages: all tokens but the last in one step, then the last one."""
     num_blocks = sum(len(ids) // BLOCK_SIZE + 1 for ids in sequences)
     cache = model.kv_cache(num_blocks, BLOCK_SIZE)
-    cache.keys.fill_(torch.nan)  # a slot that is read and was never written shows
+    cache.keys.fill_(torch.nan)  # makes it visible if a slot is read that was never written
     cache.values.fill_(torch.nan)
     pool = BlockPool(num_blocks, BLOCK_SIZE)
     requests = [_request(pool, row, ids) for row, ids in enumerate(sequences)]
@@ -107,7 +103,7 @@ def _request(pool: BlockPool, number: int, token_ids: list[int]) -> Request:
 
 
 def _run(model: Any, requests: list[Request], num_tokens: list[int], cache: Any) -> Tensor:
-    """One step on pages: the logits of each request's next tokens."""
+    """Run the next tokens of each request in one step on pages, and return their logits."""
     chunks = []
     for request, count in zip(requests, num_tokens, strict=True):
         [sequence] = request.sequences
@@ -118,9 +114,9 @@ def _run(model: Any, requests: list[Request], num_tokens: list[int], cache: Any)
 
 
 def _relative_error(computed: Tensor, expected: Tensor) -> float:
-    """The size of the difference over the size of the logits.
+    """The norm of the difference over the norm of the logits without each row's mean.
 
-    Values that overflow in both do not count.
+    Values that overflow in both are left out.
     """
     computed = computed.double()
     expected = expected.double()

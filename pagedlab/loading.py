@@ -1,6 +1,6 @@
-"""Find a checkpoint and read it: a hub id, a folder or a .gguf file.
+"""Loading: find a checkpoint and read it. It is a hub id, a folder or a .gguf file.
 
-No network is asked, and no code from a hub is run.
+Nothing here uses the network or runs code from a hub.
 """
 
 import gc
@@ -18,27 +18,26 @@ from pagedlab.validation import in_short, one_of
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TINY_MODEL = data_folder("tiny-qwen2")
-# what a checkpoint has on the hub
-FILES = [
-    "model*.safetensors",
-    "*.json",
-    "*.jinja",
-    "*.model",
-    "*.txt",
-]
+FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's checkpoint
+PARTS = {"config": "config.json", "weights": "*.safetensors", "tokenizer": "tokenizer.*"}
+DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 PROGRESS_BAR_ABOVE = 100_000_000  # bytes of weights
 
 
 def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
-    """Return which checkpoint to load, and why.
+    """Choose a checkpoint.
 
     Args:
-        name: the checkpoint; None for the one that PAGEDLAB_MODEL names, else Qwen2.5-0.5B-Instruct
-            if it is complete in the local Hugging Face cache, else the tiny model shipped with
-            pagedlab.
+        name: the checkpoint. None is the one that PAGEDLAB_MODEL names. Without that variable it is
+            Qwen2.5-0.5B-Instruct if the local Hugging Face cache has it, else the tiny model that
+            pagedlab ships.
+
+    Returns:
+        The checkpoint, and why it was chosen.
     """
     if name is not None:
-        return os.fspath(name) if isinstance(name, os.PathLike) else str(name), "you asked for it"
+        source = os.fspath(name) if isinstance(name, os.PathLike) else str(name)
+        return source, "you asked for it"
     if os.environ.get("PAGEDLAB_MODEL"):
         return os.environ["PAGEDLAB_MODEL"], "PAGEDLAB_MODEL says so"
     with suppress(ValueError):
@@ -50,9 +49,7 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Switch the garbage collector off: an import of transformers leaves none, and takes a quarter
-    longer with it.
-    """
+    """Switch the garbage collector off. It adds a quarter to the import time of transformers."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -63,105 +60,104 @@ def no_collections() -> Iterator[None]:
 
 
 def where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, torch.dtype]:
-    """What "auto" means: the GPU in bfloat16 if there is one, else the CPU in float32."""
-    gpus = (
-        ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-        if torch.cuda.is_available()
-        else []
-    )
-    name = "device" if gpus else "device, where torch sees no GPU,"
-    place = one_of(name, str(device), ("auto", "cpu", *gpus)).replace("auto", [*gpus, "cpu"][0])
-    kind = one_of(
-        "dtype",
-        str(dtype).removeprefix("torch."),
-        ("auto", "float32", "float16", "bfloat16", "float64"),
-    )
-    return torch.device(place), getattr(
-        torch, kind.replace("auto", "float32" if place == "cpu" else "bfloat16")
-    )
+    """Return the device and the dtype.
+
+    Args:
+        device: "auto" is the GPU if there is one, else the CPU.
+        dtype: "auto" is bfloat16 on a GPU and float32 on a CPU.
+
+    Raises:
+        ValueError: If there is no such device or dtype.
+    """
+    gpus: list[str] = []
+    if torch.cuda.is_available():
+        gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    argument = "device" if gpus else "device, where torch sees no GPU,"
+    place = one_of(argument, str(device), ("auto", "cpu", *gpus))
+    kind = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
+    if place == "auto":
+        place = "cuda" if gpus else "cpu"
+    if kind == "auto":
+        kind = "float32" if place == "cpu" else "bfloat16"
+    return torch.device(place), getattr(torch, kind)
 
 
 def read_config(source: str) -> Any:
-    """The config of a checkpoint, without its weights; `ValueError` if there is none."""
+    """Return the config of a checkpoint. `ValueError` if there is none."""
     return read("Config", source)
 
 
 def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
-    """Call `from_pretrained` of one of transformers' Auto classes, without its reports.
+    """Call `from_pretrained` of one of the Auto classes of transformers, without its log messages.
 
     Args:
         kind: "Config", "Tokenizer" or "ModelForCausalLM".
-        source: a hub id, folder or .gguf file.
+        source: a hub id, a folder or a .gguf file.
         bar: show a progress bar if the weights are large and the output is a terminal.
-        options: of `from_pretrained`.
+        options: further arguments of `from_pretrained`.
 
     Raises:
-        ValueError: Of one line, for whatever it raises.
+        ValueError: If the checkpoint cannot be read. The message has one line.
     """
-    import transformers
-    from transformers.utils import logging
+    import transformers  # slow to import: only loading needs it
 
-    where = locate(source)
-    weights = Path(where["pretrained_model_name_or_path"]).glob("*.safetensors")
-    size = sum(file.stat().st_size for file in weights if file.is_file())
-    look = {"leave": False, "disable": None if bar and size > PROGRESS_BAR_ABOVE else True}
+    arguments = locate(source)
+    auto_class = getattr(transformers, f"Auto{kind}")
+    show_bar = bar and _bytes_of_weights(arguments) > PROGRESS_BAR_ABOVE
+    with _quiet_transformers(show_bar):
+        try:
+            return auto_class.from_pretrained(**arguments, **options)
+        except Exception as error:  # each library under transformers has errors of other classes
+            reason = _why_unreadable(kind, source, error)
+    raise ValueError(reason)
+
+
+def _bytes_of_weights(arguments: dict[str, Any]) -> int:
+    files = Path(arguments["pretrained_model_name_or_path"]).glob("*.safetensors")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@contextmanager
+def _quiet_transformers(show_bar: bool) -> Iterator[None]:
+    """Switch the log messages of transformers off, and its progress bars unless `show_bar`."""
+    from transformers.utils import logging  # slow to import: only loading needs it
+
+    look = {"leave": False, "disable": None if show_bar else True}  # None: only in a terminal
     hook = logging.set_tqdm_hook(lambda new_bar, args, named: new_bar(*args, **named | look))
     level = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
-        return getattr(transformers, f"Auto{kind}").from_pretrained(**where, **options)
-    except (
-        Exception
-    ) as error:  # transformers, safetensors, tokenizers and gguf each raise kinds of their own
-        if error.args == (
-            "pagedlab",
-        ):  # an architecture that looks attention up in a table of its own
-            alike = "pagedlab runs models built like Qwen2, 3 or Llama"
-            raise ValueError(
-                f"{source!r} has an attention that cannot be replaced; {alike}"
-            ) from None
-        what = f"the {kind.partition('For')[0].lower()} of {source!r}"
-        raise ValueError(
-            f"cannot load {what}, fetch it again or name another: {in_short(error)}"
-        ) from None
+        yield
     finally:
         logging.set_verbosity(level)
         logging.set_tqdm_hook(hook)
 
 
-def locate(source: str) -> dict[str, Any]:
-    """Keyword arguments of `from_pretrained` for a hub id, folder or .gguf file; `ValueError` if it
-    is none.
-    """
-    from huggingface_hub import snapshot_download
+def _why_unreadable(kind: str, source: str, error: Exception) -> str:
+    if error.args == ("pagedlab",):  # transformers looked our attention up in a table of a model
+        alike = "pagedlab runs models built like Qwen2, 3 or Llama"
+        return f"{source!r} has an attention that cannot be replaced; {alike}"
+    what = f"the {kind.partition('For')[0].lower()} of {source!r}"
+    return f"cannot load {what}, fetch it again or name another: {in_short(error)}"
 
-    path, hint = Path(os.path.expanduser(source)), "name a folder saved by save_pretrained"
-    if path.suffix == ".gguf" and path.is_file():
+
+def locate(source: str) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` for a hub id, a folder or a .gguf file.
+
+    Raises:
+        ValueError: If there is no such checkpoint, or if parts of it are missing or damaged.
+    """
+    path = Path(os.path.expanduser(source))
+    is_gguf = path.suffix == ".gguf"
+    if is_gguf and path.is_file():
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    if not os.path.isdir(path) or path.suffix == ".gguf":
-        if path.suffix == ".gguf" or source.count("/") > 1 or source.startswith((".", "/", "~")):
-            raise ValueError(
-                f"there is no {source!r}: name a folder, a .gguf file or a hub id like "
-                f"{DEFAULT_MODEL}"
-            )
+    hint = "name a folder saved by save_pretrained"
+    if is_gguf or not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
         hint = f"python -m pagedlab --download {source} fetches it"
-        try:
-            path = Path(
-                snapshot_download(
-                    source, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True
-                )
-            )
-        except FileNotFoundError:
-            raise ValueError(
-                f"{source!r} is no folder and not in the local Hugging Face cache: {hint}"
-            ) from None
-    for kind, name in (
-        ("config", "config.json"),
-        ("weights", "*.safetensors"),
-        ("tokenizer", "tokenizer.*"),
-    ):
+        path = _cached_folder(source, is_gguf, hint)
+    for part, name in PARTS.items():
         if not any(file.is_file() for file in path.glob(name)):
-            raise ValueError(f"{source!r} holds no {kind} ({name}): {hint}")
+            raise ValueError(f"{source!r} holds no {part} ({name}): {hint}")
     for file in path.glob("*config.json"):
         try:
             dict(**json.loads(file.read_bytes()))
@@ -170,3 +166,21 @@ def locate(source: str) -> dict[str, Any]:
                 f"{source!r} has a damaged {file.name}, fetch it again: {in_short(error)}"
             ) from None
     return {"pretrained_model_name_or_path": str(path)}
+
+
+def _cached_folder(source: str, is_gguf: bool, hint: str) -> Path:
+    """Return the folder of a hub id in the local Hugging Face cache."""
+    from huggingface_hub import snapshot_download  # slow to import: only loading needs it
+
+    if is_gguf or source.count("/") > 1 or source.startswith((".", "/", "~")):
+        names = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"
+        raise ValueError(f"there is no {source!r}: name {names}")
+    try:
+        folder = snapshot_download(
+            source, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True
+        )
+    except FileNotFoundError:
+        raise ValueError(
+            f"{source!r} is no folder and not in the local Hugging Face cache: {hint}"
+        ) from None
+    return Path(folder)

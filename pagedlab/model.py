@@ -1,15 +1,15 @@
-"""A loaded model, and the hook that makes a stock transformers model attend through block tables.
+"""The model, and the hook that lets a transformers model attend through block tables.
 
-The transformers module stays as it is. It takes an attention function by name, and passes on the
-keyword arguments of its forward call. Ours takes `pages` from there, stores the new keys and values
-by slot, and attends through the block tables. The tokens of all requests are one row of length T.
+The transformers module is not changed. It looks its attention function up by name, and passes the
+keyword arguments of `forward` on to it. Our function finds `pages` among them, stores the new keys
+and values in their slots, and attends through the block tables. The tokens of all requests form one
+row of length T.
 """
 
 import operator
 import os
-import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ __all__ = [
     "paged_hook",
 ]
 
-# Arguments that transformers passes to every attention function and that change nothing here:
-# positions are in the keys already, and the others say what the module returns.
+# Arguments of every attention call that change nothing here. Positions are part of the keys
+# already, and the others choose what the module returns.
 IGNORED = {
     "cache_position",
     "dropout",  # 0 in a model that is not trained
@@ -58,11 +58,11 @@ IGNORED = {
 
 @dataclass(frozen=True)
 class Pages:
-    """What the attention hook needs beside q, k and v.
+    """The argument through which `Model.forward` reaches the attention hook.
 
     Args:
-        cache: where keys and values are.
-        batch: whose tokens these are.
+        cache: the KV cache.
+        batch: the batch that the model runs on.
         attend: the attention function.
     """
 
@@ -81,22 +81,23 @@ def paged_hook(
     pages: Pages | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer on pages.
+    """Compute the attention of one layer on pages.
 
     Args:
         module: the layer's attention module.
         query: [1, Hq, T, D].
-        key, value: [1, Hkv, T, D].
-        attention_mask: must be None: the batch says which token sees which.
-        scaling: factor of the scores.
-        pages: what `Model.forward` passes on.
-        others: other arguments of transformers.
+        key: [1, Hkv, T, D].
+        value: [1, Hkv, T, D].
+        attention_mask: None, because the batch defines which token sees which.
+        scaling: the factor of the scores; None for 1 / sqrt(D).
+        pages: the pages that `Model.forward` passed.
+        others: further arguments of transformers.
 
     Returns:
         The output, [1, T, Hq, D], and None in place of attention weights.
 
     Raises:
-        ValueError: For an argument that would change the result.
+        ValueError: If an argument asks for an attention that is not computed here.
     """
     if pages is None:
         raise ValueError(NEEDS_PAGES)
@@ -116,11 +117,9 @@ def paged_hook(
 def refuse_unknown(
     module: torch.nn.Module, attention_mask: torch.Tensor | None, others: dict[str, Any]
 ) -> None:
-    """Raise `ValueError` for an argument of an attention call that paged attention does not
-    compute.
-    """
+    """Raise `ValueError` if an argument asks for more than causal attention."""
     if attention_mask is not None:
-        raise ValueError("its attention has a mask of its own, and paged attention is causal")
+        raise ValueError("its attention has its own mask, and paged attention is causal")
     is_causal = others.get("is_causal")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -137,10 +136,10 @@ class Model:
 
     Args:
         module: the transformers module.
-        tokenizer: of transformers.
-        name: the hub id, or the folder's name.
-        reason: why this one was chosen.
-        num_ranks: ranks that share its heads, see distributed/.
+        tokenizer: the transformers tokenizer.
+        name: the hub id, or the name of the folder.
+        reason: why this checkpoint was chosen.
+        num_ranks: processes that share its heads, see distributed/.
         new_cache: makes a KV cache.
     """
 
@@ -161,44 +160,45 @@ class Model:
 
     @property
     def max_length(self) -> int:
-        """Tokens of prompt and answer together that the model was trained for."""
+        """Tokens of prompt and answer together, at most."""
         return self.module.config.max_position_embeddings
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end a text: the generation config's, else the tokenizer's.
+        """Tokens that end a text, as the generation config says, else the tokenizer.
 
-        `ValueError` if they are no tokens.
+        Raises:
+            ValueError: If the generation config names something that is no token id.
         """
         eos = self.module.generation_config.eos_token_id
-        ids = (
-            eos if isinstance(eos, list) else [self.tokenizer.eos_token_id if eos is None else eos]
-        )
-        return frozenset(
-            integer(f"eos_token_id in {self.name}/generation_config.json", i)
-            for i in ids
-            if i is not None
-        )
+        if eos is None:
+            eos = self.tokenizer.eos_token_id
+        ids = eos if isinstance(eos, list) else [eos]
+        field = f"eos_token_id in {self.name}/generation_config.json"
+        return frozenset(integer(field, i) for i in ids if i is not None)
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        """Return a cache of this model's shape, dtype and device."""
+        """Return a KV cache for this model, on its device and of its dtype."""
         config = self.module.config
+        head_dim = getattr(config, "head_dim", None)
+        if not head_dim:
+            head_dim = config.hidden_size // config.num_attention_heads
         return self.new_cache(
             config.num_hidden_layers,
             num_blocks,
             block_size,
             config.num_key_value_heads // self.num_ranks,
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            head_dim,
             self.module.dtype,
             self.device,
         )
 
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
-        """Run the model over a ragged batch and store its keys and values in the cache.
+        """Run the model on a ragged batch, and store its keys and values in the cache.
 
         Args:
             batch: T tokens of B sequences.
-            cache: where keys and values are.
+            cache: the KV cache.
             attend: the attention function.
 
         Returns:
@@ -215,8 +215,9 @@ class Model:
 
     @contextmanager
     def stock_attention(self) -> Iterator[Any]:
-        """The transformers module with its own attention and cache, for `generate`; paged again
-        afterwards.
+        """Yield the transformers module with its own attention and cache, to call `generate`.
+
+        Afterwards it attends through block tables again.
         """
         self.module.set_attn_implementation("sdpa")
         try:
@@ -225,76 +226,88 @@ class Model:
             self.module.set_attn_implementation("pagedlab")
 
     def encode(self, prompt: str | list[int] | list[dict[str, str]]) -> list[int]:
-        """Token ids of a text, of chat messages (through the model's chat template), or ids as they
-        are.
+        """Return the token ids of a prompt.
+
+        Args:
+            prompt: a text, a list of token ids, which is returned as it is, or a list of chat
+                messages, which go through the model's chat template.
         """
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
-        messages = isinstance(prompt, list) and all(
-            isinstance(m, dict) and {"role", "content"} <= {*m} for m in prompt
-        )
-        if messages and prompt:
-            try:
-                text = self.tokenizer.apply_chat_template(
-                    prompt, add_generation_prompt=True, tokenize=False
-                )
-            except (
-                Exception
-            ) as error:  # jinja's, the template's own, or transformers' where there is no template
-                lacks = (
-                    f"{self.name} has no chat template that takes these messages "
-                    f"({in_short(error)})"
-                )
-                raise ValueError(
-                    f"{lacks}: give each a text as content, or pass a text as the prompt"
-                ) from None
+        if isinstance(prompt, list) and prompt and all(map(_is_message, prompt)):
+            text = self._apply_chat_template(prompt)
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return prompt  # type: ignore[return-value]
 
+    def _apply_chat_template(self, messages: list[Any]) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # a template may raise anything, and there may be none
+            lacks = f"{self.name} has no chat template that takes these messages"
+            raise ValueError(
+                f"{lacks} ({in_short(error)}): give each a text as content, or pass a text as the "
+                "prompt"
+            ) from None
+
     def checked_ids(self, prompt: Any) -> list[int]:
-        """Token ids of a prompt that this model can continue; `ValueError` says what is wrong with
-        any other.
+        """Return the token ids of a prompt that this model can continue.
+
+        Args:
+            prompt: a text, a list of token ids, or a list of chat messages.
+
+        Raises:
+            ValueError: If it is none of these, is empty or too long, or has an unknown token id.
         """
+        ids = self._integers(prompt)
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token to continue")
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
+            outside = next(i for i in ids if not 0 <= i < self.vocab_size)
+            known = f"ids go from 0 to {self.vocab_size - 1}"
+            raise ValueError(f"token id {outside} is not in the vocabulary: {known}")
+        if len(ids) >= self.max_length:
+            takes = f"{self.name} takes {self.max_length}, new ones included"
+            raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")
+        return ids
+
+    def _integers(self, prompt: Any) -> list[int]:
+        """Encode a prompt. Integers of NumPy and torch become Python's."""
         try:
             if isinstance(prompt, (set, frozenset, bytes, bytearray)):
                 raise TypeError("no order, or no token ids")
             ids: list[Any] = list(self.encode(prompt))
-            if [*map(type, ids)].count(int) != len(ids):
-                ids = [operator.index(None if isinstance(i, bool) else i) for i in ids]  # type: ignore[arg-type]
+            if [*map(type, ids)].count(int) == len(ids):  # the usual case, and fast
+                return ids
+            return [operator.index(None if isinstance(i, bool) else i) for i in ids]  # type: ignore[arg-type]
         except TypeError:
             kinds = (
                 "a text, a list of whole numbers (token ids), or a list of chat messages (role and "
                 "content)"
             )
             raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
-        if not ids:
-            raise ValueError("the prompt is empty: give at least one token to continue")
-        with suppress(
-            struct.error
-        ):  # at one of more than 64 bits; without signs, one below 0 is among the largest
-            largest = np.frombuffer(struct.pack(f"{len(ids)}q", *ids), np.uint64).max()
-            if largest < self.vocab_size and len(ids) < self.max_length:
-                return ids
-        if outside := [i for i in ids if not 0 <= i < self.vocab_size]:
-            known = f"is not in the vocabulary: ids go from 0 to {self.vocab_size - 1}"
-            raise ValueError(f"token id {outside[0]} {known}")
-        takes = f"{self.name} takes {self.max_length}, new ones included"
-        raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of these tokens, without special ones."""
+        """Return the text of these tokens, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def close(self) -> None:
-        """Nothing to end: this model runs in this process alone."""
+        """Nothing to do: this model runs in one process."""
 
 
 def is_one_prompt(prompts: Any) -> bool:
-    """A text, a list of ids and a list of messages are one prompt; a list of any of these is
-    several.
+    """Whether the argument of `generate` is one prompt: a text, token ids or chat messages.
+
+    A list of these is several prompts.
     """
-    several = isinstance(prompts, (list, tuple, np.ndarray))
-    return not several or (len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer)))
+    if not isinstance(prompts, (list, tuple, np.ndarray)):
+        return True
+    return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and "role" in value and "content" in value
 
 
 @no_collections()
@@ -305,22 +318,23 @@ def load_model(
     verbose: bool = True,
     prepare: Callable[[Any], None] | None = None,
 ) -> Model:
-    """Load a checkpoint built like Qwen2, Qwen3 or Llama, and print which one and why.
+    """Load a checkpoint whose architecture is like Qwen2, Qwen3 or Llama.
+
+    The weights are safetensors or GGUF. Nothing is downloaded, and no code from the hub is run.
 
     Args:
-        name: a hub id, folder or .gguf file; None for what `choose_model` says.
-        device: "auto" is the GPU if there is one.
-        dtype: "auto" is bfloat16 on a GPU, float32 on a CPU.
-        verbose: print.
-        prepare: changes the transformers module before it is moved to the device. The trial on
-            pages is then left out.
+        name: a hub id, a folder or a .gguf file; None for the one that `choose_model` chooses.
+        device: "auto" is the GPU if there is one, else the CPU.
+        dtype: "auto" is bfloat16 on a GPU and float32 on a CPU.
+        verbose: print which model runs on which device, and why.
+        prepare: changes the transformers module before it is moved to the device. Then there is no
+            trial on pages.
 
     Raises:
-        ValueError: Of one line, if there is no such checkpoint, or if it would not give its own
-            tokens on pages. Weights are safetensors or GGUF. Nothing is downloaded, and no code
-            from the hub is run.
+        ValueError: If there is no such checkpoint, or if it would give other tokens on pages. The
+            message has one line.
     """
-    import transformers
+    import transformers  # slow to import: only loading needs it
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
     source, reason = choose_model(name)
@@ -338,9 +352,9 @@ def load_model(
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    tokenizer = read("Tokenizer", source)  # after the weights: no bar tells of it
-    short = Path(source).name if os.path.exists(os.path.expanduser(source)) else source
-    model = Model(module, tokenizer, short, reason)
+    tokenizer = read("Tokenizer", source)
+    is_path = os.path.exists(os.path.expanduser(source))
+    model = Model(module, tokenizer, Path(source).name if is_path else source, reason)
     problem = _damage(model, report)
     if problem:
         raise ValueError(f"{source!r} {problem}")
@@ -357,7 +371,7 @@ def load_model(
 
 
 def why_not_built_alike(config: Any) -> str | None:
-    """What a config asks for that paged attention does not compute; None if nothing is known."""
+    """Return what a config requires that paged attention does not compute, or None."""
     kinds = getattr(config, "layer_types", None) or []
     if not kinds and getattr(config, "sliding_window", None):
         kinds = ["sliding_attention"]
@@ -365,19 +379,14 @@ def why_not_built_alike(config: Any) -> str | None:
     if any(kind.startswith("sliding") for kind in others):
         return "has layers with a sliding window; pagedlab runs models that attend to everything"
     if others:
-        return (
-            f"has layers of the kind {others[0]}; pagedlab runs models whose layers all have full "
-            "attention"
-        )
+        full = "pagedlab runs models whose layers all have full attention"
+        return f"has layers of the kind {others[0]}; {full}"
     if getattr(config, "num_key_value_heads", None) is None:
         return f"is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama"
     if getattr(config, "kv_lora_rank", None):
         return "has multi-head latent attention; pagedlab's blocks hold plain keys and values"
     if _rope_type(config) == "longrope":
-        return (
-            "has longrope position embeddings, with which a long neighbour would change a short "
-            "prompt's tokens"
-        )
+        return "has longrope position embeddings, which depend on the longest prompt in a batch"
     if getattr(config, "attn_temperature_tuning", None):
         return (
             "scales attention by the position in the row; pagedlab puts many sequences into one row"
@@ -391,29 +400,27 @@ def _rope_type(config: Any) -> str:
 
 
 def _damage(model: Model, report: dict[str, Any]) -> str | None:
-    """What keeps a model that transformers has loaded from being what its files say."""
-    config = model.module.config
-    for fault in (
-        "missing",
-        "unexpected",
-        "mismatched",
-    ):  # transformers would draw random numbers, or ignore it
+    """Return what is wrong with a loaded model, or None.
+
+    Transformers would fill missing weights with random numbers, and ignore unexpected ones.
+
+    Args:
+        model: the model.
+        report: the loading report of transformers.
+    """
+    for fault in ("missing", "unexpected", "mismatched"):
         keys = sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"])
         if keys:
-            return (
-                f"has {fault} weights, {len(keys)} in all, first {keys[0]}: fetch config.json and "
-                "weights again"
-            )
-    for (
-        name,
-        weight,
-    ) in model.module.named_parameters():  # a sum is one quick pass, and float16's own may overflow
+            fetch = "fetch config.json and weights again"
+            return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: {fetch}"
+    for name, weight in model.module.named_parameters():
+        # The sum is one quick pass. In float16 it may overflow although all weights are finite.
         if not (weight.sum().isfinite() or weight.isfinite().all()):
             return f"has NaN or infinite weights, the first in {name}: fetch them again"
     largest = max([len(model.tokenizer) - 1, *model.eos_token_ids])
-    if largest >= config.vocab_size:
+    if largest >= model.vocab_size:
         return (
-            f"has a token id {largest} and {config.vocab_size} embeddings: its tokenizer or "
+            f"has a token id {largest} and {model.vocab_size} embeddings: its tokenizer or "
             "eos_token_id does not fit"
         )
     return None

@@ -1,4 +1,4 @@
-"""What the engine returns: the outputs of a prompt, whole or piece by piece."""
+"""Completions and streams: the outputs of a prompt, complete or piece by piece."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from pagedlab.sequence import Sequence
 class Output:
     """One answer to a prompt. It grows while its request runs.
 
-    text, token_ids: the new text and the new tokens, so far.
-    finish_reason: None while it grows; "stop" if the model or a stop string ended it; "length" if max_tokens or the
-        model's context is used up; "abort" if the request was aborted.
-    cumulative_logprob: sum of the tokens' log-probabilities (natural log).
-    score: of a beam that has ended, its log-probability over its length to the power of length_penalty.
-
     Args:
-        logprobs: one a token; None if `SamplingParams.logprobs` is None.
+        _sequence: the sequence of tokens.
         detokenizer: yields the text in pieces; None without a stream and without stop strings.
+        _decode: returns the text of token ids.
+        logprobs: the log-probability of each new token; None if `SamplingParams.logprobs` is None.
     """
 
     _sequence: Sequence
@@ -36,27 +32,34 @@ class Output:
 
     @property
     def token_ids(self) -> list[int]:
-        """The new tokens, the end-of-text token included if the model wrote one."""
+        """The new tokens, with the end-of-text token if the model wrote one."""
         return self._sequence.output_ids
 
     @property
     def text(self) -> str:
-        """The new text, without special tokens, cut before the stop string that ended it."""
+        """The new text, without special tokens and without the stop string that ended it."""
         return self.detokenizer.text if self.detokenizer else self._decode(self.token_ids)
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the output ended; None while it grows."""
+        """Why the output ended; None while it grows.
+
+        "stop": the model or a stop string ended it. "length": it reached max_tokens or the model's
+        longest context. "abort": the request was aborted.
+        """
         return self._sequence.finish_reason
 
     @property
     def cumulative_logprob(self) -> float:
-        """Sum of the tokens' log-probabilities (natural log)."""
+        """The sum of the new tokens' log-probabilities (natural logarithm)."""
         return self._sequence.cumulative_logprob
 
     @property
     def score(self) -> float | None:
-        """Score of a beam that has ended."""
+        """The score of a beam that has ended: `cumulative_logprob` over a power of its length.
+
+        The exponent is `SamplingParams.length_penalty`.
+        """
         return self._sequence.score
 
     def __repr__(self) -> str:
@@ -68,17 +71,17 @@ class Output:
 
 @dataclass
 class Completion:
-    """The outputs of one prompt: `n` samples, or the beams with the best first.
+    """The outputs of one prompt: n samples, or beams with the best one first.
 
     Args:
-        request_id: what `LLM.add` returned.
-        prompt_token_ids: the prompt, as tokens.
+        request_id: the id that `LLM.add` returned.
+        prompt_token_ids: the token ids of the prompt.
         outputs: the answers.
-        added: when the request was added, in seconds of `time.perf_counter`.
-        times: when the first, second, ... token was sampled. The time to first token is `times[0] -
-            added`.
-        prompt_logprobs: one a token of the prompt, None for the first, which nothing comes before.
-            The list is None if `SamplingParams.prompt_logprobs` is None.
+        added: the time when the request was added, in seconds of `time.perf_counter`.
+        times: the times when the first, second, ... token was sampled, in the same seconds. The
+            time to first token is `times[0] - added`.
+        prompt_logprobs: the log-probability of each prompt token; None for the first token, which
+            nothing predicts. The list is None if `SamplingParams.prompt_logprobs` is None.
     """
 
     request_id: int
@@ -102,12 +105,12 @@ class Completion:
 class Stream(Iterator[str]):
     """Yields the text of one request piece by piece.
 
-    If it is closed or interrupted before its end, it aborts the request. If it is garbage before
-    its end, the engine aborts the request in its next `step` or `add`.
+    A stream that is closed or interrupted before its end aborts the request. If a stream is deleted
+    before its end, the engine aborts the request in its next `step` or `add`.
 
     Args:
         llm: the engine.
-        completion: of the request, with one output.
+        completion: the completion of the request, with one output.
     """
 
     def __init__(self, llm: Any, completion: Completion) -> None:
@@ -122,7 +125,7 @@ class Stream(Iterator[str]):
             try:
                 piece = detokenizer.take(self._completion.finished)
                 while not piece and not self._completion.finished:
-                    self._llm.step_for_others()
+                    self._llm.step_and_keep_finished()
                     piece = detokenizer.take(self._completion.finished)
             except BaseException:
                 self.close()
@@ -132,8 +135,8 @@ class Stream(Iterator[str]):
         return piece
 
     def close(self) -> None:
-        """Abort the request, if it has not ended."""
-        self._llm.drop([self._completion])
+        """Abort the request if it is not finished."""
+        self._llm.abort_owned([self._completion])
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -146,16 +149,21 @@ class Stream(Iterator[str]):
 
 
 class StreamReference(ref[Stream]):
-    """Tells which request a stream had, once the stream is gone.
+    """A weak reference that knows the request of a stream after the stream was deleted.
 
-    The garbage collector may run at any line, in a step too, so what it calls must not touch the
-    engine. It appends the reference to `abandoned`; the engine aborts the request in its next step.
+    The garbage collector may run at any line, even during a step, so its callback must not touch
+    the engine. The callback only appends this reference to `abandoned`. The engine aborts the
+    request in its next step.
+
+    Args:
+        stream: the stream.
+        abandoned: the queue of references whose streams were deleted.
     """
 
     __slots__ = ("request_id",)
 
     def __new__(cls, stream: Stream, abandoned: deque[StreamReference]) -> StreamReference:
-        # `append` is C: no line of Python runs, so no interrupt can get lost in one.
+        # `append` is written in C: it runs no line of Python in which an interrupt could be lost.
         return super().__new__(cls, stream, abandoned.append)
 
     def __init__(self, stream: Stream, abandoned: deque[StreamReference]) -> None:

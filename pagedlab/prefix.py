@@ -1,22 +1,21 @@
-"""The prefix cache: a block's name is its whole past. Pure Python, over the pool of blocks.py.
+"""The prefix cache: it finds blocks that hold the KV of a prompt's first tokens. Pure Python.
 
-The KV of a token depends on every token before it, so two sequences may share a block only if they
-agree from their first token to the block's last. Each full block is named by a hash over its
-parent's name and its own tokens, and the names are looked up from the start of a prompt until one
-is missing:
+The KV of a token depends on every token before it. So two sequences can share a block only if all
+their tokens up to the end of the block are equal. Each full block gets a name: a hash of its
+parent's name and its own tokens. To match a prompt, the names are looked up from its first block on
+until one is missing:
 
     prompt      | tokens 0-15 | tokens 16-31 | tokens 32-40 |
     name          a = H(0-15)   b = H(a, 16-31)  not full: no name
 
-H is xxh64 (seed 0) over the parent's 8 bytes, none for a first block, and the tokens as
-little-endian int32. It is fast, and anybody can construct collisions, so a hit is verified: the
-block's own tokens must be equal, and its parent must be the very block matched before, in the same
-generation. Either check alone would serve another prompt's text. With "sha256" the name is trusted.
+H is xxh64 (seed 0) of the parent's 8 bytes (none for a first block) and the tokens as little-endian
+int32. It is fast, but collisions can be constructed. So each hit is verified: the tokens must be
+equal, and the parent must be the entry that was matched before. Either check alone would not be
+enough, and a prompt could get the KV of another. With "sha256" the name is trusted.
 
-A block is registered by the step that computes its KV, and forgotten if the step fails. It stays
-registered while a table holds it. Without a reference it is one of the pool's cached blocks, until
-a table writes to it or the pool evicts it: the least recently used first. eviction/ has other
-policies.
+A block is registered in the step that computes its KV, and forgotten if the step fails. A block
+without references is one of the pool's cached blocks, until a table writes to it or the pool evicts
+it. The least recently used block is evicted first. eviction/ has other policies.
 """
 
 from __future__ import annotations
@@ -43,37 +42,56 @@ MakePolicy = Callable[["PrefixCache"], EvictionPolicy]
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One registration of a block.
+    """A registered block. If the block is registered again, that is another entry.
 
-    The same block registered again is another entry, and no two are equal.
+    Args:
+        block_id: the id of the block.
+        hash: the name of the block.
+        tokens: its tokens as little-endian int32.
+        parent: the entry of the block before; None for the first block of a prompt.
+        salt: the salt of the prompt; None for none.
+        registered: a running number, for the policy "fifo".
+        hits: how often the block was matched.
+        children: the entries whose parent this is.
     """
 
     block_id: int
     hash: bytes
-    tokens: bytes  # little-endian int32
-    parent: Entry | None  # None for the first block of a prompt
+    tokens: bytes
+    parent: Entry | None
     salt: str | None
-    registered: int  # running number, for the FIFO order
+    registered: int
     hits: int = 0
     children: set[Entry] = field(default_factory=set)
 
 
 @dataclass
 class PrefixStats:
-    """What a cache has done so far. Tokens are those asked for; only full blocks can hit."""
+    """Figures of a prefix cache since it was made.
+
+    Args:
+        lookups: calls of `match`.
+        asked_tokens: tokens of the prompts that were matched.
+        asked_blocks: full blocks of these prompts.
+        hit_tokens: tokens that were found.
+        hit_blocks: blocks that were found.
+        merged_blocks: blocks that were exchanged for blocks with the same contents.
+        evicted_blocks: blocks that the pool evicted.
+        forgotten_blocks: blocks that were overwritten or cleared, or whose parent is gone.
+    """
 
     lookups: int = 0
     asked_tokens: int = 0
     asked_blocks: int = 0
     hit_tokens: int = 0
     hit_blocks: int = 0
-    merged_blocks: int = 0  # computed twice: the second copy was given back
+    merged_blocks: int = 0
     evicted_blocks: int = 0
-    forgotten_blocks: int = 0  # written again, stranded or cleared
+    forgotten_blocks: int = 0
 
     @property
     def hit_rate(self) -> float:
-        """Share of the tokens asked for that were found; 0 before the first lookup."""
+        """The share of `asked_tokens` that was found; 0 before the first lookup."""
         return self.hit_tokens / self.asked_tokens if self.asked_tokens else 0.0
 
 
@@ -88,13 +106,18 @@ def _make_policy(eviction: str | MakePolicy, cache: PrefixCache) -> EvictionPoli
         return LRU()
     if callable(eviction):
         return eviction(cache)
-    from pagedlab.eviction import POLICIES  # a wing: the policy that costs least needs none of it
+    from pagedlab.eviction import POLICIES  # a wing: the default policy does not need it
 
     return POLICIES[one_of("eviction, where it is no function,", eviction, POLICIES)](cache)
 
 
 class _Blocks:
-    """How the blocks of a prompt are packed and named."""
+    """Packs and names the blocks of a prompt.
+
+    Args:
+        block_size: tokens a block.
+        hash: the hash function or its name.
+    """
 
     def __init__(self, block_size: int, hash: str | Hash) -> None:
         self.block_size = block_size
@@ -102,12 +125,13 @@ class _Blocks:
         self._pack = struct.Struct(f"<{block_size}i").pack
 
     def root(self, salt: str | None) -> bytes:
-        """What stands for the parent's name in a first block."""
-        # An odd number of bytes: no block hashes the same ones, or a chosen salt could pass for a
-        # parent.
+        """Return the bytes that a first block has in place of its parent's name."""
+        # The hashed salt has an odd number of bytes and a hashed block an even one. So no salt can
+        # be chosen that has the name of a block.
         return b"" if salt is None else self.hash(b"s" + salt.encode("utf-16-le"))
 
     def pack(self, token_ids: Sequence[int], i: int) -> bytes:
+        """Return the tokens of block i as little-endian int32."""
         try:
             return self._pack(*token_ids[i * self.block_size : (i + 1) * self.block_size])
         except struct.error:
@@ -116,8 +140,13 @@ class _Blocks:
     def chain(
         self, token_ids: Sequence[int], start: int, stop: int, name: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(packed tokens, name) of blocks start, ..., stop - 1; `name` is that of the block
-        before.
+        """Yield the packed tokens and the name of blocks start, ..., stop - 1.
+
+        Args:
+            token_ids: the tokens of the prompt.
+            start: the first block.
+            stop: the block after the last one.
+            name: the name of block start - 1, or `root`.
         """
         for i in range(start, stop):
             tokens = self.pack(token_ids, i)
@@ -134,9 +163,10 @@ def hash_chain(
     """Return the names of the full blocks of a prompt, first to last.
 
     Args:
-        token_ids: the prompt.
+        token_ids: the tokens of the prompt.
         block_size: tokens a block.
-        hash, salt: as in `PrefixCache`.
+        hash: the hash function or its name, as in `PrefixCache`.
+        salt: the salt, as in `PrefixCache`.
     """
     blocks = _Blocks(integer("block_size", block_size, 1), hash)
     root = blocks.root(valid_text("salt", salt))
@@ -144,19 +174,20 @@ def hash_chain(
 
 
 class PrefixCache:
-    """Finds and shares the blocks of prompts that begin alike.
+    """Finds the blocks of prompts that begin alike, so that they are shared.
 
-    Every method is O(1) a block.
+    Every method takes constant time a block.
 
     Args:
-        pool: a `BlockPool` of its own.
-        hash: "xxh64", verified; "sha256", trusted; or a function from bytes to bytes, verified.
-        eviction: "lru", "fifo", "lfu" or "slru"; or a function that is given the cache and returns
-            an `EvictionPolicy`.
-        salt: goes into the first block's hash, so prompts under different salts never share. None
-            is no salt. `match` and `insert` take another one for a single request.
-        block_table: the class of the tables that `match` returns. Its `append` calls the pool's
-            `invalidate`.
+        pool: a `BlockPool` without another prefix cache.
+        hash: "xxh64", or a function from bytes to bytes: hits are verified. "sha256": names are
+            trusted.
+        eviction: "lru", "fifo", "lfu" or "slru"; or a function that takes the cache and returns an
+            `EvictionPolicy`.
+        salt: a text that is hashed into the first block; None for none. Prompts share blocks only
+            if their salts are equal. `match` and `insert` accept another salt for one request.
+        block_table: the class of the tables that `match` returns. Its `append` must call the
+            pool's `invalidate`.
     """
 
     def __init__(
@@ -179,35 +210,35 @@ class PrefixCache:
         self._new_table = block_table
         self._numbers = count()
         self._by_block: dict[int, Entry] = {}
-        self._by_name: dict[bytes, list[Entry]] = {}  # more than one where names collide
-        pool.attach(self._on_lost, _make_policy(eviction, self))
+        self._by_name: dict[bytes, list[Entry]] = {}  # several entries if names collide
+        pool.attach(self._on_forgotten, _make_policy(eviction, self))
 
     def __len__(self) -> int:
-        """Registered blocks, in use or cached."""
+        """The number of registered blocks, used or cached."""
         return len(self._by_block)
 
     def __repr__(self) -> str:
         return f"PrefixCache({len(self)} blocks registered, {self.pool.num_cached} of them cached)"
 
     def entry(self, block_id: int) -> Entry:
-        """The registration of a block. `KeyError` if it is not registered."""
+        """Return the entry of a block. `KeyError` if the block is not registered."""
         return self._by_block[block_id]
 
     def match(
         self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None
     ) -> BlockTable:
-        """Return a table over the longest cached prefix of full blocks, perhaps empty.
+        """Return a table over the longest registered prefix of full blocks.
 
-        Free it like any other.
+        The table may be empty. It owns its references, so the caller must free it.
 
         Args:
-            token_ids: the prompt.
-            leave: tokens at the end that must not be matched. An engine passes 1: the next token's
-                logits come from the last token, so that one has to be computed.
-            salt: another one than the cache's.
+            token_ids: the tokens of the prompt.
+            leave: how many tokens at the end are not matched. An engine passes 1, because it
+                computes the last token in any case, to get the logits for the next one.
+            salt: the salt of the prompt; None for the cache's own.
 
         Raises:
-            ValueError: With nothing shared, for a token id that is no int32.
+            ValueError: If a token id is no int32. Nothing is shared then.
         """
         found = self._longest(token_ids, leave, salt)
         table = self._new_table(self.pool)
@@ -230,9 +261,9 @@ class PrefixCache:
     def num_shared_blocks(
         self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None
     ) -> int:
-        """How many of the blocks that `match` would share are in use now.
+        """Return how many blocks that `match` would share are in use now.
 
-        It does not count as a lookup.
+        This does not count as a lookup. The arguments are those of `match`.
         """
         entries = self._longest(token_ids, leave, salt)
         return sum(self.pool.refcount(entry.block_id) > 0 for entry in entries)
@@ -240,26 +271,29 @@ class PrefixCache:
     def insert(
         self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None
     ) -> int:
-        """Register the full blocks of a table, and return how many were exchanged for blocks
-        registered before.
+        """Register the full blocks of a table whose KV has been computed.
 
-        Call it after the KV is computed, never before, and before a fork. Blocks that are
-        registered already cost nothing, so an engine calls it after every step. If two tables
-        computed the same prefix at the same time, the first to register wins: the other gets the
-        registered block, and its own one, with the same KV, is released. `ValueError`, with nothing
-        changed, for another pool's table or for tokens that cannot be the table's.
+        An engine calls it after every step and before forks. Blocks that are registered already
+        cost nothing. If two tables have computed the same block, the one that was registered first
+        stays. The other table gets it in exchange for its own, which is released.
 
         Args:
-            table: whose blocks.
-            token_ids: the tokens of the table whose KV is computed, first to last.
-            salt: that of the `match`.
+            table: the block table.
+            token_ids: the tokens whose KV is computed, from the table's first token on.
+            salt: the salt that `match` got; None for the cache's own.
+
+        Returns:
+            How many blocks were exchanged.
+
+        Raises:
+            ValueError: If the table is over another pool, or if these cannot be its tokens. Nothing
+                is changed then.
         """
         exchanged = 0
         for i, entry in self._register(table, token_ids, salt):
             own = table.block_ids[i]
-            if (
-                own != entry.block_id and self.pool.refcount(own) == 1
-            ):  # a block that a sibling holds too stays
+            is_shared = self.pool.refcount(own) > 1  # then a fork needs it, and it stays
+            if own != entry.block_id and not is_shared:
                 table.block_ids[i] = self.pool.share(entry.block_id)
                 self.pool.release(own)
                 exchanged += 1
@@ -269,11 +303,13 @@ class PrefixCache:
     def register(
         self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None
     ) -> list[int]:
-        """Register blocks as `insert` does, but before their KV is computed, and return their ids.
+        """Register full blocks before their KV is computed. Return the ids of the new entries.
 
-        The step that computes them may share them at once: in each layer KV is written before it is
-        read. If the step fails, the pool must `forget` them. Registration stops at a block that is
-        known already: `insert` exchanges it.
+        Requests in the same step can then share them, because each layer writes KV before it reads.
+        If the step fails, the caller must call the pool's `forget` for them. Registration stops at
+        the first block whose contents are registered already: `insert` exchanges it later.
+
+        The arguments are those of `insert`.
         """
         entries = self._register(table, token_ids, salt, until_known=True)
         return [entry.block_id for _, entry in entries]
@@ -285,30 +321,33 @@ class PrefixCache:
         salt: str | None,
         until_known: bool = False,
     ) -> list[tuple[int, Entry]]:
-        """Register every full block that is new.
+        """Register the full blocks of a table after those that are registered.
 
         Args:
-            until_known: stop at the first block that has a known entry.
+            table: the block table.
+            token_ids: its tokens.
+            salt: the salt; None for the cache's own.
+            until_known: stop at the first block whose contents are registered already.
 
         Returns:
-            (index in the table, entry) of each. A block whose name is known already gets the known
-            entry.
+            Pairs of an index in the table and an entry. It is the existing entry if the contents
+            are registered already.
         """
         salt = self.salt if salt is None else valid_text("salt", salt)
-        self._check_is_own(table, token_ids)
-        start = self._num_registered(table, len(token_ids) // self.pool.block_size)
+        self._check_tokens(table, token_ids)
         stop = len(token_ids) // self.pool.block_size
+        start = self._num_registered(table, stop)
         parent = self._by_block[table.block_ids[start - 1]] if start else None
         if parent is not None and (
             parent.salt != salt or parent.tokens != self._blocks.pack(token_ids, start - 1)
         ):
             raise ValueError(
                 f"block {parent.block_id} of the table is registered with other tokens or under "
-                "another salt: "
-                "give insert the tokens that were computed, and the salt that match was given"
+                "another salt: give insert the tokens that were computed, and the salt that match "
+                "was given"
             )
         root = parent.hash if parent else self._blocks.root(salt)
-        # All names first: tokens that cannot be packed are found before anything changes.
+        # All names come first, so that a bad token id raises before anything changes.
         named = list(self._blocks.chain(token_ids, start, stop, root))
         entries = []
         for i, (tokens, name) in enumerate(named, start):
@@ -321,7 +360,7 @@ class PrefixCache:
             parent = entry
         return entries
 
-    def _check_is_own(self, table: BlockTable, token_ids: Sequence[int]) -> None:
+    def _check_tokens(self, table: BlockTable, token_ids: Sequence[int]) -> None:
         if table.pool is not self.pool:
             raise ValueError("the table is over another pool than the cache")
         given = len(token_ids)
@@ -332,9 +371,9 @@ class PrefixCache:
             )
 
     def _num_registered(self, table: BlockTable, most: int) -> int:
-        """How many of the table's first blocks are registered.
+        """Return how many of the table's first `most` blocks are registered.
 
-        The parents of a registered block are, too.
+        If a block is registered, so are all blocks before it.
         """
         start = most
         while start and table.block_ids[start - 1] not in self._by_block:
@@ -342,15 +381,15 @@ class PrefixCache:
         return start
 
     def clear(self) -> None:
-        """Forget every registration, for instance when the model's weights change.
+        """Forget every block, for instance after the model's weights have changed.
 
-        Blocks in use stay in use.
+        Used blocks stay used.
         """
         for block_id in tuple(self._by_block):
             self.pool.forget(block_id)
 
     def _longest(self, token_ids: Sequence[int], leave: int, salt: str | None) -> list[Entry]:
-        """The entries of the longest registered prefix of full blocks."""
+        """Return the entries of the longest registered prefix of full blocks."""
         integer("leave", leave)
         salt = self.salt if salt is None else valid_text("salt", salt)
         asked = max(0, len(token_ids) - leave) // self.pool.block_size
@@ -372,15 +411,16 @@ class PrefixCache:
         return None
 
     def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
-        """Whether the entry that has the right name is the right block, and so, by induction, all
-        blocks before it.
+        """Whether an entry with the right name is the right block.
+
+        Its parent was verified before, so by induction all blocks before it are right as well.
         """
         return entry.tokens == tokens and entry.parent is parent and entry.salt == salt
 
     def _add(
         self, block_id: int, name: bytes, tokens: bytes, parent: Entry | None, salt: str | None
     ) -> Entry:
-        """Register one block that is new."""
+        """Register one block."""
         self.pool.keep(block_id)
         entry = Entry(block_id, name, tokens, parent, salt, next(self._numbers))
         self._by_block[block_id] = entry
@@ -396,24 +436,24 @@ class PrefixCache:
         if not same_name:
             del self._by_name[entry.hash]
 
-    def _on_lost(self, block_id: int, evicted: bool) -> None:
-        """The pool keeps the block no longer.
+    def _on_forgotten(self, block_id: int, evicted: bool) -> None:
+        """Remove a block that the pool no longer keeps, and all its descendants.
 
-        Nobody can find its descendants any more, so they are forgotten too.
+        A match cannot reach the descendants any more, so the pool forgets them as well.
         """
         top = self._by_block.get(block_id)
         if top is None:
             return
         if top.parent is not None:
             top.parent.children.remove(top)
-        lost = []
+        removed = []
         stack = [top]
         while stack:
             entry = stack.pop()
             self._remove(entry)
-            lost.append(entry)
+            removed.append(entry)
             stack += entry.children
         self.stats.evicted_blocks += evicted
-        self.stats.forgotten_blocks += len(lost) - evicted
-        for entry in lost[1:]:
+        self.stats.forgotten_blocks += len(removed) - evicted
+        for entry in removed[1:]:
             self.pool.forget(entry.block_id)

@@ -1,22 +1,23 @@
-"""Put the counts of a pool in order after a class that a reader wrote has failed.
+"""Recovery: restore the reference counts of a pool after a reader's own class has failed.
 
-The project's own pool, table and scheduler change everything or nothing. A class of a reader may
-raise in the middle of its work, or after it. A block may then have a reference that no table holds,
-or a table may list a block that it does not hold. Both are found by counting: each block's
-references are those of the tables and those held outside.
+Our pool, table and scheduler change everything or nothing. A reader's class may raise in the middle
+of its work, or after it. Then a block may have a reference that no table holds, or a table may list
+a block without a reference. Both are found by counting: a block has one reference for each table
+that lists it, and those that are held outside the engine.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pagedlab.blocks import BlockTable, Pool, blocks_for
 from pagedlab.sequence import Sequence
 
 T = TypeVar("T")
-ATTEMPTS = 3  # a reader's method that raises once usually works when it is called again
+ATTEMPTS = 3  # calls of a reader's method: after it has raised once, it often works
 
 
 class Recovery:
@@ -24,7 +25,7 @@ class Recovery:
 
     Args:
         pool: the engine's pool.
-        new_table: makes an empty table over the pool.
+        new_table: the class of the block tables.
     """
 
     def __init__(self, pool: Pool, new_table: Callable[[Any], BlockTable]) -> None:
@@ -33,29 +34,29 @@ class Recovery:
         self._held_outside = Counter[int]()
 
     def note_outside(self) -> None:
-        """Remember the references that others hold. Call it while the engine holds none."""
+        """Record the references that are held outside. Call it while the engine holds none."""
         self._held_outside.clear()
         if self._pool.num_free < self._pool.num_blocks:
             for block_id in range(self._pool.num_blocks):
                 self._held_outside[block_id] = self._pool.refcount(block_id)
 
     def balance(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Release every reference that nobody holds, and return the sequences whose tables are
-        wrong.
-
-        The tables of the sequences returned are empty: their requests cannot go on.
+        """Release the references that no table holds, and replace wrong tables by empty ones.
 
         Args:
-            sequences: all that hold blocks of the pool.
+            sequences: all sequences that hold blocks of the pool.
+
+        Returns:
+            The sequences whose tables were wrong. They cannot continue.
         """
         counts = [self._count(block_id) for block_id in range(self._pool.num_blocks)]
         sequences = list(sequences)
         broken = [sequence for sequence in sequences if self._is_broken(sequence, counts)]
         held = self._held_by(sequences)
         short = {block_id for block_id, count in enumerate(counts) if count < held[block_id]}
-        broken += [
-            s for s in sequences if s not in broken and not short.isdisjoint(s.table.block_ids)
-        ]
+        for sequence in sequences:
+            if sequence not in broken and not short.isdisjoint(sequence.table.block_ids):
+                broken.append(sequence)
         for sequence in broken:
             self.empty(sequence)
         held = self._held_by(sequences)
@@ -81,25 +82,23 @@ class Recovery:
         return held
 
     def _count(self, block_id: int) -> int:
-        """Return the number of references to a block, even if the pool raises the first time."""
-        return _persist(lambda: self._pool.refcount(block_id))
+        """Return the reference count of a block, even if the pool raises the first time."""
+        return _retry(lambda: self._pool.refcount(block_id))
 
     def _release(self, block_id: int) -> None:
-        """Release one reference, even if the pool raises before or after it does so."""
+        """Release one reference, even if the pool raises before or after that."""
         before = self._count(block_id)
 
         def release() -> None:
             if self._count(block_id) == before:
                 self._pool.release(block_id)
 
-        _persist(release)
+        _retry(release)
 
 
-def _persist(function: Callable[[], T]) -> T:
+def _retry(function: Callable[[], T]) -> T:
     """Call the function, and call it again if it raises."""
     for _ in range(ATTEMPTS - 1):
-        try:
+        with suppress(Exception):  # the last call reports its error
             return function()
-        except Exception:  # noqa: S112 - whatever a reader's class raises: the last attempt reports it
-            continue
     return function()

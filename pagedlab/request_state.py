@@ -1,6 +1,4 @@
-"""A request that is not finished: what was asked of it, and how its sequences grow, fork and
-end.
-"""
+"""The state of an unfinished request: its parameters, and how its sequences grow, fork and end."""
 
 from __future__ import annotations
 
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class RequestState:
-    """Ties a request's sequences to the completion that its caller reads.
+    """Connects a request's sequences with the completion that its caller reads.
 
     Raises:
-        ValueError: If a token in logit_bias is none of the model's.
+        ValueError: If logit_bias names a token that the model does not have.
     """
 
     request: Request
@@ -43,10 +41,10 @@ class RequestState:
         for token in params.logit_bias:
             integer("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
         if params.prompt_logprobs is not None:
-            self.completion.prompt_logprobs = [None]  # nothing comes before the first token
+            self.completion.prompt_logprobs = [None]  # nothing predicts the first token
             self.request.sequences[0].score_from = 0
         if params.beam_width:
-            from pagedlab.beam import BeamSearch  # a wing: requests without beams do without it
+            from pagedlab.beam import BeamSearch  # a wing: only beam search needs it
 
             self.beams = BeamSearch(
                 params.beam_width,
@@ -56,8 +54,13 @@ class RequestState:
                 params.early_stopping,
             )
 
-    def show(self, sequence: Sequence, stream: bool = False) -> None:
-        """Add an output for the sequence, which hands its text out in pieces if `stream` is set."""
+    def add_output(self, sequence: Sequence, stream: bool = False) -> None:
+        """Add the sequence's output to the completion.
+
+        Args:
+            sequence: the sequence.
+            stream: whether the output yields its text in pieces.
+        """
         detokenizer = None
         if stream or self.params.stop:
             detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop))
@@ -65,28 +68,32 @@ class RequestState:
         self.completion.outputs.append(Output(sequence, detokenizer, self.model.decode, logprobs))
 
     def fork(self, first: Sequence) -> Sequence:
-        """Return one more sequence that continues the same prompt, over the same blocks."""
+        """Return one more sequence that continues the same prompt and shares its blocks."""
         nth = len(self.request.sequences)
-        table = first.table.fork()
-        seed = first.seed + nth
         sequence = Sequence(
-            f"{first.name}.{nth}", table, first.token_ids[:], seed, first.num_prompt_tokens
+            f"{first.name}.{nth}",
+            first.table.fork(),
+            first.token_ids[:],
+            first.seed + nth,
+            first.num_prompt_tokens,
         )
         self.request.sequences.append(sequence)
-        self.show(sequence, stream=self.completion.outputs[0].detokenizer is not None)
+        self.add_output(sequence, stream=self.completion.outputs[0].detokenizer is not None)
         return sequence
 
     def extend(self, sequence: Sequence, sampled: SampledTokens, now: float) -> int:
-        """Add sampled tokens to their sequence, up to the first that ends it.
+        """Add sampled tokens to their sequence, up to the first one that ends it.
 
         Args:
-            now: the time that the completion notes for them, in seconds.
+            sequence: the sequence.
+            sampled: its sampled tokens.
+            now: the time that the completion records for them, in seconds.
 
         Returns:
             How many tokens were added.
         """
-        sequence.drop_draft()  # what was accepted of it is among the new tokens
-        self._take_prompt_logprobs(sequence, sampled)
+        sequence.drop_draft()  # the accepted part of it is among the sampled tokens
+        self._add_prompt_logprobs(sequence, sampled)
         output = self.completion.outputs[self.request.sequences.index(sequence)]
         count = self._count_until_end(sequence, sampled.tokens, output.detokenizer)
         sequence.token_ids += sampled.tokens[:count]
@@ -101,7 +108,7 @@ class RequestState:
             self._end(sequence, output.detokenizer)
         return count
 
-    def _take_prompt_logprobs(self, sequence: Sequence, sampled: SampledTokens) -> None:
+    def _add_prompt_logprobs(self, sequence: Sequence, sampled: SampledTokens) -> None:
         reported = self.completion.prompt_logprobs
         if reported is not None and sequence.score_from is not None:
             reported += sampled.prompt_logprobs
@@ -110,8 +117,9 @@ class RequestState:
     def _count_until_end(
         self, sequence: Sequence, tokens: list[int], detokenizer: Detokenizer | None
     ) -> int:
-        """How many of the tokens belong to the sequence: it ends at an end token, or with a stop
-        string.
+        """Count the tokens up to an end token, or to the one that completes a stop string.
+
+        If there is one, the sequence gets its finish reason.
         """
         if not self.end_tokens and detokenizer is None:
             return len(tokens)
@@ -133,18 +141,22 @@ class RequestState:
                 sequence.finish_reason = "stop"
         sequence.table.free()
 
-    def search(self, logprobs: torch.Tensor, now: float) -> int:
-        """Move a beam search on by one token.
+    def advance_beams(self, logprobs: torch.Tensor, now: float) -> int:
+        """Advance the beam search by one token.
 
-        Its outputs are then the beams that go on, or the best that ended.
+        Its outputs are then the beams that continue, or at its end the best finished ones.
 
         Args:
-            logprobs: [beams, V]. Return how many outputs there are.
+            logprobs: the log-probabilities of the next tokens, [beams, V].
+            now: the time that the completion records, in seconds.
+
+        Returns:
+            How many outputs there are.
         """
         assert self.beams is not None
         self.beams.advance_texts(self.request, logprobs)
         self.completion.times.append(now)
         self.completion.outputs.clear()
         for sequence in self.request.sequences:
-            self.show(sequence)
+            self.add_output(sequence)
         return len(self.request.sequences)

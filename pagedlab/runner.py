@@ -1,11 +1,11 @@
-"""Who runs a step's forward pass: the seam between the engine's bookkeeping and the device.
+"""The runner: it runs the forward passes that the engine has scheduled.
 
     while runner.has_room and (plan := scheduler.schedule()):
         runner.submit(plan)
     result = runner.collect()
 
-`EagerRunner` runs a step when it is collected. accelerate/ has one that runs several steps ahead of
-the host, and speculative/ one that proposes tokens before a step and checks them in it.
+`EagerRunner` runs a step when it is collected. The runner in accelerate/ starts several steps ahead
+of the host. The one in speculative/ drafts tokens before a step and checks them in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pagedlab.batch import build_batch
 from pagedlab.interrupts import allowed_interrupts
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
-from pagedlab.sampler import Check, SampledTokens, sample_step
+from pagedlab.sampler import CheckDraft, SampledTokens, sample_step
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Request, Schedule
 
@@ -33,13 +33,13 @@ OnForward = Callable[[Schedule, Tensor], None]
 
 @dataclass
 class StepResult:
-    """What a step computed, or several steps that ran ahead of the host.
+    """The result of one step, or of several steps that ran ahead of the host.
 
     Args:
-        plan: the plan of the step, without the sequences that have ended since.
+        plan: the plan of the step, without sequences that have ended since.
         sampled: the next tokens of each sequence.
-        beam_rows: of each beam search, the log-probabilities [beams, V] of its beams' next tokens.
-        drafts: the drafts that were checked, of a runner that proposes them.
+        beam_rows: for each beam search, the log-probabilities [beams, V] of the next tokens.
+        drafts: the drafts that were checked in the step.
     """
 
     plan: Schedule
@@ -53,29 +53,30 @@ class Runner(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether another step may be planned and submitted now."""
+        """Whether another step may be scheduled and submitted now."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no step was submitted that is not collected."""
+        """Whether every submitted step has been collected."""
 
     def prepare(self) -> None:
-        """Get ready for a step that is about to be planned."""
+        """Prepare for a step, just before it is scheduled."""
 
     def submit(self, plan: Schedule) -> bool:
-        """Take a step over.
+        """Accept a step.
 
-        False, with nothing done, if it needs tokens that are not known before others end.
+        Return False, and do nothing, if the step needs tokens that steps in flight have not
+        returned yet.
         """
 
     def collect(self) -> StepResult | None:
-        """Wait for the oldest step. None if nobody is left whom it was for."""
+        """Wait for the oldest step. Return None if all its sequences have ended meanwhile."""
 
     def abandon(self) -> list[Schedule]:
-        """Forget all steps that are not collected, and return their plans, the latest first."""
+        """Discard all steps in flight and return their plans, the latest first."""
 
     def finish_step(self) -> None:
-        """The engine's step is over, whatever became of it."""
+        """Clean up after the engine's step, whether it succeeded or not."""
 
 
 def call_back(when: str, callback: Callable[..., None], *arguments: Any) -> None:
@@ -90,10 +91,10 @@ class EagerRunner:
     """Runs each step when it is collected.
 
     Args:
-        model: whose forward pass runs, unless `forward` is set to another.
-        cache: where keys and values are.
+        model: the model. Its forward pass runs, unless `forward` is set to another one.
+        cache: the KV cache.
         attend: the attention function.
-        params: what each request asks for, by request id; the engine keeps it up to date.
+        params: the parameters of each request, by request id. The engine keeps them up to date.
     """
 
     def __init__(
@@ -126,29 +127,32 @@ class EagerRunner:
         self._plan = plan
         return True
 
-    def collect(self, check: Check | None = None) -> StepResult | None:
-        """Run the step. check: compares drafts with what the model says, see
-        `sampler.sample_step`.
+    def collect(self, check: CheckDraft | None = None) -> StepResult | None:
+        """Run the step that was submitted.
+
+        Args:
+            check: checks drafted tokens, see `sampler.sample_step`; None without drafts.
         """
         plan = self._plan
         assert plan is not None, "no step was submitted"
         logits = self._logits(plan)
         for callback in tuple(self.callbacks):
             call_back("the forward pass", callback, plan, logits)
-        speaking = [chunk for chunk in plan.chunks if chunk.num_rows]
-        result = StepResult(plan, *sample_step(logits, speaking, self._params, check))
+        chunks = [chunk for chunk in plan.chunks if chunk.num_rows]
+        result = StepResult(plan, *sample_step(logits, chunks, self._params, check))
         self._plan = None
         return result
 
     def abandon(self) -> list[Schedule]:
-        plan, self._plan = self._plan, None
+        plan = self._plan
+        self._plan = None
         return [] if plan is None else [plan]
 
     def finish_step(self) -> None:
-        """Nothing to put away."""
+        """Nothing to clean up."""
 
     def _logits(self, plan: Schedule) -> Tensor:
-        """Run the forward pass: logits [R, V] of the rows that the plan's chunks want."""
+        """Run the forward pass and return the rows of logits [R, V] that the chunks need."""
         batch = build_batch(plan.chunks, self._device)
         with allowed_interrupts():  # it takes long, and changes no bookkeeping
             return self.forward(batch, self._cache, self.attend)

@@ -1,17 +1,16 @@
-"""From a step's logits to next tokens: one for each sequence, several where a draft is checked,
-rows for beam searches.
+"""The sampler: from a step's logits to the next tokens of its sequences.
 
-A draw depends on the request's seed and the position of the token alone, not on its neighbours in
-the batch or on what was drawn before. So a request gives the same text alone, in a crowd, or
-computed a second time. The draw itself is in sampling.py; penalties and log-probabilities are in
+A sequence gets one token, or several if a draft is checked. A beam search gets its rows of
+log-probabilities. Sampling itself is in sampling.py. Penalties and log-probabilities are in
 logits/, and run only for requests that ask for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,11 +19,28 @@ from pagedlab.sampling import sample
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Request, Sequence
 
-# Compares a draft with the model: logits of its rows, the sequence, the model's own tokens and
-# their log-probabilities, the parameters -> the tokens that are kept, and their log-probabilities.
-Check = Callable[
-    [Tensor, Sequence, list[int], list[float], SamplingParams], tuple[list[int], list[float]]
-]
+
+class CheckDraft(Protocol):
+    """Decides how many drafted tokens of a sequence are kept."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        sequence: Sequence,
+        tokens: list[int],
+        scores: list[float],
+        params: SamplingParams,
+        /,
+    ) -> tuple[list[int], list[float]]:
+        """Return the tokens that are kept and their log-probabilities.
+
+        Args:
+            logits: the sequence's rows, [n + 1, V] for a draft of n tokens.
+            sequence: the sequence.
+            tokens: the token that the model samples at each row.
+            scores: the log-probabilities of these tokens.
+            params: the parameters of the request.
+        """
 
 
 @dataclass
@@ -32,12 +48,14 @@ class SampledTokens:
     """The next tokens of one sequence.
 
     Args:
-        sequence: whose; if nth > 0, the tokens are of the nth sequence to be forked from it now.
-        tokens: drafted tokens that were accepted, none without a draft, and one of the model's own
-            after them. Empty if the step only scored the prompt.
-        scores: the log-probability of each token, before anything that changes the draw.
-        logprobs: of each token with the likeliest in its place, if the request asks for them.
-        prompt_logprobs: the same of the prompt's tokens that this step scored.
+        request: the request of the sequence.
+        sequence: the sequence. If nth > 0, the tokens are for the nth fork that is made from it.
+        tokens: the accepted tokens of a draft, then one more; empty if the step only scored the
+            prompt.
+        scores: the log-probability of each token, before temperature and penalties.
+        nth: 0 for the sequence itself, else the number of the fork.
+        logprobs: the reported log-probabilities of these tokens; empty unless requested.
+        prompt_logprobs: the same for prompt tokens that this step scored.
     """
 
     request: Request
@@ -54,10 +72,13 @@ class RowGroup:
     """The rows of logits that belong to one sequence.
 
     Args:
-        rows: those that next tokens are sampled from: one, and one for each drafted token; none if
-            the prompt goes on.
-        prompt_rows: a row, and the prompt token that it predicts, for each that wants a
-            log-probability.
+        request: the request of the sequence.
+        sequence: the sequence.
+        params: the parameters of the request.
+        rows: the rows that are sampled: one, and one more for each drafted token. Empty if the
+            prompt is not complete.
+        nth: 0 for the sequence itself, else the number of the fork.
+        prompt_rows: pairs of a row and the prompt token that it predicts, if the prompt is scored.
     """
 
     request: Request
@@ -69,7 +90,7 @@ class RowGroup:
 
     @property
     def seed(self) -> int:
-        """Sequence i of a request draws with the request's seed + i."""
+        """Sequence i of a request samples with the request's seed + i."""
         return (self.sequence.seed + self.nth) % 2**63
 
 
@@ -77,20 +98,21 @@ def sample_step(
     logits: Tensor,
     chunks: Iterable[Chunk],
     params: Mapping[int, SamplingParams],
-    check: Check | None = None,
+    check: CheckDraft | None = None,
 ) -> tuple[list[SampledTokens], list[tuple[Request, Tensor]]]:
     """Sample the next tokens of a step.
 
-    tables: once it has, the step can no longer be rewound.
+    No request or sequence is changed, so the step can still be rewound.
 
     Args:
-        logits: [R, V], the rows that the chunks want, `num_rows` each.
-        params: what each request asks for, by request id.
-        check: decides how much of a draft is kept; needed where some chunk has one.
+        logits: [R, V], `num_rows` rows for each chunk.
+        chunks: the chunks that have rows.
+        params: the parameters of each request, by request id.
+        check: checks drafted tokens; required if a sequence has some.
 
     Returns:
-        The tokens, and the log-probabilities [beams, V] of each beam search. A search advances
-        later, with its
+        The sampled tokens, and for each beam search the log-probabilities [beams, V] of the next
+        tokens.
     """
     groups, beam_rows = _group_rows(chunks, params)
     searches = [
@@ -102,16 +124,12 @@ def sample_step(
     sampled = _sample(logits, groups)
     for group, one in zip(groups, sampled, strict=True):
         if len(group.rows) > 1:
-            assert check is not None, "a draft needs somebody to check it"
+            assert check is not None, "a draft needs a function that checks it"
             rows = logits[group.rows.start : group.rows.stop]
-            one.tokens, one.scores = check(
-                rows, group.sequence, one.tokens, one.scores, group.params
-            )
+            kept = check(rows, group.sequence, one.tokens, one.scores, group.params)
+            one.tokens, one.scores = kept
     if any(group.params.reports_logprobs for group in groups):
-        # a wing: requests that ask for none do without it
-        from pagedlab.logits import (
-            report_logprobs,
-        )
+        from pagedlab.logits import report_logprobs  # a wing: only these requests need it
 
         report_logprobs(logits, groups, sampled)
     return sampled, searches
@@ -120,18 +138,18 @@ def sample_step(
 def _group_rows(
     chunks: Iterable[Chunk], params: Mapping[int, SamplingParams]
 ) -> tuple[list[RowGroup], dict[Request, list[int]]]:
-    """Whose the rows are: of sequences that tokens are sampled for, and of beam searches.
+    """Assign the rows of logits to sequences and to beam searches.
 
-    A prompt that asks for n sequences has n groups over its one row.
+    If a prompt is to have n sequences, its last row belongs to n groups.
     """
     groups = list[RowGroup]()
     beam_rows = dict[Request, list[int]]()
     end = 0
     for chunk in chunks:
-        rows = range(end, end + chunk.num_rows)
-        end = rows.stop
         request, sequence = chunk.request, chunk.sequence
         asked = params[request.request_id]
+        rows = range(end, end + chunk.num_rows)
+        end = rows.stop
         if asked.beam_width:
             beam_rows.setdefault(request, []).extend(rows)
             continue
@@ -141,41 +159,54 @@ def _group_rows(
             group.prompt_rows = list(zip(rows, predicted, strict=False))
         groups.append(group)
         if chunk.is_last:
-            forks = range(1, 1 + request.num_to_fork)
-            groups += [RowGroup(request, sequence, asked, group.rows, nth) for nth in forks]
+            for nth in range(1, 1 + request.num_to_fork):
+                groups.append(RowGroup(request, sequence, asked, group.rows, nth))
     return groups, beam_rows
 
 
 def _sample(logits: Tensor, groups: Seq[RowGroup]) -> list[SampledTokens]:
-    """Sample one token from every row of every group. The host waits for the device once."""
-    rows = [row for group in groups for row in group.rows]
-    owners = [group for group in groups for _ in group.rows]
-    seeds = [group.seed for group in owners]
-    positions = [group.sequence.num_known + i for group in groups for i in range(len(group.rows))]
-    numbers = torch.tensor([rows, seeds, positions], dtype=torch.int64)
-    row_index, seed, position = numbers.to(logits.device, non_blocking=True)
-    wanted = logits if rows == list(range(len(logits))) else logits[row_index]
-    adjusted = wanted
-    if any(group.params.adjusts for group in groups):
-        from pagedlab.logits import adjust  # a wing: requests without penalties do without it
-
-        adjusted = adjust(wanted, [(group.params, group.sequence) for group in owners])
-    drawn = sample(adjusted, [group.params for group in owners], seed, position)
-    token_column, score_column = torch.stack([column.double() for column in drawn]).tolist()
+    """Sample one token from each row of each group. The host waits for the device once."""
+    rows = list[int]()
+    owners = list[RowGroup]()  # of each row
+    positions = list[int]()
+    for group in groups:
+        for i, row in enumerate(group.rows):
+            rows.append(row)
+            owners.append(group)
+            positions.append(group.sequence.num_known + i)
+    numbers = torch.tensor([rows, [owner.seed for owner in owners], positions], dtype=torch.int64)
+    row_index, seeds, position_index = numbers.to(logits.device, non_blocking=True)
+    is_every_row = rows == list(range(len(logits)))
+    plain = logits if is_every_row else logits[row_index]
+    adjusted = _adjust(plain, owners)
+    params = [owner.params for owner in owners]
+    columns = sample(adjusted, params, seeds, position_index)
+    token_column, scores = torch.stack([column.double() for column in columns]).tolist()
     tokens = [int(token) for token in token_column]
-    scores = score_column
-    if adjusted is not wanted:
-        from pagedlab.logits import scores_of
+    if adjusted is not plain:
+        from pagedlab.logits import scores_of  # a wing: only these requests need it
 
-        scores = scores_of(wanted, tokens)
+        scores = scores_of(plain, tokens)
+    return _split(tokens, scores, groups)
+
+
+def _adjust(logits: Tensor, owners: Seq[RowGroup]) -> Tensor:
+    """Apply penalties, biases and min_p, if a request asks for any."""
+    if not any(owner.params.adjusts for owner in owners):
+        return logits
+    from pagedlab.logits import adjust  # a wing: only these requests need it
+
+    return adjust(logits, [(owner.params, owner.sequence) for owner in owners])
+
+
+def _split(tokens: list[int], scores: list[float], groups: Seq[RowGroup]) -> list[SampledTokens]:
+    """Split the tokens of all rows into those of each group."""
     sampled = []
     start = 0
     for group in groups:
-        stop = start + len(group.rows)
+        part = slice(start, start + len(group.rows))
+        start = part.stop
         sampled.append(
-            SampledTokens(
-                group.request, group.sequence, tokens[start:stop], scores[start:stop], group.nth
-            )
+            SampledTokens(group.request, group.sequence, tokens[part], scores[part], group.nth)
         )
-        start = stop
     return sampled

@@ -1,11 +1,11 @@
-"""Which sequences run in the next step, and in which blocks.
+"""The scheduler: which requests run in the next step, and in which blocks.
 
-Pure Python: it sees numbers of tokens, never a tensor.
+It is pure Python. It counts tokens and never touches a tensor.
 
-A request waits, runs, or is swapped out. A running request takes blocks one by one as its sequences
-grow. When no block is free, the request that arrived last is preempted, whole, and its blocks go to
-those that arrived before it. Its KV is either thrown away and computed again later (recompute), or
-moved to host memory (swap).
+A request waits, runs or is swapped out. A running request takes blocks one by one as its sequences
+grow. If no block is free, the request that arrived last is preempted: all its blocks are freed for
+older requests. Its KV is either dropped and computed again later (recompute), or moved to CPU
+memory (swap).
 
     waiting --admit--> running --finished-->
        ^                |   ^
@@ -13,9 +13,8 @@ moved to host memory (swap).
        +----------------+   +------------ swapped
                         +------swap----------^
 
-No request waits for ever: the oldest is never preempted, `add` refuses what would not fit alone,
-and a preempted request returns before any new one is admitted. So the oldest goes on in every step
-until it is done.
+Every request finishes. `add` refuses a request that does not fit alone. A preempted request returns
+before a new one is admitted. The oldest request is never preempted, so it advances in every step.
 """
 
 from __future__ import annotations
@@ -29,27 +28,26 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
-from pagedlab.sequence import Request, Sequence, SwappedKV, common_prefix
+from pagedlab.sequence import Request, Sequence, SwappedKV, SwappedTable, common_prefix
 from pagedlab.validation import integer, one_of
 
-How = Literal["recompute", "swap"]
-# prompt tokens a step whose rows of logits are kept; of Qwen's in fp32 that is 620 MB
-MAX_SCORED = 1024
-RAMP = 4  # how much larger each step of prompts may be than the one before
+PreemptionMode = Literal["recompute", "swap"]
+MAX_SCORED = 1024  # prompt tokens a step that keep their logits; Qwen's take 620 MB in fp32
+PREFILL_GROWTH = 4  # how much larger a step of prompts may be than the step before
 
 
 class Swapper(Protocol):
-    """Moves the contents of blocks, at once: `KVCache` in the engine."""
+    """Moves the contents of blocks between the device and CPU memory. `KVCache` is one."""
 
     def swap_out(self, block_ids: Seq[int]) -> Any:
-        """Copy blocks to host memory and return what `swap_in` needs to bring them back."""
+        """Copy blocks to CPU memory and return what `swap_in` needs to copy them back."""
 
-    def swap_in(self, parked: Any, block_ids: Seq[int]) -> None:
-        """Write the swapped contents, in order, into `block_ids`."""
+    def swap_in(self, contents: Any, block_ids: Seq[int]) -> None:
+        """Copy the contents that `swap_out` returned, in order, into these blocks."""
 
 
 class Chunk(NamedTuple):
-    """In this step, compute tokens start, ..., stop - 1 of the sequence; they have their slots."""
+    """Tokens start, ..., stop - 1 of a sequence, which a step computes. They have slots already."""
 
     request: Request
     sequence: Sequence
@@ -58,50 +56,45 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits that are wanted, up to the end: the next ones, and those that score the
-        prompt.
+        """Rows of logits that this chunk needs. They belong to its last tokens.
+
+        A prompt that is scored needs one row a token from `score_from` on. Other chunks need only
+        the rows that are sampled.
         """
         first = self.sequence.score_from
         return self.num_next if first is None else max(0, self.stop - max(self.start, first))
 
     @property
     def num_next(self) -> int:
-        """Rows that next tokens come from: at the last known token, if it is here, and at each
-        drafted one after it.
-        """
+        """Rows that are sampled: one for the last known token, and one for each drafted token."""
         return max(0, self.stop - self.sequence.length + self.sequence.num_draft + 1)
 
     @property
     def is_last(self) -> bool:
-        """Whether the sequence is computed to its end with this chunk, so that its next token can
-        be sampled.
-        """
+        """Whether the chunk reaches the last known token, so that the next one can be sampled."""
         return self.num_next > 0
 
 
 class Preemption(NamedTuple):
-    """`request` was preempted.
-
-    What it had computed is computed again later, or waits in host memory.
-    """
+    """A request that was preempted, and what happened to its KV."""
 
     request: Request
-    how: How
+    mode: PreemptionMode
 
 
 @dataclass
 class Schedule:
-    """One step's work.
+    """The plan of one step.
 
     Args:
         chunks: the tokens to compute.
-        copies: the block copies to do before.
-        admitted: requests that run from this step on.
+        copies: block copies to execute before the forward pass.
+        admitted: requests that run for the first time, or again after a recompute.
         preempted: requests that lost their blocks.
-        resumed: requests that were swapped back in.
-        registered: blocks that the prefix cache finds already, and that this step computes.
-        cached_tokens: tokens that the admitted requests found in the prefix cache.
-        passes: forward passes: several if the device runs ahead, see accelerate/windows.py.
+        resumed: requests that were swapped in.
+        registered: ids of blocks that the prefix cache can already find, and that this step fills.
+        cached_tokens: tokens that admitted requests found in the prefix cache.
+        passes: forward passes; more than one if the device runs ahead, see accelerate/windows.py.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -120,19 +113,19 @@ class Schedule:
         parts = [f"computes {tokens or 'nothing'}"]
         parts += [f"copies block {copy.source} to {copy.destination}" for copy in self.copies]
         parts += [f"admits r{request.request_id}" for request in self.admitted]
-        parts += [f"preempts r{request.request_id} by {how}" for request, how in self.preempted]
+        parts += [f"preempts r{request.request_id} by {mode}" for request, mode in self.preempted]
         parts += [f"resumes r{request.request_id}" for request in self.resumed]
         return f"Schedule({'; '.join(parts)})"
 
 
 @dataclass
 class Budget:
-    """How much a step may still compute.
+    """What a step may still compute.
 
     Args:
-        tokens: of all kinds.
-        prompt_tokens: of prompts, so that nobody waits long for the next token of another sequence.
-        scored_tokens: of prompts whose rows of logits are kept.
+        tokens: tokens of any kind.
+        prompt_tokens: prompt tokens. A limit keeps the step short for sequences that decode.
+        scored_tokens: prompt tokens that keep their logits.
     """
 
     tokens: int
@@ -144,7 +137,7 @@ class Budget:
         return self.tokens == 0 or self.prompt_tokens == 0
 
     def limit(self, is_prompt: bool, is_scored: bool) -> int:
-        """Tokens that one request may still compute."""
+        """Tokens that one request may compute, at most."""
         limit = self.tokens
         if is_prompt:
             limit = min(limit, self.prompt_tokens)
@@ -160,37 +153,37 @@ class Budget:
             self.scored_tokens -= num_tokens
 
 
-class Demand(NamedTuple):
-    """What one request computes in a step, if blocks are free for it.
+class NextTokens(NamedTuple):
+    """The tokens that one request computes in this step, if enough blocks are free.
 
     Args:
-        tokens: each sequence, and how many tokens of it.
-        is_prompt: whether these are more than the next token of each sequence.
-        is_scored: whether the prompt's own log-probabilities are wanted.
+        counts: pairs of a sequence and its number of tokens.
+        is_prompt: whether some sequence computes more than its next token.
+        is_scored: whether the prompt's tokens need log-probabilities.
     """
 
-    tokens: list[tuple[Sequence, int]]
+    counts: list[tuple[Sequence, int]]
     is_prompt: bool
     is_scored: bool
 
 
 class Scheduler:
-    """Queues of requests over one pool.
+    """Plans steps for the requests over one pool.
 
-    All queues are in the order of `order`. A policy of your own is a subclass that overrides
-    `order`, `may_admit`, `next_waiting` or `victim`.
+    To change the policy, override `order`, `may_admit`, `next_waiting` or `victim` in a subclass.
+    All three queues are sorted by `order`.
 
     Args:
-        pool: where blocks come from.
-        max_batch_tokens: tokens a step.
-        max_sequences: sequences that run at once.
-        prefix_cache: finds blocks of earlier prompts; None for none.
-        max_prompt_tokens: tokens of prompts in a step in which some reader waits for a next token;
-            None for no such limit. Where no reader waits, a first step takes as many, so that the
-            device starts early, and each later one up to four times as many as the one before.
-        preemption: "recompute" or "swap". Swapping falls back to recomputing when the host is full.
-        swapper: moves the contents of blocks; "swap" needs one.
-        max_host_blocks: blocks that the host may hold; None for as many as the pool has.
+        pool: the block pool.
+        max_batch_tokens: tokens a step, at most.
+        max_sequences: running sequences, at most.
+        prefix_cache: the prefix cache; None if prefix caching is off.
+        max_prompt_tokens: prompt tokens a step, at most, while a sequence decodes for a caller who
+            reads its tokens one by one; None for no limit. Otherwise the first step has this limit
+            too, so that the device starts early. Each later step may have four times as many.
+        preemption: "recompute" or "swap". If CPU memory is full, "swap" recomputes.
+        swapper: moves the contents of blocks; required for "swap".
+        max_cpu_blocks: blocks in CPU memory, at most; None for the size of the pool.
     """
 
     def __init__(
@@ -201,70 +194,69 @@ class Scheduler:
         prefix_cache: PrefixCache | None = None,
         *,
         max_prompt_tokens: int | None = None,
-        preemption: How = "recompute",
+        preemption: PreemptionMode = "recompute",
         swapper: Swapper | None = None,
-        max_host_blocks: int | None = None,
+        max_cpu_blocks: int | None = None,
     ) -> None:
         self.max_batch_tokens = integer("max_batch_tokens", max_batch_tokens, 1)
         self.max_sequences = integer("max_sequences", max_sequences, 1)
         if max_prompt_tokens is None:
             max_prompt_tokens = self.max_batch_tokens
         self.max_prompt_tokens = integer("max_prompt_tokens", max_prompt_tokens, 1)
-        self.preemption: How = one_of("preemption", preemption, ("recompute", "swap"))
+        self.preemption: PreemptionMode = one_of("preemption", preemption, ("recompute", "swap"))
         if preemption == "swap" and swapper is None:
             raise ValueError("preemption='swap' needs a swapper, which moves the blocks' contents")
         self.pool = pool
         self.prefix_cache = prefix_cache
-        # A reader's cache need not have these two.
+        # A reader's cache may lack these two methods.
         self._register_blocks = getattr(prefix_cache, "register", None)
         self._num_shared_blocks = getattr(prefix_cache, "num_shared_blocks", None)
         self.swapper = swapper
-        self.max_host_blocks = pool.num_blocks if max_host_blocks is None else max_host_blocks
-        self.cached_tokens = 0  # found so far, of prompts admitted
+        self.max_cpu_blocks = pool.num_blocks if max_cpu_blocks is None else max_cpu_blocks
+        self.cached_tokens = 0  # tokens that admitted requests found in the prefix cache
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.swapped: list[Request] = []
-        self.plan = Schedule()  # the latest, or the one in the making
+        self.plan = Schedule()  # the latest plan, complete or not
         self._budget = Budget(0, 0, 0)
-        self._ramp = 1  # prompts may take max_prompt_tokens this many times while no reader waits
+        self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
 
-    # ------------------------------------------------------------------ what a policy decides
+    # ------------------------------------------------------------------ the policy
 
     def order(self, request: Request) -> Any:
-        """Requests with a smaller value come first in every queue: first come, first served."""
+        """The key that sorts every queue. By default: first come, first served."""
         return request.request_id
 
     def may_admit(self, request: Request) -> bool:
-        """Whether blocks are free for all its tokens, those that others still have to compute, and
-        one a sequence.
+        """Whether enough blocks are free to admit a waiting request.
 
-        Without the last, a request would be admitted only to be preempted when the next block is
-        due.
+        Blocks are needed for all its tokens, for tokens that running sequences have yet to compute,
+        and for one more block a sequence. Without the last, the request would be preempted as soon
+        as a sequence starts its next block.
         """
         size = self.pool.block_size
         running = self._running_sequences()
-        still_due = sum(blocks_for(seq.length, size) - len(seq.table.block_ids) for seq in running)
-        free = self.pool.num_free - still_due - len(running) - request.num_sequences
+        promised = sum(blocks_for(seq.length, size) - len(seq.table.block_ids) for seq in running)
+        free = self.pool.num_free - promised - len(running) - request.num_sequences
         need = request.blocks_now(size)
         return need <= free or need - self._shared_blocks(request) <= free
 
     def next_waiting(self) -> Request:
-        """The request that is considered next.
-
-        A smaller one does not pass one for which blocks are short.
-        """
+        """The request that is admitted next. No other overtakes it, even if only that one fits."""
         return self.waiting[0]
 
     def victim(self) -> Request:
-        """The running request that is preempted: the one that arrived last, so that the oldest
-        always goes on.
-        """
+        """The running request to preempt: the youngest, so that the oldest always advances."""
         return self.running[-1]
 
     # ------------------------------------------------------------------ a step
 
     def add(self, request: Request) -> None:
-        """Queue a request. `ValueError` if it could not run even alone."""
+        """Queue a request.
+
+        Raises:
+            ValueError: If the request would not fit even if it ran alone.
+        """
         size = self.pool.block_size
         need = request.blocks_at_most(size)
         if need > self.pool.num_blocks:
@@ -278,34 +270,36 @@ class Scheduler:
         if request.num_sequences > limit:
             raise ValueError(
                 f"{request.num_sequences} sequences of one prompt run side by side and the engine "
-                f"takes {limit}: "
-                "raise max_sequences and max_batch_tokens"
+                f"takes {limit}: raise max_sequences and max_batch_tokens"
             )
         insort(self.waiting, request, key=self.order)
 
     def schedule(self) -> Schedule:
-        """Choose the next step's tokens and give them slots.
+        """Plan the next step: choose the tokens to compute and give them slots.
 
-        The plan is empty only when nothing is left to do.
+        Running requests continue first. If none of them was preempted, swapped requests are resumed
+        and waiting requests are admitted.
 
-        If this fails, the caller rewinds `plan`.
+        Returns:
+            The plan. It has no chunks if there is nothing to compute. If this method raises, the
+            caller must `rewind` the incomplete `plan`.
         """
         self.plan = Schedule()
         self._budget = self._new_budget()
         self._continue_running()
-        if not self.plan.preempted:  # nobody else is preempted from here on
+        if not self.plan.preempted:  # from here on no other request is preempted in this step
             self._register(self.plan.chunks)
             self._resume_swapped()
             self._admit_waiting()
-        self._report_deadlock()
+        self._raise_if_stuck()
         return self.plan
 
     def rewind(self, plan: Schedule) -> None:
-        """Take back a step that failed: no table may claim KV that was never computed.
+        """Undo a step that failed, so that no table claims KV that was never computed.
 
-        Tables are truncated to where the step began. Requests that it admitted wait again, and so
-        do those whose blocks were to be copied and are not. Blocks that it registered are
-        forgotten. Doing it twice is harmless.
+        Tables are truncated to the start of the step. Requests that it admitted wait again, and so
+        do requests whose block copies were not executed. Blocks that it registered are forgotten. A
+        second call changes nothing.
         """
         self._forget(plan.registered)
         plan.registered = set()
@@ -316,17 +310,17 @@ class Scheduler:
             table = chunk.sequence.table
             if not not_copied.isdisjoint(table.block_ids):
                 back.append(chunk.request)
-            table.truncate(min(chunk.start, table.num_tokens))  # a preempted one has fewer
+            table.truncate(min(chunk.start, table.num_tokens))  # it has fewer if it was preempted
         for request in back:
             if request in self.running:
                 self.running.remove(request)
-                self._release(request)
+                self._free_tables(request)
                 insort(self.waiting, request, key=self.order)
         self.cached_tokens -= plan.cached_tokens
         plan.cached_tokens = 0
 
     def remove(self, request: Request) -> None:
-        """Take a request out, finished or not, and free its blocks."""
+        """Remove a request, finished or not, and free its blocks."""
         for queue in (self.running, self.waiting, self.swapped):
             if request in queue:
                 queue.remove(request)
@@ -334,90 +328,92 @@ class Scheduler:
         for sequence in request.sequences:
             sequence.table.free()
         if not (self.running or self.waiting or self.swapped):
-            self._ramp = 1  # the next step is a first one
+            self._prefill_ramp = 1  # the next step is a first step
 
-    def look_ahead(self, chunks: Seq[Chunk], most: int) -> list[Chunk] | None:
-        """Give slots to up to `most` more tokens of each chunk's sequence, whose own tokens may
-        still be computed.
+    def reserve_ahead(self, chunks: Seq[Chunk], num_tokens: int) -> list[Chunk] | None:
+        """Give slots to further tokens of each sequence while its chunk is still being computed.
 
-        None, with nothing changed, if blocks are short or a request could come in: the next step is
-        `schedule`'s then.
+        Args:
+            chunks: the chunks of the plan.
+            num_tokens: further tokens of each sequence, at most.
+
+        Returns:
+            A chunk for each sequence that continues. None, with nothing changed, if blocks are
+            short or if a queued request fits. Then `schedule` must plan the next step.
         """
-        candidates = [*self.swapped[:1], *([self.next_waiting()] if self.waiting else [])]
-        if any(self._has_room(request) for request in candidates):
+        candidates = self.swapped[:1]
+        if self.waiting:
+            candidates = [*candidates, self.next_waiting()]
+        if any(self._has_room_for(request) for request in candidates):
             return None
         further = []
         for request, sequence, _, stop in chunks:
-            # the token sampled last is never fed back
-            end = sequence.num_prompt_tokens + request.max_tokens - 1
+            end = sequence.num_prompt_tokens + request.max_tokens - 1  # the last token needs no KV
             if sequence.finish_reason is None and stop < end:
-                further.append(Chunk(request, sequence, stop, min(stop + most, end)))
+                further.append(Chunk(request, sequence, stop, min(stop + num_tokens, end)))
         if not self._fits([(sequence, stop - start) for _, sequence, start, stop in further]):
             return None
         for _, sequence, start, stop in further:
-            # no copies: its last block is its own since it was last written
-            sequence.table.append(stop - start)
+            sequence.table.append(stop - start)  # no copies: it owns its last block by now
         return further
 
     # ------------------------------------------------------------------ the three phases
 
     def _new_budget(self) -> Budget:
         prompt_tokens = self.max_prompt_tokens
-        if not self._some_reader_waits():
-            prompt_tokens *= self._ramp
-        self._ramp = min(RAMP * self._ramp, self.max_batch_tokens)
+        if not self._streaming_request_decodes():
+            prompt_tokens *= self._prefill_ramp
+        self._prefill_ramp = min(PREFILL_GROWTH * self._prefill_ramp, self.max_batch_tokens)
         return Budget(self.max_batch_tokens, prompt_tokens, MAX_SCORED)
 
-    def _some_reader_waits(self) -> bool:
-        """Whether somebody reads a running sequence token by token, and its next token is due."""
+    def _streaming_request_decodes(self) -> bool:
+        """Whether a running request, whose caller reads token by token, is about to get a token."""
         for request in self.running:
-            if not request.read_at_end and any(
-                s.num_uncomputed == 1 + s.num_draft for s in request.to_compute
-            ):
-                return True
+            if request.streaming:
+                for seq in request.to_compute:
+                    if seq.num_uncomputed == 1 + seq.num_draft:
+                        return True
         return False
 
     def _continue_running(self) -> None:
-        """Give slots to the next tokens of running requests, oldest first."""
+        """Phase 1: give slots to the next tokens of running requests, oldest first."""
         for request in tuple(self.running):
-            if not self.plan.preempted or request in self.running:
+            was_preempted = self.plan.preempted and request not in self.running
+            if not was_preempted:
                 self._extend(request)
 
     def _resume_swapped(self) -> None:
-        """Swap requests back in, oldest first, while there is room."""
+        """Phase 2: swap requests in while they fit, oldest first."""
         while self.swapped and not self._budget.is_spent and not self.plan.preempted:
             request = self.swapped[0]
             if self.waiting and self.order(self.waiting[0]) < self.order(request):
-                return  # that one was preempted by recompute, and goes first
-            if not self._has_room(request):
+                return  # an older request was preempted by recompute and returns first
+            if not self._has_room_for(request):
                 return
             self._resume(request)
             self._start(request)
 
     def _admit_waiting(self) -> None:
-        """Admit requests while there is room: none that is younger than one that is swapped out."""
+        """Phase 3: admit waiting requests while they fit, but none before an older swapped one."""
         while self.waiting and not self._budget.is_spent and not self.plan.preempted:
             request = self.next_waiting()
             if self.swapped and self.order(self.swapped[0]) < self.order(request):
                 return
-            if not self._has_room(request):
+            if not self._has_room_for(request):
                 return
             self._admit(request)
             self._start(request)
 
-    def _report_deadlock(self) -> None:
-        """Raise `OutOfBlocks` if requests are left and none can go on."""
-        queued = self.waiting or self.running or self.swapped
-        if (
-            not queued
-            or self.plan.chunks
-            or any(seq.num_ahead for seq in self._running_sequences())
-        ):
+    def _raise_if_stuck(self) -> None:
+        """Raise `OutOfBlocks` if there are requests and none of them can advance."""
+        if self.plan.chunks or not (self.waiting or self.running or self.swapped):
+            return
+        if any(sequence.num_ahead for sequence in self._running_sequences()):
             return
         raise OutOfBlocks(
             f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks "
-            "free: release "
-            "the blocks that are held outside the engine, or mend a policy that lets nobody in"
+            "free: release the blocks that are held outside the engine, or correct a policy that "
+            "admits no request"
         )
 
     # ------------------------------------------------------------------ slots
@@ -425,81 +421,79 @@ class Scheduler:
     def _extend(self, request: Request) -> None:
         """Give slots to the next tokens of a running request.
 
-        If blocks are short, younger requests are preempted for it, and at last the request itself.
+        While blocks are short, the youngest request is preempted; at last the request itself.
         """
-        demand = self._demand(request)
-        while not self._fits(demand.tokens):
+        tokens = self._next_tokens(request)
+        while not self._fits(tokens.counts):
             victim = self.victim()
             self._preempt(victim)
             if victim is request:
                 return
-            demand = self._demand(request)
-        self._give_slots(request, demand)
+            tokens = self._next_tokens(request)
+        self._give_slots(request, tokens)
 
     def _start(self, request: Request) -> None:
         """Give slots to a request that was just admitted or resumed.
 
-        If blocks are short, it goes back by itself.
+        If blocks are short, the request itself is preempted.
         """
-        demand = self._demand(request)
-        if self._fits(demand.tokens):
-            self._register(self._give_slots(request, demand))
+        tokens = self._next_tokens(request)
+        if self._fits(tokens.counts):
+            self._register(self._give_slots(request, tokens))
         else:
             self._preempt(request)
 
-    def _demand(self, request: Request) -> Demand:
-        """How many tokens each sequence of the request computes in this step, within the budget."""
+    def _next_tokens(self, request: Request) -> NextTokens:
+        """Choose how many tokens each sequence of the request computes, within the budget."""
         sequences = request.sequences
         if len(sequences) > 1:
             self._rejoin(request)
             sequences = request.unfinished
         is_scored = sequences[0].score_from is not None
-        # A sequence that is computed again may be there before its siblings, so all of them are
-        # asked.
+        # All sequences are asked: one that is recomputed may be ready before the others.
         is_prompt = any(seq.num_uncomputed > 1 + seq.num_draft for seq in sequences)
-        return Demand(
-            request.next_tokens(self._budget.limit(is_prompt, is_scored)), is_prompt, is_scored
-        )
+        counts = request.next_tokens(self._budget.limit(is_prompt, is_scored))
+        return NextTokens(counts, is_prompt, is_scored)
 
-    def _give_slots(self, request: Request, demand: Demand) -> list[Chunk]:
-        """Append the tokens to their tables, and note the chunks and the copies in the plan."""
+    def _give_slots(self, request: Request, tokens: NextTokens) -> list[Chunk]:
+        """Append the tokens to their tables and add chunks and copies to the plan."""
         chunks = []
-        for sequence, num_tokens in demand.tokens:
+        for sequence, num_tokens in tokens.counts:
             start = sequence.table.num_tokens
             self.plan.copies += sequence.table.append(num_tokens)
             chunk = Chunk(request, sequence, start, start + num_tokens)
             self.plan.chunks.append(chunk)
             chunks.append(chunk)
-            self._budget.spend(num_tokens, demand.is_prompt, demand.is_scored)
+            self._budget.spend(num_tokens, tokens.is_prompt, tokens.is_scored)
         return chunks
 
-    def _fits(self, wanted: list[tuple[Sequence, int]]) -> bool:
-        """Whether blocks are free for this many more tokens of each sequence, copies on write
-        included.
+    def _fits(self, counts: list[tuple[Sequence, int]]) -> bool:
+        """Whether enough blocks are free to append these tokens, with copies on write.
+
+        Args:
+            counts: pairs of a sequence and its number of further tokens.
         """
         size, free = self.pool.block_size, self.pool.num_free
-        # A sequence starts two blocks at most beside those it fills: an exact count is needed only
-        # where few are free.
-        if sum(n // size + 2 for _, n in wanted) <= free:
+        # Quick: beside the blocks that it fills, a sequence starts two at most.
+        if sum(n // size + 2 for _, n in counts) <= free:
             return True
         need = 0
-        writers = Counter[int]()
-        for sequence, n in wanted:
+        writers = Counter[int]()  # by block: sequences that append to this partly filled block
+        for sequence, n in counts:
             table = sequence.table
             need += blocks_for(table.num_tokens + n, size) - len(table.block_ids)
             if table.num_tokens % size:
                 writers[table.block_ids[-1]] += 1
         for block_id, count in writers.items():
-            # The last writer of a shared block finds itself alone and needs no copy.
+            # If all owners of a shared block write to it, the last one is alone and needs no copy.
             need += count - 1 if self.pool.refcount(block_id) == count else count
         return need <= free
 
     def _register(self, chunks: Iterable[Chunk]) -> None:
-        """Let the prefix cache find the blocks that these chunks fill, though this step has yet to
-        compute them.
+        """Register the blocks that these chunks fill, before they are computed.
 
-        Nobody is preempted any more, so all of them will be computed. In each layer KV is written
-        before it is read.
+        Requests that are admitted later in this step can share them. That is safe, because no
+        request with such blocks is preempted any more, and each layer writes KV before it reads.
         """
         if self._register_blocks is None:
             return
@@ -507,38 +501,37 @@ class Scheduler:
         for request, sequence, start, stop in chunks:
             if stop // size == start // size:
                 continue
-            # a drafted token may be rejected
-            known = sequence.token_ids[: min(stop, sequence.num_known)]
+            known = sequence.token_ids[: min(stop, sequence.num_known)]  # a draft may be rejected
             try:
                 block_ids = self._register_blocks(sequence.table, known, salt=request.salt)
                 self.plan.registered.update(block_ids)
-            except BaseException:  # of a reader's cache, which may have registered some of them
+            except BaseException:  # a reader's cache may have registered some of them
                 self._forget(sequence.table.block_ids[start // size :])
                 raise
 
     def _forget(self, block_ids: Iterable[int]) -> None:
-        """These blocks were registered, and will not be computed."""
+        """Remove registered blocks that will not be computed from the prefix cache."""
         for block_id in block_ids:
             self.pool.forget(block_id)  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------------ moves between the queues
 
     def _preempt(self, request: Request) -> None:
-        """Free the blocks of a running request, all of them, and put it back into a queue."""
-        self._withdraw(request)
-        how: How = "swap" if self._can_swap(request) else "recompute"
-        if how == "swap":
+        """Free all blocks of a running request and put it back into a queue."""
+        self._remove_chunks(request)
+        mode: PreemptionMode = "swap" if self._can_swap(request) else "recompute"
+        if mode == "swap":
             request.swapped_kv = self._swap_out(request)
-        self._release(request)
-        self.plan.preempted.append(Preemption(request, how))
+        self._free_tables(request)
+        self.plan.preempted.append(Preemption(request, mode))
         self.running.remove(request)
-        queue = self.swapped if how == "swap" else self.waiting
+        queue = self.swapped if mode == "swap" else self.waiting
         insort(queue, request, key=self.order)
 
-    def _withdraw(self, request: Request) -> None:
-        """Take the request's chunks out of the plan.
+    def _remove_chunks(self, request: Request) -> None:
+        """Remove the request's chunks from the plan.
 
-        It has some only if a policy preempts an older request.
+        It has some only if a policy preempts a request that is older than the current one.
         """
         for chunk in self.plan.chunks:
             if chunk.request is request:
@@ -546,89 +539,88 @@ class Scheduler:
                 self._budget.tokens += chunk.stop - chunk.start
         self.plan.chunks = [chunk for chunk in self.plan.chunks if chunk.request is not request]
 
-    def _release(self, request: Request) -> None:
+    def _free_tables(self, request: Request) -> None:
         for sequence in request.unfinished:
             sequence.drop_draft()
             sequence.table.free()
 
     def _can_swap(self, request: Request) -> bool:
-        """Whether all of its KV is there to be moved, and the host has room for it."""
+        """Whether all KV of the request is in its blocks, and CPU memory has room for it."""
         block_ids = _blocks_of(request.unfinished)
         if self.preemption != "swap" or not block_ids:
             return False
-        # Copies are done after this: a block that waits for one has nothing yet that could be
-        # moved.
+        # The destination of a pending copy holds nothing yet that could be moved.
         if any(copy.destination in block_ids for copy in self.plan.copies):
             return False
-        on_host = sum(other.swapped_kv.num_blocks for other in self.swapped if other.swapped_kv)
-        return on_host + len(block_ids) <= self.max_host_blocks
+        num_swapped = sum(other.swapped_kv.num_blocks for other in self.swapped if other.swapped_kv)
+        return num_swapped + len(block_ids) <= self.max_cpu_blocks
 
     def _swap_out(self, request: Request) -> SwappedKV:
-        """Copy the request's blocks to the host, and note which sequence has which of them."""
+        """Copy the request's blocks to CPU memory and record its block tables."""
         assert self.swapper is not None
         block_ids = _blocks_of(request.unfinished)
         place_of = {block_id: place for place, block_id in enumerate(block_ids)}
         tables = []
         for sequence in request.unfinished:
             places = [place_of[block_id] for block_id in sequence.table.block_ids]
-            tables.append((sequence, places, sequence.table.num_tokens))
+            tables.append(SwappedTable(sequence, places, sequence.table.num_tokens))
         return SwappedKV(self.swapper.swap_out(block_ids), len(block_ids), tables)
 
     def _resume(self, request: Request) -> None:
-        """Bring a swapped request back into blocks, other ones perhaps, shared among its sequences
-        as they were.
-        """
+        """Swap a request in. Its blocks have new ids and are shared as they were before."""
         swapped_kv = request.swapped_kv
         assert swapped_kv is not None
         assert self.swapper is not None
-        fresh = dict[int, int]()  # block ids by place
         try:
-            for sequence, places, num_tokens in swapped_kv.tables:
-                for place in places:
-                    fresh[place] = (
-                        self.pool.share(fresh[place]) if place in fresh else self.pool.allocate()
-                    )
-                    # at once: an error further on gives it back
-                    sequence.table.block_ids.append(fresh[place])
-                sequence.table.num_tokens = num_tokens
-            self.swapper.swap_in(
-                swapped_kv.contents, [fresh[place] for place in range(swapped_kv.num_blocks)]
-            )
+            block_ids = self._restore_tables(swapped_kv)
+            self.swapper.swap_in(swapped_kv.contents, block_ids)
         except BaseException:
-            for sequence, *_ in swapped_kv.tables:
-                sequence.table.free()
+            for swapped in swapped_kv.tables:
+                swapped.sequence.table.free()
             raise
-        for sequence, *_ in swapped_kv.tables:
-            table = sequence.table
-            # less, if a window failed meanwhile
-            table.truncate(min(table.num_tokens, sequence.length - 1))
+        for sequence, _, num_tokens in swapped_kv.tables:
+            # A step that ran ahead may have failed since: then the sequence has fewer tokens.
+            sequence.table.truncate(min(num_tokens, sequence.length - 1))
         request.swapped_kv = None
         self.swapped.remove(request)
         insort(self.running, request, key=self.order)
         self.plan.resumed.append(request)
 
+    def _restore_tables(self, swapped_kv: SwappedKV) -> list[int]:
+        """Allocate blocks for swapped tables. Return the new block ids in the swapped order."""
+        new_ids: dict[int, int] = {}  # by place among the swapped blocks
+        for sequence, places, num_tokens in swapped_kv.tables:
+            for place in places:
+                if place in new_ids:
+                    self.pool.share(new_ids[place])
+                else:
+                    new_ids[place] = self.pool.allocate()
+                # The table owns the block at once, so a failure later on frees it.
+                sequence.table.block_ids.append(new_ids[place])
+            sequence.table.num_tokens = num_tokens
+        return [new_ids[place] for place in range(swapped_kv.num_blocks)]
+
     def _admit(self, request: Request) -> None:
-        """Let a waiting request run, on the blocks that the prefix cache has of it."""
+        """Move a waiting request to the running ones, with the blocks that are cached for it."""
         self.waiting.remove(request)
         insort(self.running, request, key=self.order)
         self.plan.admitted.append(request)
         first = request.unfinished[0]
-        if (
-            self.prefix_cache is not None and first.score_from is None
-        ):  # a cached token would give no logits
-            # One token at least is left to compute, or there would be no logits to go on from.
+        needs_all_logits = first.score_from is not None  # a cached token gives no logits
+        if self.prefix_cache is not None and not needs_all_logits:
+            # The last token is computed in any case: the next one is sampled from its logits.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
             self.cached_tokens += first.table.num_tokens
             self.plan.cached_tokens += first.table.num_tokens
 
     def _rejoin(self, request: Request) -> None:
-        """Fork the sequences of a request that is computed again from its first, once that has what
-        they share.
+        """Fork the sequences of a preempted request again, once the first has their shared tokens.
+
+        A fork may need a copy of its last block, and copies are executed before the forward pass.
+        So no block is forked in the step that fills it.
         """
         first, *others = request.unfinished
         if not self.plan.registered.isdisjoint(first.table.block_ids):
-            # a fork may have to copy its last block, and copies are done before anything is
-            # computed
             return
         for sequence in others:
             if sequence.table.num_tokens:
@@ -643,25 +635,20 @@ class Scheduler:
     def _running_sequences(self) -> list[Sequence]:
         return [sequence for request in self.running for sequence in request.unfinished]
 
-    def _has_room(self, request: Request) -> bool:
-        """Whether the request may run beside the others: enough sequences are left, and enough
-        blocks.
-        """
-        if sum(r.num_sequences for r in self.running) + request.num_sequences > self.max_sequences:
+    def _has_room_for(self, request: Request) -> bool:
+        """Whether a queued request may run now: enough sequences and blocks are free."""
+        running = sum(other.num_sequences for other in self.running)
+        if running + request.num_sequences > self.max_sequences:
             return False
         if not self.running:
             return True
         if request.swapped_kv:
-            need = (
-                request.swapped_kv.num_blocks
-                + len(self._running_sequences())
-                + request.num_sequences
-            )
-            return need <= self.pool.num_free
+            one_more_each = len(self._running_sequences()) + request.num_sequences
+            return request.swapped_kv.num_blocks + one_more_each <= self.pool.num_free
         return self.may_admit(request)
 
     def _shared_blocks(self, request: Request) -> int:
-        """Blocks that the prefix cache has for the request and that others hold anyway."""
+        """Cached blocks that the request would share with running requests."""
         first = request.unfinished[0]
         if self._num_shared_blocks is None or first.score_from is not None:
             return 0
@@ -669,6 +656,6 @@ class Scheduler:
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> list[int]:
-    """The blocks of these sequences, each once, in the order of the tables."""
+    """The ids of all blocks of these sequences, each once, in the order of the tables."""
     tables: Iterable[BlockTable] = (sequence.table for sequence in sequences)
     return list(dict.fromkeys(block_id for table in tables for block_id in table.block_ids))

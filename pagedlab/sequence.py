@@ -1,6 +1,4 @@
-"""What the scheduler deals in: a request, its sequences, and how many tokens each sequence computes
-next.
-"""
+"""Sequences and requests: what the scheduler plans for, and how many tokens each computes next."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,19 +11,17 @@ class Sequence:
     """A sequence of tokens that is being generated, and the blocks that hold its KV.
 
     Args:
-        name: what people see, "r0" or "r0.2".
-        table: the blocks; they hold the KV of the first `table.num_tokens` tokens.
+        name: the name that users see, "r0" or "r0.2".
+        table: the block table; it holds the KV of the first `table.num_tokens` tokens.
         token_ids: the prompt, then the new tokens.
-        seed: what its tokens are sampled with.
-        num_prompt_tokens: how many of the tokens are the prompt's.
-        finish_reason: "stop", "length" or "abort"; None while it runs.
-        cumulative_logprob: the sum over its new tokens.
-        score: of a beam that has ended.
-        num_draft: tokens at the end that are only proposed, see speculative/; none between steps.
-        num_ahead: tokens after the end that a device samples at the moment, see
-            accelerate/windows.py.
-        score_from: the prompt's tokens after this position still want a log-probability; None if
-            none do.
+        seed: the seed of its samples.
+        num_prompt_tokens: tokens of the prompt.
+        finish_reason: "stop", "length" or "abort"; None while the sequence is unfinished.
+        cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
+        score: the score of a beam that has ended.
+        num_draft: drafted tokens at the end of `token_ids`, see speculative/; 0 between steps.
+        num_ahead: tokens after the end that the device samples now, see accelerate/windows.py.
+        score_from: prompt tokens after this position still need a log-probability; None if none do.
     """
 
     name: str
@@ -42,17 +38,17 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens that it has, with those proposed and those that a device samples at the moment."""
+        """Tokens of the sequence, with drafted tokens and those that the device samples now."""
         return len(self.token_ids) + self.num_ahead
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens that have no KV yet: the rest of the prompt, or the one token sampled last."""
+        """Tokens without KV: the rest of the prompt, or the token that was sampled last."""
         return self.length - self.table.num_tokens
 
     @property
     def num_known(self) -> int:
-        """Tokens that are certain: all but those that are only proposed."""
+        """Tokens that are final: all of `token_ids` except the drafted ones."""
         return len(self.token_ids) - self.num_draft
 
     @property
@@ -66,47 +62,62 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def roll_back(self, accepted: int = 0) -> None:
-        """Drop the drafted tokens but the first `accepted`, and release the slots of the others."""
+        """Drop the drafted tokens after the first `accepted`, and free their slots."""
         del self.token_ids[self.num_known + accepted :]
         self.num_draft = accepted
         self.table.truncate(min(len(self.token_ids), self.table.num_tokens))
 
     def drop_draft(self) -> list[int]:
-        """Take the drafted tokens off the end, and return them. Their slots stay."""
+        """Remove the drafted tokens and return them. The table keeps their slots."""
         dropped = self.token_ids[self.num_known :]
         del self.token_ids[self.num_known :]
         self.num_draft = 0
         return dropped
 
 
-class SwappedKV(NamedTuple):
-    """The KV of one request in host memory.
+class SwappedTable(NamedTuple):
+    """The block table of one sequence that is swapped out.
 
     Args:
-        contents: what the swapper returned.
-        num_blocks: how many blocks it holds.
-        tables: of each sequence, the places of its blocks among these, and its number of tokens.
+        sequence: the sequence.
+        places: for each of its blocks, the index among the swapped blocks.
+        num_tokens: tokens in the table.
+    """
+
+    sequence: Sequence
+    places: list[int]
+    num_tokens: int
+
+
+class SwappedKV(NamedTuple):
+    """The KV of one request in CPU memory.
+
+    Args:
+        contents: the blocks' contents, as `Swapper.swap_out` returned them.
+        num_blocks: how many blocks these are.
+        tables: the block tables of the request's sequences.
     """
 
     contents: Any
     num_blocks: int
-    tables: list[tuple[Sequence, list[int], int]]
+    tables: list[SwappedTable]
 
 
 @dataclass(eq=False)
 class Request:
     """One prompt and the sequences that continue it.
 
-    There is one sequence until the prompt is computed.
+    There is one sequence until the prompt has been computed.
 
     Args:
-        request_id: counts up, so it says who came first.
-        sequences: those that exist now.
-        num_sequences: how many there will be.
+        request_id: a running number, so the order of arrival.
+        sequences: the sequences that exist now.
+        num_sequences: sequences that the request asks for.
         max_tokens: new tokens of each sequence, at most.
-        salt: only requests with the same salt share cached blocks.
-        swapped_kv: its KV, while the request is swapped out.
-        read_at_end: the caller waits for the whole answer, not for each token.
+        salt: requests share cached blocks only with requests of the same salt.
+        swapped_kv: the KV in CPU memory while the request is swapped out.
+        streaming: whether the caller reads each token at once. It is False for `generate`, which
+            returns all tokens at the end.
     """
 
     request_id: int
@@ -115,28 +126,31 @@ class Request:
     max_tokens: int
     salt: str | None = None
     swapped_kv: SwappedKV | None = None
-    read_at_end: bool = False
+    streaming: bool = True
 
     @property
     def num_to_fork(self) -> int:
-        """Sequences that are still to be forked from the first one, once its prompt is computed."""
+        """Sequences that are forked from the first one when its prompt has been computed."""
         return self.num_sequences - len(self.sequences)
 
     @property
     def unfinished(self) -> list[Sequence]:
-        """The sequences that go on."""
+        """The sequences that are not finished."""
         return [seq for seq in self.sequences if seq.finish_reason is None]
 
     @property
     def to_compute(self) -> list[Sequence]:
-        """Unfinished sequences whose last token is not sampled yet: that one is never fed back."""
+        """The unfinished sequences that still need tokens.
+
+        A sequence that has its last token is left out: that token's KV is never needed.
+        """
         return [seq for seq in self.unfinished if seq.num_outputs + seq.num_ahead < self.max_tokens]
 
     def blocks_at_most(self, block_size: int) -> int:
-        """Blocks in the worst case: the full blocks of the prompt are shared, each sequence has the
-        others alone.
+        """Blocks that the request needs at its end, if no sequence ends early.
 
-        The token sampled last is never fed back, so it needs no slot.
+        The sequences share the full blocks of the prompt. The last token needs no slot, because its
+        KV is never needed.
         """
         num_prompt_tokens = self.sequences[0].num_prompt_tokens
         shared = num_prompt_tokens // block_size
@@ -144,7 +158,7 @@ class Request:
         return shared + self.num_sequences * (each - shared)
 
     def blocks_now(self, block_size: int) -> int:
-        """Blocks for the tokens that its sequences have now, those not yet computed included."""
+        """Blocks for all tokens that the sequences have now, computed or not."""
         first, *others = self.unfinished
         total = blocks_for(first.length, block_size)
         for seq in others:
@@ -153,13 +167,13 @@ class Request:
         return total
 
     def next_tokens(self, budget: int) -> list[tuple[Sequence, int]]:
-        """How many tokens each sequence computes in the next step.
+        """Return how many tokens each sequence computes in the next step.
 
-        The sequences of one request are sampled together: either each computes its last known
+        The sequences of a request are sampled in the same step: either all compute their last known
         token, or none does.
 
         Args:
-            budget: tokens in all.
+            budget: tokens for all sequences together.
         """
         sequences = self.to_compute
         if not budget or not sequences:
@@ -168,10 +182,10 @@ class Request:
             seq = sequences[0]
             return [(seq, min(seq.num_uncomputed, budget))]
         if all(seq.num_uncomputed == 1 + seq.num_draft for seq in sequences):
-            return self._sample_together(sequences, budget)
+            return self._decode_together(sequences, budget)
         return self._recompute_together(sequences, budget)
 
-    def _sample_together(
+    def _decode_together(
         self, sequences: list[Sequence], budget: int
     ) -> list[tuple[Sequence, int]]:
         """All uncomputed tokens of all sequences, or none if the budget is too small."""
@@ -183,15 +197,15 @@ class Request:
     def _recompute_together(
         self, sequences: list[Sequence], budget: int
     ) -> list[tuple[Sequence, int]]:
-        """After a preemption: each sequence up to its last known token, where it waits for the
-        others.
+        """Recompute preempted sequences, each up to the token before its last known one.
+
+        There it waits for the others, so that all are sampled in the same step.
         """
         first = sequences[0]
         wanted = []
         for seq in sequences:
             num_tokens = min(seq.num_uncomputed - 1, budget)
-            # the others start as forks of the first
-            is_forked = seq is first or seq.table.num_tokens > 0
+            is_forked = seq is first or seq.table.num_tokens > 0  # the others fork from the first
             if num_tokens and is_forked:
                 wanted.append((seq, num_tokens))
                 budget -= num_tokens
@@ -199,9 +213,9 @@ class Request:
 
 
 def common_prefix(a: Sequence, b: Sequence) -> int:
-    """Tokens at the start that two sequences have in common.
+    """Number of tokens at the start that are equal in both sequences.
 
-    The last token of each does not count: it has no KV before the next one is sampled.
+    The last token of each is not counted, because it has no KV yet.
     """
     most = min(len(a.token_ids), len(b.token_ids)) - 1
     for i in range(most):

@@ -1,7 +1,6 @@
-"""Where the files lie that pagedlab brings along: its tiny model, traces, measured results, and
-what measured them.
+"""Paths of the files that pagedlab ships: its tiny model, traces, measured results, benchmarks.
 
-They are found from wherever a notebook was copied to; nothing reads `../data`.
+They do not depend on the current folder, so a notebook can be copied anywhere.
 """
 
 import json
@@ -9,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 _INSTALLED = Path(__file__).resolve().with_name("data")  # setup.py puts it there in a wheel
-# in a checkout it lies beside pagedlab/
-_HOME = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "data"
+_CHECKOUT = _INSTALLED.parents[1] / "data"
+_HOME = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
 
 
 def data_folder(name: str) -> Path:
-    """The folder "tiny-qwen2", "traces" or "results", of a checkout or of an installed wheel."""
+    """Return the path of the folder "tiny-qwen2", "traces" or "results"."""
     return _HOME / name
 
 
 def results(name: str) -> Any:
-    """What was measured and recorded as data/results/<name>.json: results("h200")["attention"], for
-    one.
-    """
-    return json.loads((data_folder("results") / f"{name}.json").read_text(encoding="utf-8"))
+    """Return the measured results in data/results/<name>.json, for instance of "h200"."""
+    path = data_folder("results") / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def benchmark(name: str) -> str:
-    """The path of benchmarks/<name>.py, to be run in a process of its own."""
+    """Return the path of benchmarks/<name>.py, which runs in a separate process."""
     home = _HOME if _HOME == _INSTALLED else _HOME.parent
     return str(home / "benchmarks" / f"{name}.py")

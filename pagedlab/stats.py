@@ -9,22 +9,22 @@ from pagedlab.runner import StepResult
 
 @dataclass
 class Stats:
-    """Figures from the first `add` of an idle engine until it is idle again.
+    """Figures of an engine, from the first `add` while it is idle until it is idle again.
 
     Args:
         num_blocks: blocks of the pool.
-        bytes_per_block: keys and values of all layers.
+        bytes_per_block: bytes of a block's keys and values in all layers.
         blocks_used: blocks in use now.
-        blocks_peak: blocks in use at most.
+        blocks_peak: the largest number of blocks in use.
         steps: forward passes.
-        prompt_tokens: prompt tokens that were computed, those of preempted requests again.
-        cached_tokens: prompt tokens that the prefix cache had, so they were skipped.
+        prompt_tokens: prompt tokens that were computed; recomputed ones count again.
+        cached_tokens: prompt tokens that were found in the prefix cache and not computed.
         output_tokens: new tokens.
-        preemptions: how often a request was preempted.
-        swaps: how often that was by swap.
-        drafts: how often a draft was checked.
+        preemptions: preemptions of a request.
+        swaps: preemptions by swap.
+        drafts: drafts that were checked.
         drafted_tokens: tokens in those drafts.
-        accepted_tokens: tokens of them that the model agreed with.
+        accepted_tokens: drafted tokens that the model accepted.
         seconds: time spent in steps.
     """
 
@@ -47,9 +47,9 @@ class Stats:
         """Count a step.
 
         Args:
-            result: what it computed.
+            result: the result of the step.
             new_tokens: how many tokens were added to their sequences.
-            seconds: how long it took.
+            seconds: the duration of the step.
         """
         plan = result.plan
         drafts = result.drafts
@@ -58,7 +58,7 @@ class Stats:
             self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
         self.output_tokens += new_tokens
         self.preemptions += len(plan.preempted)
-        self.swaps += sum(how == "swap" for _, how in plan.preempted)
+        self.swaps += sum(mode == "swap" for _, mode in plan.preempted)
         self.seconds += seconds
         self.drafts += len(drafts)
         self.drafted_tokens += sum(len(draft.tokens) for draft in drafts)
@@ -66,33 +66,29 @@ class Stats:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a step with a draft adds on average: the accepted ones, and one of the
-        model's own.
-        """
+        """Average number of tokens that a draft adds: the accepted ones, and one by the model."""
         return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
 
     @property
     def bytes_peak(self) -> int:
-        """Bytes of the blocks in use, at most."""
+        """Bytes of `blocks_peak` blocks."""
         return self.blocks_peak * self.bytes_per_block
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens over the seconds spent in steps, prompts included."""
+        """New tokens over all seconds spent in steps, those of prompts included."""
         return self.output_tokens / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
-        said = (
-            f"{self.output_tokens} tokens in {self.seconds:.2f} s ({self.tokens_per_second:.1f} "
-            "tokens/s, "
-            f"{self.steps} steps) after {self.prompt_tokens} prompt tokens computed and "
-            f"{self.cached_tokens} cached; "
-            f"peak {self.blocks_peak} of {self.num_blocks} blocks ({self.bytes_peak / 2**20:.1f} "
-            "MiB), "
-            f"now {self.blocks_used} in use"
+        text = (
+            f"{self.output_tokens} tokens in {self.seconds:.2f} s "
+            f"({self.tokens_per_second:.1f} tokens/s, {self.steps} steps) "
+            f"after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
+            f"peak {self.blocks_peak} of {self.num_blocks} blocks "
+            f"({self.bytes_peak / 2**20:.1f} MiB), now {self.blocks_used} in use"
         )
         if self.preemptions:
-            said += f"; {self.preemptions} preemptions, {self.swaps} by swap"
+            text += f"; {self.preemptions} preemptions, {self.swaps} by swap"
         if self.drafts:
-            said += f"; {self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted"
-        return said
+            text += f"; {self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted"
+        return text

@@ -1,14 +1,13 @@
-"""What an argument must be, asked in one way everywhere, before anything changes.
+"""Checks of arguments, which run before anything changes.
 
-Each function returns the value in Python's own type, or raises `ValueError`: one line that names
-the argument, says what would do, and what came.
+Each function returns the value in Python's own type. For a bad value it raises a `ValueError` of
+one line that names the argument, what is accepted, and the value.
 """
 
 import math
 import operator
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -16,12 +15,15 @@ T = TypeVar("T")
 
 
 def integer(name: str, value: Any, least: int = 0, most: float = math.inf) -> int:
-    """A whole number from `least` to `most`; True is none."""
-    if type(value) is int and least <= value <= most:
-        return value  # as it is nearly always, and fast
-    with suppress(TypeError):
-        if not isinstance(value, bool) and least <= (number := operator.index(value)) <= most:
-            return number
+    """Check an integer from `least` to `most`. True and False are not accepted."""
+    if type(value) is int and least <= value <= most:  # the usual case, and fast
+        return value
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is not None and not isinstance(value, bool) and least <= number <= most:
+        return number
     limit = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
     raise ValueError(f"{name} must be a whole number {limit}, got {shown(value)}")
 
@@ -29,54 +31,69 @@ def integer(name: str, value: Any, least: int = 0, most: float = math.inf) -> in
 def real(
     name: str, value: Any, least: float, most: float = sys.float_info.max, *, above: bool = False
 ) -> float:
-    """A number from `least` to `most`, or `above` the one and up to the other; NaN, infinity and
-    True are none.
+    """Check a number from `least` to `most`. NaN, infinity, True and False are not accepted.
+
+    Args:
+        name: the argument's name.
+        value: the argument.
+        least: the smallest value.
+        most: the largest value.
+        above: whether the value must be above `least`.
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and least <= value <= most and not (above and value == least):
         return float(value)
-    limit = (
-        f"above {least:g}" if above else f"of at least {least:g}"
-    ) + f" and at most {most:g}" * (most < 1e300)
+    limit = f"above {least:g}" if above else f"of at least {least:g}"
+    if most < sys.float_info.max:
+        limit += f" and at most {most:g}"
     raise ValueError(f"{name} must be a number {limit}, got {shown(value)}")
 
 
 def one_of(name: str, value: Any, choices: Iterable[T]) -> T:
-    """The choice that equals the value, of the same kind: True is not 1."""
-    for choice in (known := tuple(choices)):
+    """Check that the value equals one of the choices and has the same type: True is not 1."""
+    choices = tuple(choices)
+    for choice in choices:
         if type(value) is type(choice) and value == choice:
             return choice
-    raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {shown(value)}")
+    accepted = ", ".join(map(repr, choices))
+    raise ValueError(f"{name} must be one of {accepted}, got {shown(value)}")
 
 
-def with_methods(name: str, value: Any, verbs: Iterable[str]) -> Any:
-    """A class or an object that has all of these attributes."""
-    if lacking := [verb for verb in verbs if not hasattr(value, verb)]:
-        who = (value if isinstance(value, type) else type(value)).__name__
+def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
+    """Check that a class or an object has all these methods or attributes."""
+    lacking = [method for method in methods if not hasattr(value, method)]
+    if lacking:
+        cls = value if isinstance(value, type) else type(value)
         raise ValueError(
-            f"{name} must have the verbs {', '.join(verbs)}, and {who} lacks {', '.join(lacking)}"
+            f"{name} must have the methods {', '.join(methods)}, and {cls.__name__} lacks "
+            f"{', '.join(lacking)}"
         )
     return value
 
 
 def valid_text(name: str, value: Any) -> str | None:
-    """A text that can be encoded, or None."""
+    """Check a string that can be encoded in UTF-8, or None."""
+    if value is None:
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text or None, got {shown(value)}")
     try:
-        if value is None or (isinstance(value, str) and value.encode() is not None):
-            return value
+        value.encode()
     except UnicodeEncodeError:
         raise ValueError(
             f"{name} must be valid Unicode, and {value[:60]!r} has half a surrogate pair"
         ) from None
-    raise ValueError(f"{name} must be a text or None, got {shown(value)}")
+    return value
 
 
 def shown(value: object) -> str:
-    """What came, short enough for one line."""
-    said = repr(value)
-    return said if len(said) <= 60 else f"{said[:57]}..."
+    """The `repr` of a value, at most 60 characters long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def in_short(error: BaseException) -> str:
-    """What an error says, in a line."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split()).partition(". ")[0][:200]
+    """The first sentence of an error's message, in one line of at most 200 characters."""
+    message = str(getattr(error, "strerror", None) or error)
+    first_sentence = " ".join(message.split()).partition(". ")[0]
+    return first_sentence[:200]

@@ -99,7 +99,7 @@ REFUSED = {  # what must be refused, and what the line says
     "gemma2": "takes softcap",
     "vaultgemma": "takes softcap",
     "gpt_oss": "takes s_aux",
-    "doge": "has a mask of its own",
+    "doge": "has its own mask",
     "diffllama": "a diffllama model whose logits on pages are off by",
     "gemma3_text, bidirectional": "attention is not causal",
     "llama4_text": "scales attention by the position in the row",

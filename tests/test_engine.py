@@ -1006,7 +1006,7 @@ def test_qwen_runs_on_what_a_reader_wrote(tiny: Model, hugging_face: Generate) -
 def test_a_pool_that_lacks_a_verb(tiny: Model, verb: str) -> None:
     verbs = {"num_free", "allocate", "share", "release", "refcount", "num_blocks", "block_size"} - {verb}
     lacking = type("Lacking", (), dict.fromkeys(verbs, 1) | {"__init__": lambda self, num_blocks, block_size: None})
-    with pytest.raises(ValueError, match=f"block_pool must have the verbs .*, and Lacking lacks {verb}"):
+    with pytest.raises(ValueError, match=f"block_pool must have the methods .*, and Lacking lacks {verb}"):
         LLM(tiny, num_blocks=4, block_pool=lacking)
 
 

@@ -1,4 +1,4 @@
-"""The tensors behind the blocks: writes by slot, copies as if one after the other, blocks parked and brought back."""
+"""The tensors behind the blocks: writes by slot, copies as if one after the other, blocks swapped and brought back."""
 
 from __future__ import annotations
 
@@ -81,25 +81,25 @@ def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data: st.DataObj
 
 
 @given(out=st.lists(BLOCK, unique=True), data=st.data())
-def test_parked_blocks_come_back_wherever_they_are_put(out: list[int], data: st.DataObject) -> None:
+def test_swapped_blocks_come_back_wherever_they_are_put(out: list[int], data: st.DataObject) -> None:
     back = data.draw(st.permutations(range(BLOCKS)).map(lambda ids: ids[: len(out)]))
     cache, before = numbered_cache(), numbered_cache()
-    parked = cache.swap_out(out)
-    cache.keys.fill_(torch.nan)  # what is parked must be a copy
+    swapped = cache.swap_out(out)
+    cache.keys.fill_(torch.nan)  # what is swapped must be a copy
     cache.values.fill_(torch.nan)
-    cache.swap_in(parked, back)
-    assert parked.keys.shape == (LAYERS, len(out), SIZE, HEADS, DIM)
+    cache.swap_in(swapped, back)
+    assert swapped.keys.shape == (LAYERS, len(out), SIZE, HEADS, DIM)
     assert torch.equal(cache.keys[:, back], before.keys[:, out])
     assert torch.equal(cache.values[:, back], before.values[:, out])
     others = [b for b in range(BLOCKS) if b not in back]
     assert cache.keys[:, others].isnan().all()
 
 
-def test_parked_blocks_need_as_many_places() -> None:
+def test_swapped_blocks_need_as_many_places() -> None:
     cache = numbered_cache()
-    parked, before = cache.swap_out([0, 1]), cache.keys.clone()
+    swapped, before = cache.swap_out([0, 1]), cache.keys.clone()
     with pytest.raises(ValueError, match="2 blocks were swapped out, and 3 ids"):
-        cache.swap_in(parked, [2, 3, 4])
+        cache.swap_in(swapped, [2, 3, 4])
     assert torch.equal(cache.keys, before)
 
 

@@ -394,17 +394,17 @@ class IgnoresTheSalt(PrefixCache):
 
 
 class NamesOutliveTheirBlocks(PrefixCache):
-    def _on_lost(self, block_id: int, evicted: bool) -> None:
+    def _on_forgotten(self, block_id: int, evicted: bool) -> None:
         self._by_block.pop(block_id, None)
 
 
 class LosesOneBlockOnly(PrefixCache):
     """What was registered behind the block that is lost stays."""
 
-    def _on_lost(self, block_id: int, evicted: bool) -> None:
+    def _on_forgotten(self, block_id: int, evicted: bool) -> None:
         if entry := self._by_block.get(block_id):
             orphans, entry.children = entry.children, set()
-            super()._on_lost(block_id, evicted)
+            super()._on_forgotten(block_id, evicted)
             entry.children = orphans
 
 
@@ -444,11 +444,11 @@ class CallsOutTooLate(BlockPool):
 
     late = -1
 
-    def _lose(self, block_id: int, kind: str) -> None:
+    def _forget(self, block_id: int, kind: str) -> None:
         self.late, block_id = block_id, self.late
         self._kept.discard(self.late)
         if block_id >= 0:
-            super()._lose(block_id, kind)
+            super()._forget(block_id, kind)
 
 
 class DoesNotSayWhenItWrites(BlockPool):
@@ -918,13 +918,13 @@ def test_a_cache_says_which_option_is_wrong(options: dict[str, Any], says: str) 
 def test_one_cache_a_pool() -> None:
     pool = BlockPool(4)
     PrefixCache(pool)
-    with pytest.raises(ValueError, match="a pool of its own"):
+    with pytest.raises(ValueError, match="a separate pool"):
         PrefixCache(pool)
 
     class Plain:
         block_size = 4
 
-    with pytest.raises(ValueError, match=r"must have the verbs attach, .*, and Plain lacks attach, keep"):
+    with pytest.raises(ValueError, match=r"must have the methods attach, .*, and Plain lacks attach, keep"):
         PrefixCache(Plain())  # type: ignore[arg-type]
 
 

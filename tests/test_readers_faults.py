@@ -278,7 +278,7 @@ def test_what_a_class_lacks_is_named(tiny: Model) -> None:
         pass
 
     for options, said in (
-        ({"scheduler": FourMethods}, "scheduler must have the verbs .*lacks pool, max_batch_tokens"),
+        ({"scheduler": FourMethods}, "scheduler must have the methods .*lacks pool, max_batch_tokens"),
         ({"scheduler": Empty}, "lacks add, schedule, rewind, remove"),
         ({"block_table": Table, "prefix_caching": OwnCache}, "prefix_caching=OwnCache takes no block_table="),
         ({"block_pool": Empty}, "lacks allocate, share, release, refcount"),

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pagedlab import BlockPool, BlockTable, InvariantError, OutOfBlocks
 from pagedlab.prefix import PrefixCache
-from pagedlab.scheduler import Chunk, How, Request, Schedule, Scheduler, Sequence
+from pagedlab.scheduler import Chunk, PreemptionMode, Request, Schedule, Scheduler, Sequence
 
 
 def next_token(tokens: tuple[int, ...], seed: int) -> int:
@@ -92,8 +92,8 @@ class ToyEngine:
         block_size: int,
         max_batch_tokens: int,
         max_sequences: int,
-        preemption: How = "recompute",
-        max_host_blocks: int | None = None,
+        preemption: PreemptionMode = "recompute",
+        max_cpu_blocks: int | None = None,
         caching: bool = False,
         scheduler: type[Scheduler] = Scheduler,
         max_prompt_tokens: int | None = None,
@@ -108,7 +108,7 @@ class ToyEngine:
             max_prompt_tokens=max_prompt_tokens,
             preemption=preemption,
             swapper=self,
-            max_host_blocks=max_host_blocks,
+            max_cpu_blocks=max_cpu_blocks,
         )
         self.slots: list[tuple[int, ...] | None] = [None] * (num_blocks * block_size)
         self.ids = itertools.count()
@@ -125,7 +125,7 @@ class ToyEngine:
         seed = 1000 * number if seed is None else seed
         first = Sequence(f"r{number}", BlockTable(self.pool), list(prompt), seed, len(prompt))
         request = Request(number, [first], num_sequences, max_tokens, salt="even" if number % 2 else None)
-        request.read_at_end = number % 3 == 2
+        request.streaming = number % 3 != 2
         self.scheduler.add(request)
         self.live.append(request)
         if beams:
@@ -140,8 +140,8 @@ class ToyEngine:
     def swap_out(self, block_ids: list[int]) -> list[list[tuple[int, ...] | None]]:
         return [self.slots[self.block(block_id)] for block_id in block_ids]
 
-    def swap_in(self, parked: list[list[tuple[int, ...] | None]], block_ids: list[int]) -> None:
-        for contents, block_id in zip(parked, block_ids, strict=True):
+    def swap_in(self, swapped: list[list[tuple[int, ...] | None]], block_ids: list[int]) -> None:
+        for contents, block_id in zip(swapped, block_ids, strict=True):
             self.slots[self.block(block_id)] = contents
 
     # a step
@@ -154,7 +154,7 @@ class ToyEngine:
     def step(self, fuse: int | None = None, fails: str | None = None) -> list[Chunk]:
         """fails: "copies", half of which are done then, or "model", which has written anything then."""
         self.pool.fuse = fuse
-        texts = [text for r in self.scheduler.running if not r.read_at_end for text in r.unfinished]
+        texts = [text for r in self.scheduler.running if r.streaming for text in r.unfinished]
         somebody_waits = any(len(text.token_ids) - text.table.num_tokens == 1 for text in texts)
         try:
             plan = self.scheduler.schedule()
@@ -256,7 +256,7 @@ class ToyEngine:
         queues = (scheduler.running, scheduler.swapped, scheduler.waiting)
         assert sorted((r for queue in queues for r in queue), key=arrival) == self.live, "one is lost"
         assert all(list(q) == sorted(q, key=arrival) for q in queues), "not in order of arrival"
-        assert sum(r.swapped_kv.num_blocks for r in scheduler.swapped) <= scheduler.max_host_blocks
+        assert sum(r.swapped_kv.num_blocks for r in scheduler.swapped) <= scheduler.max_cpu_blocks
         for request in plan.admitted:
             assert all(arrival(other) > arrival(request) for other in scheduler.swapped), "let in before its turn"
         if self.live and not self.others.block_ids:
@@ -265,9 +265,9 @@ class ToyEngine:
             goes_on = any(chunk.request is oldest for chunk in chunks)
             assert goes_on or waits_again, "the oldest does not go on"
             assert not (waits_again and plan.admitted and not goes_on), "another is admitted before the oldest"
-        self.counts += Counter(preemption.how for preemption in plan.preempted)
+        self.counts += Counter(preemption.mode for preemption in plan.preempted)
         self.counts["resumed"] += len(plan.resumed)
-        self.counts["rejoined"] += sum(p.how == "recompute" and len(p.request.sequences) > 1 for p in plan.preempted)
+        self.counts["rejoined"] += sum(p.mode == "recompute" and len(p.request.sequences) > 1 for p in plan.preempted)
 
     def finish(self) -> None:
         """Run until nobody is left. Each step computes one token of the oldest at least, which bounds the steps."""
@@ -307,7 +307,7 @@ ACTIONS = st.one_of(
     max_sequences=st.sampled_from([9, 5, 1]),
     max_prompt_tokens=st.sampled_from([None, 4, 1]),
     preemption=st.sampled_from(["recompute", "swap"]),
-    max_host_blocks=st.sampled_from([None, 8, 0]),
+    max_cpu_blocks=st.sampled_from([None, 8, 0]),
     caching=st.booleans(),
     actions=st.lists(ACTIONS, min_size=10, max_size=50),
 )
@@ -415,17 +415,17 @@ class BringsBlocksBackUnshared(Scheduler):
 
 
 class AdmitsWhileOthersAreSwappedOut(Scheduler):
-    def _has_room(self, request: Request) -> bool:
-        if request.swapped_kv and self.waiting and super()._has_room(self.waiting[0]):
+    def _has_room_for(self, request: Request) -> bool:
+        if request.swapped_kv and self.waiting and super()._has_room_for(self.waiting[0]):
             self._admit(self.waiting[0])
-        return super()._has_room(request)
+        return super()._has_room_for(request)
 
 
 class FillsTheHostBeyondItsLimit(Scheduler):
     def _preempt(self, request: Request) -> None:
-        limit, self.max_host_blocks = self.max_host_blocks, self.pool.num_blocks
+        limit, self.max_cpu_blocks = self.max_cpu_blocks, self.pool.num_blocks
         super()._preempt(request)
-        self.max_host_blocks = limit
+        self.max_cpu_blocks = limit
 
 
 class SwapsOutWhatIsNotThere(Scheduler):
@@ -510,7 +510,7 @@ class LeavesNothingToCompute(Scheduler):
 
 
 class LetsInMoreThanMayRun(Scheduler):
-    def _has_room(self, request: Request) -> bool:
+    def _has_room_for(self, request: Request) -> bool:
         return not self.running or bool(request.swapped_kv) or self.may_admit(request)
 
 
@@ -772,7 +772,7 @@ def test_who_waits_for_a_token_waits_for_few_of_others_prompts() -> None:
     assert [sizes_of(engine.step()) for _ in range(2)] == [[(0, 4)], [(0, 5)]], "nobody waits yet"
     second = add([2] * 10)
     assert [sizes_of(engine.step()) for _ in range(3)] == [[(0, 1), (1, 4)], [(0, 1), (1, 4)], [(0, 1), (1, 2)]]
-    add([3] * 3).read_at_end = True
+    add([3] * 3).streaming = False
     assert sizes_of(engine.step()) == [(0, 1), (1, 1), (2, 3)]
     for request in (first, second):
         if request in engine.live:
@@ -786,7 +786,7 @@ def test_prompts_alone_begin_with_few_tokens_and_each_step_may_have_four_times_a
     engine = ToyEngine(99, 4, 24, 20, max_prompt_tokens=4)
     for _ in range(2):
         for _ in range(12):
-            engine.add([1] * 6, 1, 1).read_at_end = True
+            engine.add([1] * 6, 1, 1).streaming = False
         sizes = []
         while engine.live:
             sizes.append(sum(n for _, n in sizes_of(engine.step())))
@@ -972,12 +972,12 @@ def test_looking_ahead_gives_slots_up_to_the_last_that_a_text_may_need() -> None
     short, long = engine.add([1] * 4, 1, 3), engine.add([2] * 4, 1, 40)
     chunks = engine.step()
     texts = [short.sequences[0], long.sequences[0]]
-    further = engine.scheduler.look_ahead(chunks, 5)
+    further = engine.scheduler.reserve_ahead(chunks, 5)
     assert further == [Chunk(short, texts[0], 4, 6), Chunk(long, texts[1], 4, 9)]  # the last token needs no slot
     assert [text.table.num_tokens for text in texts] == [6, 9]
-    assert engine.scheduler.look_ahead(further, 5) == [Chunk(long, texts[1], 9, 14)]
+    assert engine.scheduler.reserve_ahead(further, 5) == [Chunk(long, texts[1], 9, 14)]
     texts[1].finish_reason = "stop"
-    assert engine.scheduler.look_ahead(further, 5) == []
+    assert engine.scheduler.reserve_ahead(further, 5) == []
 
 
 def test_looking_ahead_stops_where_blocks_are_short_or_somebody_could_come_in() -> None:
@@ -985,14 +985,14 @@ def test_looking_ahead_stops_where_blocks_are_short_or_somebody_could_come_in() 
     first = engine.add([1] * 4, 1, 16)
     chunks, table = engine.step(), first.sequences[0].table
     engine.others.append(4 * 4)
-    assert engine.scheduler.look_ahead(chunks, 5) is None
+    assert engine.scheduler.reserve_ahead(chunks, 5) is None
     assert (table.num_tokens, engine.pool.num_free) == (4, 1)
     engine.others.free()
     later = engine.add([2] * 4, 1, 4)
-    assert engine.scheduler.look_ahead(chunks, 5) is None
+    assert engine.scheduler.reserve_ahead(chunks, 5) is None
     engine.remove(later)
     engine.others.append(4 * 3)  # two are left, which is just enough
-    assert engine.scheduler.look_ahead(chunks, 5) == [Chunk(first, first.sequences[0], 4, 9)]
+    assert engine.scheduler.reserve_ahead(chunks, 5) == [Chunk(first, first.sequences[0], 4, 9)]
 
 
 class OldestGivesWayToEverybody(Scheduler):
@@ -1001,7 +1001,7 @@ class OldestGivesWayToEverybody(Scheduler):
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_a_chunk_of_this_step_is_taken_back_before_its_request_gives_way(preemption: How) -> None:
+def test_a_chunk_of_this_step_is_taken_back_before_its_request_gives_way(preemption: PreemptionMode) -> None:
     """The oldest has its slot for this step when the next one needs its blocks: that token was never computed."""
     engine = ToyEngine(12, 4, 100, 10, preemption, scheduler=OldestGivesWayToEverybody)
     older, younger = engine.add([1] * 4, 1, 9), engine.add([2] * 4, 1, 9)
@@ -1035,7 +1035,7 @@ def test_the_budget_of_a_chunk_that_is_taken_back_is_spent_again_and_no_more() -
 
 
 def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text() -> None:
-    engine = ToyEngine(20, 4, 100, 10, "swap", max_host_blocks=1)  # just what the last one needs
+    engine = ToyEngine(20, 4, 100, 10, "swap", max_cpu_blocks=1)  # just what the last one needs
     *_, last = (engine.add([i] * 4, 1, 9) for i in range(1, 4))
     engine.step()
     engine.others.append(4 * (engine.pool.num_free - 2))
@@ -1044,11 +1044,11 @@ def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text() -> None
     assert last.swapped_kv is not None
     need = last.swapped_kv.num_blocks + 3  # its own, one for each of the two that run, one for itself
     engine.others.truncate(engine.others.num_tokens - 4 * (need - 1 - engine.pool.num_free))
-    assert not engine.scheduler._has_room(last)
+    assert not engine.scheduler._has_room_for(last)
     engine.others.truncate(engine.others.num_tokens - 4)
-    assert engine.scheduler._has_room(last)
+    assert engine.scheduler._has_room_for(last)
     engine.remove(last)
-    assert last.swapped_kv is None, "what is parked must not outlive its request"
+    assert last.swapped_kv is None, "swapped KV must not outlive its request"
 
 
 def test_a_long_chunk_for_which_blocks_are_short_goes_back_in_line() -> None:

@@ -150,7 +150,7 @@ def test_the_ways_to_ask() -> None:
         (lambda: real("p", 0, 0, 1, above=True), "p must be a number above 0 and at most 1, got 0"),
         (lambda: real("t", math.nan, 0), "t must be a number of at least 0, got nan"),
         (lambda: one_of("how", 1, (True, "b")), "how must be one of True, 'b', got 1"),
-        (lambda: with_methods("pool", 5, ("share",)), "pool must have the verbs share, and int lacks share"),
+        (lambda: with_methods("pool", 5, ("share",)), "pool must have the methods share, and int lacks share"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
             call()

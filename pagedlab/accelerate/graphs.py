@@ -41,7 +41,7 @@ from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.together import compile_together
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch, flatten_chunks
-from pagedlab.kernels.sampling import triton_choose, triton_uniform
+from pagedlab.kernels.sampling import triton_sample, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk
@@ -467,7 +467,7 @@ class Decoder:
                 return None  # rank 0 draws, for all
             at = batch.positions if shape.tokens is None else batch.positions[batch.last_rows]
             u = triton_uniform(self._orders[:rows, SEED], at, ahead=1)
-            drawn = triton_choose(logits, self._temperature[:rows], u)
+            drawn = triton_sample(logits, self._temperature[:rows], u)
             state = self._now, self._orders, self._tables
             advance(
                 rows, self.cache.block_size, *state, self._inputs, self._ends, self._history, drawn

@@ -59,11 +59,12 @@ class Windows:
         If this fails, the device's state is no longer what the windows left: `abandon` them all.
         """
         steps = min(self.steps, self.read_ahead)
-        if all(chunk.request.read_at_end for chunk in plan.chunks):
+        if not any(chunk.request.streaming for chunk in plan.chunks):
             steps = min(READ_AHEAD, self.most) if self.scheduler.waiting else self.most
         if steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             further = {
-                c.sequence: c.stop for c in self.scheduler.look_ahead(plan.chunks, steps - 1) or []
+                c.sequence: c.stop
+                for c in self.scheduler.reserve_ahead(plan.chunks, steps - 1) or []
             }
             plan.chunks = [c._replace(stop=further.get(c.sequence, c.stop)) for c in plan.chunks]
         window = self.decoder.launch(

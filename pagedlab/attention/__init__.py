@@ -1,11 +1,14 @@
-"""Attention over blocks. One signature, several ways to compute it; this module picks the way.
+"""Attention over blocks: several backends with one signature, and the choice of a backend.
 
-q [T, Hq, D] holds the queries of all sequences one after the other: those of sequence b are rows
-query_starts[b] to query_starts[b + 1], and they are its last tokens, so row i of n queries sees the
-keys at positions 0 to seq_lens[b] - n + i. Caches are [num_blocks, block_size, Hkv, D];
-block_tables int32 [B, M], of which a row's entries behind the last block in use are never read;
-seq_lens int32 [B], the tokens whose KV is in the cache, these queries' own included; query_starts
-int32 [B + 1].
+    q             [T, Hq, D]       the queries of all sequences, one sequence after the other
+    k_cache       [num_blocks, block_size, Hkv, D]
+    v_cache       [num_blocks, block_size, Hkv, D]
+    block_tables  int32 [B, M]     block ids; entries after a sequence's last block are never read
+    seq_lens      int32 [B]        keys of each sequence, with those of its queries
+    query_starts  int32 [B + 1]    rows query_starts[b] to query_starts[b + 1] are sequence b's
+
+The queries of a sequence are its last tokens. So row i of its n queries sees the keys at positions
+0 to seq_lens[b] - n + i.
 """
 
 from collections.abc import Callable
@@ -35,17 +38,23 @@ BACKENDS: dict[str, PagedAttention] = {
 
 
 def get_backend(backend: str | PagedAttention) -> PagedAttention:
-    """Return the attention function of that name, or a callable as it is.
+    """Return the attention function of a backend.
 
-    "auto" is Triton for tensors on a GPU that Triton compiles for, and torch for others. "triton"
-    on the CPU runs in Triton's interpreter. ImportError if it is asked for and not installed.
+    Args:
+        backend: the name of a backend, or a function, which is returned as it is. "auto" is Triton
+            on a GPU for which Triton compiles, else torch. "triton" on a CPU is Triton's
+            interpreter.
+
+    Raises:
+        ValueError: If there is no such backend.
+        ImportError: If it is "triton" and Triton is not installed.
     """
     if callable(backend):
         return backend
     if backend == "auto":
         return _auto_attention
-    if backend == "triton":  # imported when asked for: a machine without Triton can do all the rest
-        from pagedlab.kernels.attention import triton_attention
+    if backend == "triton":
+        from pagedlab.kernels.attention import triton_attention  # needs Triton
 
         return triton_attention
     if backend not in BACKENDS:
@@ -57,64 +66,105 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
-    # kernels sum in fp32
-    attend = torch_attention if q.dtype == torch.float64 else fastest_backend(q.device, True)
-    return attend(q, *args)
+    if q.dtype == torch.float64:  # the kernels compute in fp32
+        return torch_attention(q, *args)
+    return fastest_backend(q.device, True)(q, *args)
 
 
 @lru_cache
 def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
-    """What "auto" takes for tensors on this device.
+    """Return the attention function that "auto" uses on this device.
 
-    It says, once, which backend that is and why.
+    Args:
+        device: the device of the tensors.
+        verbose: print, once, which backend it is and why.
     """
     problem = why_not(device)
     if verbose:
-        print(
-            "attention:",
-            f"torch ({problem})" if problem else f"Triton ({torch.cuda.get_device_name(device)})",
+        chosen = (
+            f"torch ({problem})" if problem else f"Triton ({torch.cuda.get_device_name(device)})"
         )
+        print("attention:", chosen)
     return get_backend("torch" if problem else "triton")
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor,
-    scale: float | None = None, *, backend: str | PagedAttention = "auto",
-) -> Tensor:  # fmt: skip
-    """Causal attention of a ragged batch, [T, Hq, D]. `scale` is 1 / sqrt(D) unless given.
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    query_starts: Tensor,
+    scale: float | None = None,
+    *,
+    backend: str | PagedAttention = "auto",
+) -> Tensor:
+    """Compute the causal attention of a ragged batch.
 
-    Rows that see no key are zeros. `ValueError` if the shapes do not fit together.
+    Args:
+        q: queries, [T, Hq, D].
+        k_cache: keys, [num_blocks, block_size, Hkv, D].
+        v_cache: values, [num_blocks, block_size, Hkv, D].
+        block_tables: block ids of each sequence, int32 [B, M].
+        seq_lens: keys of each sequence, int32 [B].
+        query_starts: the first row of each sequence, then T, int32 [B + 1].
+        scale: the factor of the scores; None for 1 / sqrt(D).
+        backend: the name of a backend, or a function with these parameters.
+
+    Returns:
+        [T, Hq, D]. A row that sees no key is zero.
+
+    Raises:
+        ValueError: If the shapes do not fit together.
     """
-    if (
-        q.ndim != 3
-        or k_cache.ndim != 4
-        or k_cache.shape != v_cache.shape
-        or q.shape[2] != k_cache.shape[3]
-    ):
-        got = (
-            f"with the same D, got {list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
-        )
-        raise ValueError(
-            f"q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] {got}"
-        )
-    if q.shape[1] % k_cache.shape[2]:
-        raise ValueError(
-            f"{q.shape[1]} query heads cannot share {k_cache.shape[2]} KV heads evenly"
-        )
-    if not len(block_tables) == len(seq_lens) == len(query_starts) - 1:
-        got = f"got {len(block_tables)}, {len(seq_lens)} and {len(query_starts)}"
+    _check_caches(q, k_cache, v_cache)
+    num_sequences = len(block_tables)
+    if not num_sequences == len(seq_lens) == len(query_starts) - 1:
+        got = f"got {num_sequences}, {len(seq_lens)} and {len(query_starts)}"
         raise ValueError(
             f"a batch of B sequences has B tables, B lengths and B + 1 query starts, {got}"
         )
-    return get_backend(backend)(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
+    attend = get_backend(backend)
+    return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
+
+
+def _check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+    has_axes = q.ndim == 3 and k_cache.ndim == 4 and k_cache.shape == v_cache.shape
+    if not has_axes or q.shape[2] != k_cache.shape[3]:
+        shapes = f"{list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
+        raise ValueError(
+            "q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] with the same "
+            f"D, got {shapes}"
+        )
+    num_heads = q.shape[1]
+    kv_heads = k_cache.shape[2]
+    if num_heads % kv_heads:
+        raise ValueError(f"{num_heads} query heads cannot share {kv_heads} KV heads evenly")
 
 
 def paged_decode(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
-    scale: float | None = None, *, backend: str | PagedAttention = "auto",
-) -> Tensor:  # fmt: skip
-    """Attention of one new token a sequence, q [B, Hq, D]: the case that dominates text
-    generation.
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    scale: float | None = None,
+    *,
+    backend: str | PagedAttention = "auto",
+) -> Tensor:
+    """Compute the attention of one new token a sequence, the usual case when text is generated.
+
+    Args:
+        q: queries, [B, Hq, D].
+        k_cache: keys, [num_blocks, block_size, Hkv, D].
+        v_cache: values, [num_blocks, block_size, Hkv, D].
+        block_tables: block ids of each sequence, int32 [B, M].
+        seq_lens: keys of each sequence, int32 [B].
+        scale: the factor of the scores; None for 1 / sqrt(D).
+        backend: as in `paged_attention`.
+
+    Returns:
+        [B, Hq, D].
     """
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
     return paged_attention(

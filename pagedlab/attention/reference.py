@@ -1,16 +1,15 @@
-"""Three ways to compute attention over blocks, each as plain as it can be.
+"""Three ways to compute attention over blocks. They are plain, to be read; vectorised.py is fast.
 
-Made to be read; vectorised.py is fast.
+Each function takes one sequence: q [n, Hq, D], its last n queries; the caches of one layer;
+`block_ids`, its blocks in logical order; and `seq_len`, its keys. They differ in what they hold at
+once:
 
-All three take one sequence: q [n, Hq, D], its last n queries; one layer's caches; `block_ids`, its
-blocks in logical order; `seq_len` >= n. They differ in what must be held at once:
+    concat    all keys and scores         gather the blocks into one tensor, then softmax
+    safe      one block, in two passes    first find the largest score, then sum
+    online    one block, in one pass      correct the sums when a larger score is found
 
-    concat    all keys and all scores       gather the blocks into one tensor, then ordinary softmax
-    safe      one block, in two passes      first the largest score, then the sums
-    online    one block, in one pass        correct the past whenever a larger score turns up
-
-Every query head of a group reads the same KV head. The heads are reshaped into [Hkv, group], so K
-and V are broadcast over the group and never repeated in memory.
+All query heads of a group read the same KV head. The query heads are reshaped into [Hkv, group], so
+that keys and values are broadcast over the group and never repeated in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-Ids = Sequence[int]  # of a sequence's blocks, in logical order
+Ids = Sequence[int]  # block ids of a sequence, in logical order
 
 
 def group_heads(q: Tensor, num_kv_heads: int) -> Tensor:
-    """[n, Hq, D] -> [Hkv, Hq // Hkv, n, D]: query head h reads KV head h // (Hq // Hkv)."""
+    """[n, Hq, D] -> [Hkv, G, n, D] with G = Hq // Hkv. Query head h reads KV head h // G."""
     n, num_heads, head_dim = q.shape
-    return q.reshape(n, num_kv_heads, num_heads // num_kv_heads, head_dim).permute(1, 2, 0, 3)
+    group = num_heads // num_kv_heads
+    return q.reshape(n, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
 
 
 def ungroup_heads(out: Tensor) -> Tensor:
@@ -35,44 +35,49 @@ def ungroup_heads(out: Tensor) -> Tensor:
 def block_scores(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each block's masked scores [Hkv, G, n, b] and values [Hkv, b, D]; b is how full the
-    block is.
+    """Yield each block's masked scores [Hkv, G, n, b] and values [Hkv, b, D].
+
+    A block of the sequence holds b tokens.
     """
-    size, n = k_cache.shape[1], q.shape[2]
+    size = k_cache.shape[1]
+    n = q.shape[2]
     query_positions = torch.arange(seq_len - n, seq_len, device=q.device)[:, None]
     for i, block_id in enumerate(block_ids):
-        # slots behind the last token hold anything, NaN included
-        filled = min(size, seq_len - i * size)
+        filled = min(size, seq_len - i * size)  # unwritten slots may hold anything, even NaN
         k = k_cache[block_id, :filled].transpose(0, 1).to(q.dtype)  # [Hkv, b, D]
         v = v_cache[block_id, :filled].transpose(0, 1).to(q.dtype)
         scores = torch.einsum("hgnd,hbd->hgnb", q, k) * scale
         key_positions = torch.arange(i * size, i * size + filled, device=q.device)
-        yield scores.masked_fill(key_positions > query_positions, float("-inf")), v
+        is_hidden = key_positions > query_positions
+        yield scores.masked_fill(is_hidden, float("-inf")), v
 
 
 def concat_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Tensor:
-    """softmax(q k^T * scale) v with all keys side by side, as if there were no blocks."""
+    """Compute softmax(q k^T * scale) v with all keys in one tensor, as if there were no blocks."""
     q = group_heads(q, k_cache.shape[2])
-    scores, values = zip(*block_scores(q, k_cache, v_cache, block_ids, seq_len, scale), strict=True)
+    blocks = block_scores(q, k_cache, v_cache, block_ids, seq_len, scale)
+    scores, values = zip(*blocks, strict=True)
     p = torch.softmax(torch.cat(scores, dim=3), dim=3)
-    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", p, torch.cat(values, dim=1)))
+    v = torch.cat(values, dim=1)
+    return ungroup_heads(torch.einsum("hgnb,hbd->hgnd", p, v))
 
 
 def safe_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Tensor:
-    """Two passes: the largest score m over all blocks; then sum exp(s - m) and sum exp(s - m) v.
+    """Find the largest score m in a first pass. Sum exp(s - m) and exp(s - m) v in a second one.
 
-    Taking m away changes nothing, since it cancels in the quotient, and no exponent is above zero:
+    Subtracting m changes nothing, because it cancels in the quotient. No exponent is above zero, so
     exp never overflows. Every block is read twice.
     """
     q = group_heads(q, k_cache.shape[2])
-    m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
+    m = torch.full_like(q[..., :1], float("-inf"))  # [Hkv, G, n, 1]
     for scores, _ in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         m = torch.maximum(m, scores.amax(dim=3, keepdim=True))
-    total, out = torch.zeros_like(m), torch.zeros_like(q)
+    total = torch.zeros_like(m)
+    out = torch.zeros_like(q)
     for scores, v in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
         p = torch.exp(scores - m)
         total += p.sum(dim=3, keepdim=True)
@@ -83,17 +88,18 @@ def safe_attention(
 def online_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Tensor:
-    """One pass: keep the running max m, sum l and output o; a larger score rescales l and o by
-    exp(m - m').
+    """Keep the largest score m, the sum of weights and the output in a single pass over the blocks.
 
-    The recurrence is Milakov and Gimelshein's ("Online normalizer calculation for softmax", 2018),
-    carried over to the weighted sum as in FlashAttention (Dao et al., 2022, section 3.1).
+    If a block has a larger score m', both sums are rescaled by exp(m - m'). The recurrence is from
+    Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018). FlashAttention (Dao
+    et al., 2022, section 3.1) extends it to the weighted sum of values.
     """
     q = group_heads(q, k_cache.shape[2])
-    m = torch.full((*q.shape[:3], 1), float("-inf"), dtype=q.dtype, device=q.device)
-    total, out = torch.zeros_like(m), torch.zeros_like(q)
+    m = torch.full_like(q[..., :1], float("-inf"))  # [Hkv, G, n, 1]
+    total = torch.zeros_like(m)
+    out = torch.zeros_like(q)
     for scores, v in block_scores(q, k_cache, v_cache, block_ids, seq_len, scale):
-        # The first block holds position 0, which every query sees: from there on m is finite.
+        # Every query sees position 0, so m is finite after the first block.
         new_m = torch.maximum(m, scores.amax(dim=3, keepdim=True))
         rescale = torch.exp(m - new_m)
         p = torch.exp(scores - new_m)
@@ -107,26 +113,34 @@ OneSequence = Callable[[Tensor, Tensor, Tensor, Ids, int, float], Tensor]
 
 
 def over_sequences(attend: OneSequence) -> Callable[..., Tensor]:
-    """Turn attention of one sequence into `paged_attention`'s signature, by a loop over the batch.
+    """Turn attention of one sequence into `paged_attention`, by a loop over the batch.
 
     Half-precision inputs are computed in fp32 and rounded once, at the end.
     """
 
     def batched(
-        q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        seq_lens: Tensor,
+        query_starts: Tensor,
         scale: float | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         scale = q.shape[2] ** -0.5 if scale is None else scale
-        exact, out = torch.promote_types(q.dtype, torch.float32), torch.zeros_like(q)
+        exact = torch.promote_types(q.dtype, torch.float32)
+        out = torch.zeros_like(q)
         starts = query_starts.tolist()
         for b, seq_len in enumerate(seq_lens.tolist()):
-            start, stop = max(starts[b], starts[b + 1] - seq_len), starts[b + 1]
+            stop = starts[b + 1]
+            start = max(starts[b], stop - seq_len)  # earlier queries see no key
             if start < stop:
-                block_ids = block_tables[b, : -(-seq_len // k_cache.shape[1])].tolist()
-                out[start:stop] = attend(
-                    q[start:stop].to(exact), k_cache, v_cache, block_ids, seq_len, scale
-                )
+                num_blocks = -(-seq_len // k_cache.shape[1])  # rounded up
+                block_ids = block_tables[b, :num_blocks].tolist()
+                queries = q[start:stop].to(exact)
+                out[start:stop] = attend(queries, k_cache, v_cache, block_ids, seq_len, scale)
         return out
 
-    batched.__name__, batched.__doc__ = attend.__name__, attend.__doc__
+    batched.__name__ = attend.__name__
+    batched.__doc__ = attend.__doc__
     return batched

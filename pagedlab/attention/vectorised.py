@@ -1,71 +1,109 @@
 """Attention over blocks in vectorised torch, for a ragged batch on any device.
 
-The fast way without Triton.
-
-Sequences are grouped by size, each group is gathered into one padded tensor and given to torch's
-own fused attention. Within a group no length is more than twice another, so at most half of either
-axis is padding. Padding repeats a sequence's own last token, so that a slot nobody has written is
-never read.
+It is the fast backend without Triton. Sequences of similar size are gathered into one padded tensor
+and computed by torch's fused attention. In such a group no length is more than twice another, so at
+most half of each axis is padding. Padding repeats a sequence's last token, so that no unwritten
+slot is ever read.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
+class _Member(NamedTuple):
+    """A sequence of the batch.
+
+    Args:
+        batch_index: its index in the batch.
+        num_queries: its queries.
+        length: its keys.
+    """
+
+    batch_index: int
+    num_queries: int
+    length: int
+
+
 def torch_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    query_starts: Tensor,
     scale: float | None = None,
-) -> Tensor:  # fmt: skip
-    """`paged_attention` for any device torch runs on; the lengths are read on the host."""
-    out, size = torch.zeros_like(q), k_cache.shape[1]
-    groups: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    for b, (n, length) in enumerate(
-        zip(query_starts.diff().tolist(), seq_lens.tolist(), strict=True)
-    ):
-        if (
-            n > 0 and length > 0
-        ):  # there is something to compute: by the powers of two above n and length
-            groups[(n - 1).bit_length(), (length - 1).bit_length()].append((b, n, length))
-    for group in groups.values():
-        members, ns, lengths = zip(*group, strict=True)
-        index = torch.tensor(members, device=q.device)
-        length, behind = (x[index, None].long() for x in (seq_lens, query_starts[1:]))
-        # [b, n]
-        rows = torch.minimum(
-            query_starts[index, None] + torch.arange(max(ns), device=q.device), behind - 1
-        )
-        positions = length - behind + rows  # in their sequences
-        keys = torch.arange(max(lengths), device=q.device)
-        padded = torch.minimum(keys, length - 1)  # [b, S]
-        slots = block_tables[index].long().gather(1, padded // size) * size + padded % size
-        k, v = (cache.flatten(0, 1)[slots] for cache in (k_cache, v_cache))
-        mixed = _grouped_attention(q[rows], k, v, keys <= positions[:, :, None], scale)
-        # A row before the sequence's first token sees no key: softmax over nothing is NaN,
-        # attention to nothing 0. Padded rows repeat the last one, and so does their result.
-        out[rows] = torch.where((positions >= 0)[:, :, None, None], mixed, 0)
+) -> Tensor:
+    """Compute `paged_attention` with torch. The host reads the lengths."""
+    block_size = k_cache.shape[1]
+    out = torch.zeros_like(q)
+    for group in _groups(seq_lens, query_starts):
+        index = torch.tensor([member.batch_index for member in group], device=q.device)
+        length = seq_lens[index, None].long()  # [b, 1]
+        start = query_starts[index, None].long()
+        stop = query_starts[index + 1, None].long()
+        query = torch.arange(max(member.num_queries for member in group), device=q.device)
+        key = torch.arange(max(member.length for member in group), device=q.device)
+        rows = torch.minimum(start + query, stop - 1)  # [b, n], padded
+        positions = length - stop + rows  # [b, n], of the queries in their sequences
+        stored = torch.minimum(key, length - 1)  # [b, S], padded
+        blocks = block_tables[index].long().gather(1, stored // block_size)
+        slots = blocks * block_size + stored % block_size
+        k = k_cache.flatten(0, 1)[slots]
+        v = v_cache.flatten(0, 1)[slots]
+        is_visible = key <= positions[:, :, None]  # [b, n, S]
+        mixed = _grouped_attention(q[rows], k, v, is_visible, scale)
+        # A query before the sequence's first token sees no key. Its softmax is NaN, its result 0.
+        # A padded row is written several times, each time with the same result.
+        sees_a_key = positions >= 0
+        out[rows] = torch.where(sees_a_key[:, :, None, None], mixed, 0)
     return out
+
+
+def _groups(seq_lens: Tensor, query_starts: Tensor) -> Iterable[list[_Member]]:
+    """Group the sequences by the powers of two above their numbers of queries and of keys."""
+    groups: dict[tuple[int, int], list[_Member]] = defaultdict(list)
+    sizes = zip(query_starts.diff().tolist(), seq_lens.tolist(), strict=True)
+    for index, (num_queries, length) in enumerate(sizes):
+        if num_queries > 0 and length > 0:
+            powers = (num_queries - 1).bit_length(), (length - 1).bit_length()
+            groups[powers].append(_Member(index, num_queries, length))
+    return groups.values()
 
 
 def _grouped_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
 ) -> Tensor:
-    """torch's attention of q [b, n, Hq, D], k and v [b, S, Hkv, D], mask [b, n, S] -> [b, n, Hq,
-    D].
+    """Compute torch's attention with several query heads a KV head.
+
+    Args:
+        q: [b, n, Hq, D].
+        k: [b, S, Hkv, D].
+        v: [b, S, Hkv, D].
+        mask: which query sees which key, bool [b, n, S].
+        scale: the factor of the scores; None for 1 / sqrt(D).
+
+    Returns:
+        [b, n, Hq, D].
     """
-    batch, kv_heads = k.shape[0], k.shape[2]
+    batch, _, kv_heads, _ = k.shape
     q = q.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4)  # [b, Hkv, G, n, D]
-    k, v = k.transpose(1, 2), v.transpose(1, 2)
-    if (
-        q.shape[3] == 1
-    ):  # decoding: let the group be the rows of one matrix product, so each key is read once
-        out = F.scaled_dot_product_attention(q.squeeze(3), k, v, mask[:, None], scale=scale)[
-            :, :, :, None
-        ]
-    else:  # the axis of the group is broadcast, keys and values are not repeated for it
-        k, v = (x[:, :, None].expand(-1, -1, q.shape[2], -1, -1).flatten(0, 1) for x in (k, v))
+    k = k.transpose(1, 2)  # [b, Hkv, S, D]
+    v = v.transpose(1, 2)
+    group, num_queries = q.shape[2], q.shape[3]
+    if num_queries == 1:
+        # Decoding: the heads of a group are the rows of one product, so each key is read once.
+        rows = q.squeeze(3)  # [b, Hkv, G, D]
+        out = F.scaled_dot_product_attention(rows, k, v, mask[:, None], scale=scale)
+        out = out[:, :, :, None]
+    else:
+        # Keys and values are broadcast over the group, not repeated in memory.
+        k = k[:, :, None].expand(-1, -1, group, -1, -1).flatten(0, 1)
+        v = v[:, :, None].expand(-1, -1, group, -1, -1).flatten(0, 1)
         mask = mask.repeat_interleave(kv_heads, 0)[:, None]
         out = F.scaled_dot_product_attention(q.flatten(0, 1).contiguous(), k, v, mask, scale=scale)
         out = out.unflatten(0, (batch, kv_heads))

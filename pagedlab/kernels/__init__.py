@@ -1,11 +1,12 @@
-"""The Triton kernels, each with its launch beside it; accelerate/fused.py has its own.
+"""The Triton kernels, each with the function that launches it. accelerate/ has further kernels.
 
-This module says where they run, and imports none of them.
+This module imports none of them. It says on which devices they run.
 
-runtime      Triton, as compiler or interpreter
-attention    paged attention: decode, ragged, merge; plan, how a call is cut
-cache        new KV into its slots, whole blocks into other blocks
-sampling     the next token of each row, and the next step's inputs
+runtime      Triton, as a compiler or as an interpreter
+attention    paged attention: decode, ragged, merge
+plan         the launch plan of a call of attention
+cache        writes new KV into its slots, copies blocks
+sampling     samples the next token of each row
 """
 
 import importlib.util
@@ -16,13 +17,13 @@ import torch
 
 @lru_cache
 def why_not(device: torch.device) -> str:
-    """What keeps Triton from compiling for this device, "" if nothing does."""
+    """Return why Triton does not compile for this device; "" if it does."""
     if device.type != "cuda":
         return "no GPU"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    has = torch.cuda.get_device_capability(device)
-    return "" if has >= (8, 0) else "compute capability {}.{}, and Triton needs 8.0".format(*has)
+    major, minor = torch.cuda.get_device_capability(device)
+    return "" if major >= 8 else f"compute capability {major}.{minor}, and Triton needs 8.0"
 
 
 def compiles_for(device: torch.device) -> bool:

@@ -1,8 +1,8 @@
-"""How a call of the attention kernels is cut: which tiles, how many programs, into how many splits.
+"""Launch plans of the attention kernels: which tiles, how many programs and how many splits.
 
-Everything here is decided from shapes, dtypes and the card, never from values on the device:
-nothing waits for the GPU, and a CUDA graph of a call stays right for any lengths that fit its block
-table.
+Everything is decided from shapes, dtypes and the card, and never from values on the device. So the
+host does not wait for the GPU, and a CUDA graph of a call is valid for all lengths that fit its
+block table.
 """
 
 from functools import lru_cache
@@ -12,151 +12,176 @@ import torch
 
 from pagedlab.kernels.runtime import INTERPRETED, power_of_two
 
-# keys in a piece, and two pieces at least: less costs more to start and to merge than it saves
+# Keys in a split. Two splits are the fewest: to start and merge shorter ones costs more than it
+# saves.
 MIN_SPLIT = 128
-MAX_SPLITS = 64  # what the merge holds at once
+MAX_SPLITS = 64  # splits that merge_kernel holds at once
+PROGRAMS = 3  # a multiprocessor: enough loads in flight to use the memory's full bandwidth
 
 
 class Tiles(NamedTuple):
-    """How a kernel is cut: query rows and keys a step, warps a program, depth of the pipeline of
-    loads.
+    """The tiles of a kernel.
+
+    Args:
+        rows: query rows of a program.
+        tile: keys that a program reads at a time.
+        warps: warps of a program.
+        stages: loads that are in flight while earlier ones are computed.
+        registers: registers of a thread, at most; None for no limit.
     """
 
     rows: int
     tile: int
     warps: int
     stages: int
-    registers: int | None = None  # a thread, at most
+    registers: int | None = None
 
     @property
-    def cut(self) -> tuple[int, int, int]:
-        """What the kernels are told."""
+    def constants(self) -> tuple[int, int, int]:
+        """The arguments of the kernel that are known when it is compiled."""
         return self.rows, self.tile, self.stages
 
     @property
     def options(self) -> dict[str, int | None]:
-        """What Triton's compiler is told."""
+        """The options of Triton's compiler."""
         return {"num_warps": self.warps, "maxnreg": self.registers}
-
-
-def padded(n: int) -> int:
-    """A tile's axis that holds n: a power of two, and 16 is the least that a tensor core takes or
-    sums over.
-    """
-    return max(16, power_of_two(n))
-
-
-def decode_tiles(dtype: torch.dtype, dim: int, group: int, crowd: float, split: bool) -> Tiles:
-    """Tiles for one query a sequence: 16 rows are the fewest that a tensor core takes.
-
-    `crowd` is programs a multiprocessor. One that is nearly alone there needs warps of its own to
-    have enough loads in flight; many of a warp or two each, none of which waits for another, do
-    better than few large ones.
-    """
-    rows = padded(group)
-    if dtype == torch.float32 or INTERPRETED:  # no tensor core: registers are what is short
-        return Tiles(rows, 32 if dim <= 64 else 16, 4, 2)
-    if dim > 128:
-        return Tiles(rows, 32, 4, 5)
-    if crowd <= (2 if dim <= 64 else 1):
-        return Tiles(rows, 64, 4, 5)
-    if (
-        dim <= 64
-        # 32 keys and 7 stages are 1 % faster for equal lengths, but 4 to 18 % slower for unequal ones
-    ):
-        return Tiles(rows, 64, 1, 5)
-    return Tiles(rows, 32, 1, 5) if split else Tiles(rows, 64, 2, 5)
-
-
-def ragged_tiles(dtype: torch.dtype, dim: int, group: int, many: bool) -> tuple[Tiles, Tiles]:
-    """Tiles for sequences of few queries, and of many, in one launch: the warps are those of the
-    second.
-
-    `many`: most tokens belong to prompts. Then large tiles of queries load each key seldom, and 128
-    registers a thread let two programs share a multiprocessor: one computes while the other waits.
-    Otherwise most programs are decodes, and small tiles leave them room.
-    """
-    rows = padded(group)
-    if dtype == torch.float32 or INTERPRETED:
-        few = decode_tiles(dtype, dim, group, 0, False)
-        return few, few._replace(rows=max(32, rows)) if INTERPRETED else few
-    if dim > 128:
-        return Tiles(rows, 64, 8, 3), Tiles(max(128, rows), 32, 8, 2)
-    if dim <= 64:
-        return Tiles(rows, 128, 4, 3), Tiles(max(64, rows), 64, 4, 3)
-    large, small = Tiles(max(128, rows), 64, 8, 2, registers=128), Tiles(max(64, rows), 32, 4, 2)
-    return Tiles(rows, 128, 4, 3), large if many else small
-
-
-@lru_cache
-def multiprocessors(device: torch.device) -> int:
-    """Streaming multiprocessors of the card, each of which runs a few programs at a time; 4 without
-    a card.
-    """
-    return (
-        torch.cuda.get_device_properties(device).multi_processor_count
-        if device.type == "cuda"
-        else 4
-    )
-
-
-@lru_cache
-def overlaps(device: torch.device) -> bool:
-    """Whether a kernel may start before the one ahead has ended, and wait for it: on Hopper and
-    later.
-
-    NVIDIA calls it programmatic dependent launch. It hides the start of a kernel, a microsecond or
-    so.
-    """
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 class Plan(NamedTuple):
     """How a call is launched.
 
-    `many` is None for a batch of decodes, which has a kernel of its own.
+    Args:
+        few: tiles of sequences with few queries.
+        many: tiles of sequences with many queries; None for a batch of decodes.
+        splits: splits of a sequence's keys, at most.
     """
 
     few: Tiles
     many: Tiles | None
-    splits: int  # at most, of a sequence's keys
+    splits: int
 
 
-def choose_plan(q: torch.Tensor, k_cache: torch.Tensor, block_tables: torch.Tensor) -> Plan:
-    """The plan for these shapes: enough programs to fill the card, and no more splits than that
-    takes.
+def padded(n: int) -> int:
+    """Return the size of a tile's axis for n elements: a power of two of at least 16.
+
+    A tensor core multiplies no smaller tiles.
+    """
+    return max(16, power_of_two(n))
+
+
+def decode_tiles(dtype: torch.dtype, dim: int, group: int, crowd: float, split: bool) -> Tiles:
+    """Return the tiles for one query a sequence.
+
+    A program that is nearly alone on its multiprocessor needs several warps, to have enough loads
+    in flight. Where there are many programs, one or two warps each are faster: fewer threads wait
+    for each other.
+
+    Args:
+        dtype: the dtype of queries and caches.
+        dim: the padded head dimension.
+        group: query heads a KV head.
+        crowd: programs a multiprocessor.
+        split: whether keys are split.
+    """
+    rows = padded(group)
+    if dtype == torch.float32 or INTERPRETED:  # no tensor cores, so registers are short
+        return Tiles(rows, 32 if dim <= 64 else 16, 4, 2)
+    if dim > 128:
+        return Tiles(rows, 32, 4, 5)
+    is_alone = crowd <= (2 if dim <= 64 else 1)
+    if is_alone:
+        return Tiles(rows, 64, 4, 5)
+    if dim <= 64:
+        # 32 keys and 7 stages are 1 % faster if lengths are equal, and 4 to 18 % slower if not.
+        return Tiles(rows, 64, 1, 5)
+    return Tiles(rows, 32, 1, 5) if split else Tiles(rows, 64, 2, 5)
+
+
+def ragged_tiles(dtype: torch.dtype, dim: int, group: int, many: bool) -> tuple[Tiles, Tiles]:
+    """Return the tiles for sequences with few queries, and for those with many.
+
+    Both run in one launch, with the warps of the second.
+
+    If most tokens belong to prompts, large tiles of queries load each key seldom. A limit of 128
+    registers a thread lets two programs share a multiprocessor, so that one computes while the
+    other waits. If not, most programs are decodes, and small tiles leave room for them.
+
+    Args:
+        dtype: the dtype of queries and caches.
+        dim: the padded head dimension.
+        group: query heads a KV head.
+        many: whether most tokens belong to prompts.
+    """
+    rows = padded(group)
+    if INTERPRETED:
+        few = decode_tiles(dtype, dim, group, 0, False)
+        return few, few._replace(rows=max(32, rows))
+    if dtype == torch.float32:
+        few = decode_tiles(dtype, dim, group, 0, False)
+        return few, few
+    if dim > 128:
+        return Tiles(rows, 64, 8, 3), Tiles(max(128, rows), 32, 8, 2)
+    if dim <= 64:
+        return Tiles(rows, 128, 4, 3), Tiles(max(64, rows), 64, 4, 3)
+    few = Tiles(rows, 128, 4, 3)
+    if many:
+        return few, Tiles(max(128, rows), 64, 8, 2, registers=128)
+    return few, Tiles(max(64, rows), 32, 4, 2)
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """Return the card's number of streaming multiprocessors; 4 on a CPU."""
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache
+def overlaps(device: torch.device) -> bool:
+    """Return whether a kernel may start before the previous one has ended: on Hopper and later.
+
+    NVIDIA calls this programmatic dependent launch. It hides a kernel's start, about a microsecond.
+    """
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def launch_plan(q: torch.Tensor, k_cache: torch.Tensor, block_tables: torch.Tensor) -> Plan:
+    """Return the plan for these shapes: enough programs to fill the card, and no more splits.
+
+    Args:
+        q: queries, [T, Hq, D].
+        k_cache: keys, [num_blocks, block_size, Hkv, D].
+        block_tables: int32 [B, M].
     """
     num_tokens, num_heads, head_dim = q.shape
     num_sequences, pages = block_tables.shape
     _, block_size, kv_heads, _ = k_cache.shape
-    group, dim = num_heads // kv_heads, padded(head_dim)
-    # a batch of decodes: as many tokens as sequences. If it is none, the result is right too
-    few, many = (
-        None,
-        None,
-    )
-    if num_tokens != num_sequences:
-        few, many = ragged_tiles(q.dtype, dim, group, many=num_tokens >= 8 * num_sequences)
-    programs, processors = (
-        query_tiles(num_tokens, num_sequences, group, many) * kv_heads,
-        multiprocessors(q.device),
-    )
-    # Three programs a multiprocessor keep enough loads in flight to fill the memory's pipe. At most
-    # three, but for narrow heads the nearest to three: 256 programs of theirs (unequal lengths, on
-    # an H200's 132 multiprocessors) took 25.2 us whole and 21.3 in two splits each; 256 of wide
+    group = num_heads // kv_heads
+    dim = padded(head_dim)
+    few, many = None, None
+    # As many tokens as sequences are nearly always one token each. decode_kernel is correct for
+    # other batches, too.
+    is_decode = num_tokens == num_sequences
+    if not is_decode:
+        mostly_prompts = num_tokens >= 8 * num_sequences
+        few, many = ragged_tiles(q.dtype, dim, group, many=mostly_prompts)
+    programs = query_tiles(num_tokens, num_sequences, group, many) * kv_heads
+    processors = multiprocessors(q.device)
+    room = PROGRAMS * processors / programs
+    # Rounded down, except for decodes with narrow heads. 256 of their programs (unequal lengths, on
+    # an H200's 132 multiprocessors) took 25.2 us whole and 21.3 in two splits each. 256 of wide
     # heads, with twice the bytes each, gained nothing.
-    room = 3 * processors / programs
-    room = round(room) if few is None and dim <= 64 else int(room)
+    room = round(room) if is_decode and dim <= 64 else int(room)
     keys = pages * block_size
     pieces = -(-keys // MIN_SPLIT) if keys >= 2 * MIN_SPLIT else 1
     splits = max(1, min(room, pieces, MAX_SPLITS))
-    return Plan(
-        few or decode_tiles(q.dtype, dim, group, programs * splits / processors, splits > 1),
-        many,
-        splits,
-    )
+    if few is None:
+        crowd = programs * splits / processors
+        few = decode_tiles(q.dtype, dim, group, crowd, splits > 1)
+    return Plan(few, many, splits)
 
 
 def query_tiles(num_tokens: int, num_sequences: int, group: int, many: Tiles | None) -> int:
-    """Tiles of queries that the grid must have room for: see `find_sequence`."""
+    """Return how many tiles of queries the grid must have room for, see `find_sequence`."""
     return num_sequences if many is None else num_tokens // (many.rows // group) + num_sequences

@@ -1,6 +1,6 @@
-"""Triton itself: a compiler where there is a GPU, an interpreter where there is none.
+"""Triton: a compiler if there is a GPU, else an interpreter.
 
-Which of the two is settled when triton is first imported, so every kernel imports it from here.
+This is decided when triton is first imported, so every kernel imports it from here.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import sys
 import torch
 
 if "triton" not in sys.modules and not torch.cuda.is_available():
-    # no GPU: NumPy runs the same kernels, line by line
+    # NumPy runs the same kernels line by line.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import triton
@@ -27,7 +27,7 @@ if INTERPRETED is True and [*map(int, triton.__version__.split(".")[:2])] < [3, 
     _patch = _parts["_patch_lang_tensor"]
 
     def _with_index(tensor: type[tl.tensor], *scope: object) -> None:
-        """It would take an array of one number for a number, which NumPy 2.4 and later refuse."""
+        """Convert a tensor to an integer; the interpreter's way does not work with NumPy 2.4."""
         _patch(tensor, *scope)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
@@ -35,13 +35,13 @@ if INTERPRETED is True and [*map(int, triton.__version__.split(".")[:2])] < [3, 
 
 
 def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
-    """The tensor's GPU as the current one: Triton launches there, wherever the pointers lie."""
+    """Make the tensor's GPU the current one, because Triton launches kernels there."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is n or more.
+    """Return the smallest power of two that is n or more.
 
-    Triton's own takes 1.7 us, and most launches ask for one or two.
+    Triton's own function takes 1.7 us, and most launches call it once or twice.
     """
     return 1 << (n - 1).bit_length()

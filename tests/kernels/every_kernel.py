@@ -19,7 +19,7 @@ from test_attention_kernels import assert_close
 
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
-from pagedlab.kernels.plan import choose_plan
+from pagedlab.kernels.plan import launch_plan
 from pagedlab.lessons import ladder
 
 BATCHES = {
@@ -37,7 +37,7 @@ def main() -> None:
                 case = make(0, lengths, heads, dim, block_size, dtype)
                 tensors = (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens, case.query_starts)
                 args = [tensor.cuda() for tensor in tensors]
-                plan = choose_plan(args[0], args[1], args[3])
+                plan = launch_plan(args[0], args[1], args[3])
                 assert_close(case, triton_attention(*args, plan=plan).cpu())
                 print(f"{name}: heads {heads}, dim {dim}, {dtype}, splits {plan.splits}")
     case = make(0, [(1, length) for length in (1, 16, 100)], (8, 2), 64)

@@ -26,7 +26,7 @@ if find_spec("triton") is None:  # not importorskip: pagedlab chooses the interp
 
 from pagedlab.kernels import attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
-from pagedlab.kernels.plan import Plan, choose_plan
+from pagedlab.kernels.plan import Plan, launch_plan
 from pagedlab.lessons import ladder
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -79,7 +79,7 @@ def arguments(case: Case) -> list[torch.Tensor]:
 def attend(case: Case, scale: float | None = None, **changes: Any) -> torch.Tensor:
     """The kernels' result on the CPU; `changes` are made to the plan that they would choose."""
     args = arguments(case)
-    plan = choose_plan(args[0], args[1], args[3])._replace(**changes) if changes else None
+    plan = launch_plan(args[0], args[1], args[3])._replace(**changes) if changes else None
     return attention.triton_attention(*args, scale, plan=plan).cpu()
 
 
@@ -165,7 +165,7 @@ def test_tiles_of_queries_that_start_anywhere(seed: int) -> None:
     case = make(seed, [(n, n + extra) for n, extra in ((7, 0), (8, 9), (9, 40), (16, 0), (1, 50), (33, 3), (0, 4))])
     assert_close(case, attend(case))
     group = case.q.shape[1] // case.k_cache.shape[2]
-    few = choose_plan(case.q, case.k_cache, case.block_tables).few
+    few = launch_plan(case.q, case.k_cache, case.block_tables).few
     for rows in (group, 4 * group, 32 * group):  # 1, 4 and 32 queries a tile
         assert_close(case, attend(case, many=few._replace(rows=max(16, rows))))
 
@@ -271,11 +271,11 @@ def test_plans_depend_on_shapes_and_stay_within_bounds() -> None:
     for batch in (1, 2, 7, 64, 300):
         for pages in (1, 16, 1000):
             tables = torch.empty(batch, pages, dtype=torch.int32)
-            decode = choose_plan(torch.empty(batch, 14, 64), k_cache, tables)
+            decode = launch_plan(torch.empty(batch, 14, 64), k_cache, tables)
             assert decode.many is None
             assert 1 <= decode.splits <= 64
             assert decode.splits == 1 or (decode.splits - 1) * 128 < pages * 16
-            ragged_plan = choose_plan(torch.empty(batch + 100, 14, 64), k_cache, tables)
+            ragged_plan = launch_plan(torch.empty(batch + 100, 14, 64), k_cache, tables)
             assert ragged_plan.many is not None
             assert ragged_plan.splits <= decode.splits
 
@@ -361,8 +361,8 @@ def test_copies_that_are_refused_change_nothing() -> None:
     before = cache.clone()
     for source, destination, message in (
         ([0, 1], [1, 2], r"blocks \[1\] would be read and written at once"),
-        ([0, 1], [2, 2], "a destination of its own"),
-        ([0], [1, 2], "each of 1 blocks"),
+        ([0, 1], [2, 2], "different destinations"),
+        ([0], [1, 2], "1 blocks need as many"),
         ([0], [4], r"there are 4 blocks, and \[4\] are not among them"),
         ([-1], [2], "there are 4 blocks"),
     ):
@@ -395,6 +395,6 @@ def test_rungs_say_what_they_leave_out() -> None:
 def test_plan_is_what_notebooks_change() -> None:
     case = make(0, [(1, 600)], (4, 2), 64)
     q, k, _, tables, *_ = arguments(case)
-    plan = choose_plan(q, k, tables)
+    plan = launch_plan(q, k, tables)
     assert isinstance(plan, Plan)
     assert plan._replace(splits=2).splits == 2

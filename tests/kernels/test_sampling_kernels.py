@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from pagedlab.kernels.sampling import CHUNK, triton_choose, triton_uniform
+from pagedlab.kernels.sampling import CHUNK, triton_sample, triton_uniform
 from pagedlab.sampling import sample, uniform
 from pagedlab.sampling_params import SamplingParams
 
@@ -25,7 +25,7 @@ def test_draws_lie_where_u_falls(vocabulary: int, dtype: torch.dtype, seed: int)
     temperature = torch.tensor([0.0, 0.6, 1.0, 5.0, 1e-300, 0.05] * 4, dtype=torch.float64)
     u = uniform(torch.full((rows,), seed), torch.arange(rows))
     u[:6] = torch.tensor([0.0, 0, 0, 1 - 2**-53, 1 - 2**-53, 1 - 2**-53])
-    tokens, logprobs = (x.cpu() for x in triton_choose(*(x.to(DEVICE) for x in (logits, temperature, u))))
+    tokens, logprobs = (x.cpu() for x in triton_sample(*(x.to(DEVICE) for x in (logits, temperature, u))))
     exact = logits.double()
     torch.testing.assert_close(
         logprobs.double(), exact.log_softmax(1).gather(1, tokens[:, None])[:, 0], rtol=1e-4, atol=1e-4
@@ -59,7 +59,7 @@ def test_most_draws_are_those_of_torch(seed: int) -> None:
     seeds, positions = torch.full((200,), seed), torch.arange(200)
     expected, logprobs = sample(logits, [SamplingParams(temperature=0.8)] * 200, seeds, positions)
     tokens, ours = (
-        x.cpu() for x in triton_choose(logits.to(DEVICE), temperature.to(DEVICE), uniform(seeds, positions).to(DEVICE))
+        x.cpu() for x in triton_sample(logits.to(DEVICE), temperature.to(DEVICE), uniform(seeds, positions).to(DEVICE))
     )
     same = tokens == expected
     assert same.sum() >= 195
@@ -68,12 +68,12 @@ def test_most_draws_are_those_of_torch(seed: int) -> None:
 
 def test_no_rows_and_a_strided_row() -> None:
     empty = torch.zeros(0, dtype=torch.float64, device=DEVICE)
-    assert triton_choose(torch.zeros(0, 9, device=DEVICE), empty, empty)[0].shape == (0,)
+    assert triton_sample(torch.zeros(0, 9, device=DEVICE), empty, empty)[0].shape == (0,)
     logits = torch.randn(3, 20, device=DEVICE)
     zero = torch.zeros(3, dtype=torch.float64, device=DEVICE)
-    assert torch.equal(triton_choose(logits[:, ::2], zero, zero)[0], logits[:, ::2].argmax(1))
-    assert torch.equal(triton_choose(logits[:, :10], zero, zero)[0], logits[:, :10].argmax(1))
-    assert triton_choose(torch.ones(3, 10, device=DEVICE), zero, zero)[0].tolist() == [0, 0, 0]
+    assert torch.equal(triton_sample(logits[:, ::2], zero, zero)[0], logits[:, ::2].argmax(1))
+    assert torch.equal(triton_sample(logits[:, :10], zero, zero)[0], logits[:, :10].argmax(1))
+    assert triton_sample(torch.ones(3, 10, device=DEVICE), zero, zero)[0].tolist() == [0, 0, 0]
 
 
 def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed: int) -> None:
@@ -81,5 +81,5 @@ def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed: int) -> Non
     logits = torch.randn(4, CHUNK + 3, generator=torch.Generator().manual_seed(seed))
     logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf
     temperature, u = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.full((4,), 0.5)
-    tokens, _ = triton_choose(logits.to(DEVICE), temperature.to(DEVICE), u.to(DEVICE))
+    tokens, _ = triton_sample(logits.to(DEVICE), temperature.to(DEVICE), u.to(DEVICE))
     assert all(0 <= token < CHUNK + 3 for token in tokens.tolist())

@@ -161,12 +161,12 @@ def test_tiles_are_solid_where_a_query_sees_a_key() -> None:
 
 
 def test_splits_of_the_exercise_are_those_of_the_library(seed: int) -> None:
-    from pagedlab.kernels.plan import MAX_SPLITS, choose_plan, multiprocessors
+    from pagedlab.kernels.plan import MAX_SPLITS, launch_plan, multiprocessors
 
     dice = random.Random(seed)
     processors = multiprocessors(torch.device("cpu"))
     for _ in range(50):
         batch, kv_heads, pages = dice.randint(1, 9), dice.choice([1, 2, 4]), dice.randint(1, 200)
         q, k = torch.empty(batch, 2 * kv_heads, 128), torch.empty(1, 16, kv_heads, 128)
-        plan = choose_plan(q, k, torch.empty(batch, pages))
+        plan = launch_plan(q, k, torch.empty(batch, pages))
         assert plan.splits == min(MAX_SPLITS, splits_for(batch, kv_heads, 16 * pages, processors))
