@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from pagedlab.validation import integer, one_of, real, shown, with_methods
 
-# Fields that a request may set while the device samples for it, see accelerate/windows.py. The
+# Fields that a request may set while the device samples for it, see accelerate/run_ahead.py. The
 # kernel reads temperature, seed and ignore_eos; the host applies the others before or after the
 # steps.
 ON_DEVICE = frozenset(

@@ -101,7 +101,7 @@ class Schedule:
         resumed: requests that were swapped back in.
         registered: blocks that the prefix cache finds already, and that this step computes.
         cached_tokens: tokens that the admitted requests found in the prefix cache.
-        passes: forward passes: several if the device runs ahead, see accelerate/windows.py.
+        passes: forward passes: several if the device runs ahead, see accelerate/run_ahead.py.
     """
 
     chunks: list[Chunk] = field(default_factory=list)

@@ -23,7 +23,7 @@ class Sequence:
         score: of a beam that has ended.
         num_draft: tokens at the end that are only proposed, see speculative/; none between steps.
         num_ahead: tokens after the end that a device samples at the moment, see
-            accelerate/windows.py.
+            accelerate/run_ahead.py.
         score_from: the prompt's tokens after this position still want a log-probability; None if
             none do.
     """
