@@ -181,8 +181,8 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
 
 def one_by_one(llm: LLM) -> None:
     """Have the host wait for each step before it plans the next."""
-    assert llm.windows is not None
-    llm.windows.at_once = llm.windows.steps = llm.windows.most = 1
+    assert llm.run_ahead is not None
+    llm.run_ahead.max_in_flight = llm.run_ahead.num_steps = llm.run_ahead.max_steps = 1
 
 
 def give_back() -> None:

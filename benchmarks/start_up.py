@@ -50,8 +50,8 @@ def parts(model: str | None, device: str, dtype: str) -> dict[str, float]:
     part("weights")
     llm = LLM(loaded, verbose=False)
     part("engine")
-    if llm.windows:
-        llm.windows.decoder.capture(drawn=True)
+    if llm.run_ahead:
+        llm.run_ahead.decoder.capture()
         part("graphs")
     llm.warm_up()  # what has its graph takes no time again
     part("texts")

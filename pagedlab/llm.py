@@ -32,7 +32,7 @@ from pagedlab.scheduler import PreemptionMode, Scheduler
 from pagedlab.validation import integer, valid_text
 
 if TYPE_CHECKING:
-    from pagedlab.accelerate.windows import Windows
+    from pagedlab.accelerate.run_ahead import RunAhead
     from pagedlab.speculative import Drafter, Speculation
 
 GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmarks/NOTES.md
@@ -155,12 +155,15 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         super().__init__(self.model, cache, pool, prefix_cache, planner, block_table, seed)
         self.runner = EagerRunner(self.model, cache, attend, self.params)
-        self._fast = None
         if find_spec("pagedlab.accelerate"):
             from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
 
-            self._fast = choose(self, fused=fused, cuda_graphs=cuda_graphs)
-            self.forward, self.windows = self._fast
+
+            chosen = choose(
+                self.model, cache, attend, planner, fused=fused, cuda_graphs=cuda_graphs
+            )
+            self.forward = chosen.forward
+            self.run_ahead = chosen.run_ahead
         if self.speculation is not None:
             self._draft()
 
@@ -193,21 +196,21 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self._eager.attend = attend
 
     @property
-    def windows(self) -> Windows | None:
+    def run_ahead(self) -> RunAhead | None:
         """Launches several steps ahead of the host; None if each step waits for the one before."""
-        return getattr(self._eager, "windows", None)
+        return getattr(self._eager, "run_ahead", None)
 
-    @windows.setter
-    def windows(self, windows: Windows | None) -> None:
+    @run_ahead.setter
+    def run_ahead(self, run_ahead: RunAhead | None) -> None:
         before = self._eager
         parts = self.model, self.cache, before.attend, self.params
-        if windows is None:
+        if run_ahead is None:
             eager = EagerRunner(*parts)
         else:
-            from pagedlab.accelerate.run_ahead import RunAheadRunner  # a wing
+            from pagedlab.accelerate.runner import RunAheadRunner
 
-            ahead = self.speculation is None  # a drafter needs to know the tokens before
-            eager = RunAheadRunner(*parts, windows=windows, scheduler=self.scheduler, ahead=ahead)
+            launches = self.speculation is None  # a drafter needs to know the tokens before
+            eager = RunAheadRunner(*parts, run_ahead, launches)
         eager.forward = before.forward
         eager.callbacks = before.callbacks
         self.runner = eager
@@ -370,8 +373,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 f"warm_up takes an idle engine, and {len(self._states)} requests are queued: call "
                 "it first"
             )
-        if self._fast:
-            self._fast.warm_up(self)
+        if find_spec("pagedlab.accelerate"):
+            from pagedlab.accelerate import warm_up
+
+            warm_up(self)
 
     def close(self) -> None:
         """End the other ranks, if there are any. A second call does nothing."""

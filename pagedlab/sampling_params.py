@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from pagedlab.validation import integer, one_of, real, shown, with_methods
 
 # A request that sets only these fields can be sampled without the host, see
-# accelerate/windows.py. The kernel reads temperature, seed and ignore_eos. The host applies the
+# accelerate/run_ahead.py. The kernel reads temperature, seed and ignore_eos. The host applies the
 # others before or after the steps.
 ON_DEVICE = frozenset(
     {

@@ -94,7 +94,7 @@ class Schedule:
         resumed: requests that were swapped in.
         registered: ids of blocks that the prefix cache can already find, and that this step fills.
         cached_tokens: tokens that admitted requests found in the prefix cache.
-        passes: forward passes; more than one if the device runs ahead, see accelerate/windows.py.
+        passes: forward passes; more than one if the device runs ahead, see accelerate/run_ahead.py.
     """
 
     chunks: list[Chunk] = field(default_factory=list)

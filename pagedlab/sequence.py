@@ -20,7 +20,7 @@ class Sequence:
         cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
         score: the score of a beam that has ended.
         num_draft: drafted tokens at the end of `token_ids`, see speculative/; 0 between steps.
-        num_ahead: tokens after the end that the device samples now, see accelerate/windows.py.
+        num_ahead: tokens after the end that the device samples now, see accelerate/run_ahead.py.
         score_from: prompt tokens after this position still need a log-probability; None if none do.
     """
 

@@ -32,8 +32,8 @@ def test_logprobs_and_penalties_beside_windows(model: Model, seed: int, monkeypa
     params = [SamplingParams(max_tokens=24, ignore_eos=True, seed=seed + 100 * i, **a) for i, a in enumerate(ASKED)]
     fast = LLM(model, num_blocks=512, verbose=False)
     plain = LLM(model, num_blocks=512, cuda_graphs=False, fused=False, verbose=False)
-    assert fast.windows is not None
-    graphs_kept, compute = [], fast.windows.decoder.compute
+    assert fast.run_ahead is not None
+    graphs_kept, compute = [], fast.run_ahead.decoder.compute
 
     def seen(*given: Any) -> torch.Tensor:
         logits = compute(*given)
@@ -41,7 +41,7 @@ def test_logprobs_and_penalties_beside_windows(model: Model, seed: int, monkeypa
         graphs_kept.append(logits.requires_grad)
         return logits
 
-    monkeypatch.setattr(fast.windows.decoder, "compute", seen)
+    monkeypatch.setattr(fast.run_ahead.decoder, "compute", seen)
     done = fast.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = plain.generate([prompt], p)

@@ -18,7 +18,7 @@ import torch
 
 import pagedlab
 from pagedlab import LLM, Completion
-from pagedlab.accelerate.windows import Windows
+from pagedlab.accelerate.run_ahead import RunAhead
 from pagedlab.batch import Batch, build_batch
 from pagedlab.sampling import sample
 from pagedlab.scheduler import Chunk
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HOME = Path(pagedlab.__file__).parent
 BOOKKEEPING = """
-    accelerate/run_ahead accelerate/windows batch beam/__init__ blocks engine eviction/__init__ interrupts kv_cache llm
+    accelerate/run_ahead accelerate/runner batch beam/__init__ blocks engine eviction/__init__ interrupts kv_cache llm
     outputs prefix request_state runner sampler scheduler sequence speculative/__init__ speculative/drafts
 """
 BOOKS = {str(HOME / f"{name}.py") for name in BOOKKEEPING.split()}
@@ -63,7 +63,7 @@ def toy(tiny: Model, **options: Any) -> LLM:
 def toy_ahead(tiny: Model, **options: Any) -> LLM:
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
     llm = toy(tiny, **options)
-    llm.windows = Windows(FakeDevice(llm), llm.scheduler, steps=4)  # type: ignore[arg-type]
+    llm.run_ahead = RunAhead(FakeDevice(llm), llm.scheduler, max_steps=4)  # type: ignore[arg-type]
     return llm
 
 
@@ -86,8 +86,7 @@ class FakeDevice:
         while pending:  # one step each turn: the first takes a row's prompt, the others one token
             self._step(pending)
             pending = [row for row in pending if row.at < row.chunk.stop and not row.ended]
-        drawn = [chunk.stop - row.first_stop + 1 if row.draws else 0 for chunk, row in zip(chunks, rows, strict=True)]
-        return SimpleNamespace(chunks=chunks, rows=rows, drawn=drawn, done=None)
+        return SimpleNamespace(rows=rows, done=None)
 
     def collect(self, window: Any) -> list[tuple[list[int], list[float]]]:
         return [(row.new_tokens, row.logprobs) for row in window.rows]
@@ -99,9 +98,10 @@ class FakeDevice:
                 tokens, ended = row.tokens[:], row.ended
         known = len(tokens)
         first_stop = max(chunk.start + 1, min(chunk.stop, known))
+        draws = chunk.stop >= known
         return SimpleNamespace(
             chunk=chunk, params=params[chunk.request.request_id], tokens=tokens, at=chunk.start, first_stop=first_stop,
-            draws=chunk.stop >= known, new_tokens=[], logprobs=[], ended=ended,
+            num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], logprobs=[], ended=ended,
         )  # fmt: skip
 
     def _step(self, rows: list[Any]) -> None:
@@ -120,7 +120,7 @@ class FakeDevice:
         logits = checksum(last, self._llm.cache, None)
         for row, chunk, one in zip(rows, chunks, logits, strict=True):
             row.at = chunk.stop
-            if chunk.stop == len(row.tokens) and row.draws:
+            if chunk.stop == len(row.tokens) and row.num_samples:
                 self._draw(row, one)
 
     def _draw(self, row: Any, logits: torch.Tensor) -> None:

@@ -1,153 +1,217 @@
-"""What makes a step fast on its device, where it can be had.
+"""What makes a step fast on its device. The engine opens it through `choose`, and runs without it.
 
-The engine comes in through `choose`, and runs without it.
-
-fused         a layer's weights in fewer kernels                             GPU
-windows       decode steps planned ahead, so that the device never waits     GPU
-graphs        those steps on the device, each one CUDA graph                 GPU
-together      their kernels compiled side by side                            GPU
-few_rows      matrix products of a few rows, and what stands around them     GPU
-gate          gate and up of many rows, and what stands around them          GPU
-few_tokens    matrix products of a few tokens                                CPU
+fused             a layer's weights in fewer kernels                              GPU
+small_gemm        matrix products of a few rows, with the work around them        GPU
+swiglu            silu(gate) * up of many rows, with the product before it        GPU
+norm              RMSNorm                                                         GPU
+runner            the runner that launches windows of steps ahead of the host     GPU
+run_ahead         what a window computes, and how many are in flight              GPU
+window            a window's rows                                                 GPU
+decoder           launches a window, and collects it                              GPU
+shapes            the shapes that steps are padded to                             GPU
+buffers           what host and device exchange                                   GPU
+device_step       one step: forward pass, sampling, next inputs                   GPU
+decode_state      the kernels between two steps                                   GPU
+graph_runner      steps as CUDA graphs                                            GPU
+parallel_compile  their kernels compiled in parallel                              GPU
+cpu_linear        matrix products of a few tokens                                 CPU
+warm_up           all of this once, before the first request
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab.accelerate.few_tokens import FewTokens, pays
+from pagedlab.accelerate.cpu_linear import is_faster, use_cpu_linear, use_stock_linear
+from pagedlab.accelerate.warm_up import warm_up
 from pagedlab.attention import PagedAttention, get_backend
-from pagedlab.batch import Batch
 from pagedlab.blocks import blocks_for
 from pagedlab.kernels import compiles_for
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
-from pagedlab.sampling_params import SamplingParams
+from pagedlab.runner import Forward
+from pagedlab.scheduler import Scheduler
 from pagedlab.validation import one_of
 
+# Files that need Triton are imported where they are used: it is not there on every system.
 if TYPE_CHECKING:
-    from pagedlab.accelerate.windows import Windows
-    from pagedlab.llm import LLM
+    from pagedlab.accelerate.decoder import Decoder
+    from pagedlab.accelerate.fused import Fused
+    from pagedlab.accelerate.run_ahead import RunAhead
+    from pagedlab.accelerate.shapes import Limits
 
-STEPS_AHEAD = 16  # decode steps in one window, at most
+__all__ = ["MAX_STEPS", "Acceleration", "choose", "follow", "make_run_ahead", "warm_up"]
+
+MAX_STEPS = 16  # of a window
 Wanted = bool | Literal["auto"]
-Forward = Callable[[Batch, KVCache, PagedAttention], torch.Tensor]
 
 
-class Fast(NamedTuple):
-    """What was chosen for an engine: its forward pass, and who runs windows of decode steps, if
-    anybody does.
+@dataclass(frozen=True)
+class Acceleration:
+    """What suits a model and its device.
+
+    Args:
+        forward: the forward pass of a step.
+        run_ahead: launches windows of steps; None where every step waits for the one before.
     """
 
     forward: Forward
-    windows: Windows | None
-
-    def warm_up(self, llm: LLM) -> None:
-        """Have an idle engine compile what it runs, and capture its graphs.
-
-        Behind those come a few texts: some that the host draws for, and one of which blocks are
-        copied.
-        """
-        if self.windows:
-            self.windows.decoder.capture(drawn=not llm.speculation)  # the host checks drafts
-        scheduler, room = llm.scheduler, llm.pool.num_blocks * llm.pool.block_size
-        long = min(scheduler.max_batch_tokens, llm.model.max_length, room // 4) - 4
-        few = [SamplingParams(max_tokens=4 if long > 4 else 1, logprobs=said) for said in (None, 0)]
-        if long > 4 and llm.pool.num_blocks >= 8 and scheduler.max_sequences > 1:
-            few.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))
-        for length in [16] if llm.model.device.type == "cpu" else [16, 1024]:
-            for i, params in enumerate(few):
-                llm.add([i] * max(1, min(length - 1, long)), params)
-            while llm.num_unfinished:
-                llm.step()
-        gc.collect()
-        atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, calls what is frozen leaked
-        # what is there now stays: the collector need not look through it again between steps
-        gc.freeze()
+    run_ahead: RunAhead | None = None
 
 
-def choose(llm: LLM, *, fused: Wanted, cuda_graphs: Wanted) -> Fast:
-    """What suits the engine's model and device. `ValueError` if something is asked for in vain.
+def choose(
+    model: Model,
+    cache: KVCache,
+    attend: PagedAttention,
+    scheduler: Scheduler,
+    *,
+    fused: Wanted,
+    cuda_graphs: Wanted,
+) -> Acceleration:
+    """Choose what suits the model and its device.
 
     Graphs are captured on torch's current GPU, see `torch.cuda.set_device`: an engine on another
-    runs without.
+    GPU runs without.
+
+    Args:
+        model: whose steps run.
+        cache: where keys and values are.
+        attend: the attention function.
+        scheduler: plans the steps.
+        fused: run the layers in fewer kernels: on the CPU, faster products.
+        cuda_graphs: run steps as CUDA graphs, ahead of the host.
+
+    Raises:
+        ValueError: If something is asked for that the model or the device does not support.
     """
     one_of("fused", fused, (True, False, "auto"))
     one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
-    on_gpu, ranks = is_on_gpu(llm.model, llm.attend), getattr(llm.model, "ranks", None)
-    ahead = on_gpu and cuda_graphs and llm.model.device.index == torch.cuda.current_device()
-    if cuda_graphs is True and not ahead:
+    on_gpu = is_on_gpu(model, attend)
+    graphs = bool(cuda_graphs) and on_gpu and model.device.index == torch.cuda.current_device()
+    if cuda_graphs is True and not graphs:
         needs = "one NVIDIA GPU a rank, torch's current one, and Triton's attention"
         raise ValueError(f"cuda_graphs=True takes {needs}: leave it at 'auto'")
-    forward = _choose_forward(llm.model, fused, on_gpu, ranks)
-    windows = windows_for(llm, forward, graphs=True) if ahead else None
-    return Fast(llm.model.forward if ranks else forward, windows)
+    layers = choose_fused(model, fused, on_gpu)
+    forward = model.forward
+    if layers is not None and _ranks_of(model) is None:
+        forward = layers.forward
+    elif layers is None and is_faster(model):
+        # An engine without it may have the model of one with it.
+        use = use_cpu_linear if fused else use_stock_linear
+        use(model.module)
+    if not graphs:
+        return Acceleration(forward)
+    return Acceleration(forward, make_run_ahead(model, cache, attend, scheduler, layers))
 
 
 def is_on_gpu(model: Model, attend: PagedAttention) -> bool:
-    """Whether the model runs on a GPU, or its parts on some, with the Triton kernels, which never
-    wait for it.
+    """Whether the model runs on a GPU, or its parts on several, and attention is the Triton
+    kernels', which never wait for the GPU.
     """
     return compiles_for(model.device) and attend is get_backend("triton")
 
 
-def _choose_forward(model: Model, fused: Wanted, on_gpu: bool, ranks: Any) -> Forward:
-    """The forward pass; among ranks, that of this one's part, which ends in logits on rank 0 at
-    least.
+def choose_fused(model: Model, fused: Wanted, on_gpu: bool) -> Fused | None:
+    """The layers in fewer kernels, of this rank's part of the model; None for the stock layers."""
+    if not fused or (fused == "auto" and not on_gpu):
+        return None
+    from pagedlab.accelerate.fused import Fused, why_not
+
+    # fp16 has little room for products of what is not normed yet
+    is_doubtful = model.module.dtype == torch.float16 or why_not(model.module) is not None
+    if fused == "auto" and is_doubtful:
+        return None
+    return Fused(model.module, _ranks_of(model))
+
+
+def make_run_ahead(
+    model: Model,
+    cache: KVCache,
+    attend: PagedAttention,
+    scheduler: Scheduler,
+    fused: Fused | None = None,
+    graphs: bool = True,
+) -> RunAhead:
+    """Run ahead for all sequences that the scheduler may run at once.
+
+    Args:
+        model, cache, attend, scheduler: as of `choose`.
+        fused: the layers in fewer kernels; None for the stock layers.
+        graphs: whether steps are CUDA graphs; else kernels are launched one by one.
     """
-    if fused is True or (fused and on_gpu):
-        from pagedlab.accelerate.fused import Fused, why_not  # not before: it takes Triton
+    from pagedlab.accelerate.run_ahead import RunAhead
+    from pagedlab.accelerate.shapes import Limits
 
-        # fp16 has little room for products of what is not normed yet.
-        if fused is True or not (why_not(model.module) or model.module.dtype == torch.float16):
-            whole = Fused(model.module, ranks)
-            return whole.layered if ranks and ranks.rank else whole.forward
-    if ranks:
-        return partial(Model.forward, model)
-    return FewTokens(model).forward if fused and pays(model) else model.forward
-
-
-def windows_for(llm: LLM, forward: Forward, *, graphs: bool) -> Windows:
-    """Windows for all texts that the engine's scheduler may run at once; without `graphs`, launch
-    by launch.
-    """
-    from pagedlab.accelerate.fused import Fused  # not before: it takes Triton
-    from pagedlab.accelerate.graphs import Decoder
-    from pagedlab.accelerate.windows import Windows
-
-    scheduler, ranks = llm.scheduler, getattr(llm.model, "ranks", None)
-    blocks = min(
-        scheduler.pool.num_blocks, blocks_for(llm.model.max_length, scheduler.pool.block_size)
+    pool = scheduler.pool
+    limits = Limits(
+        max_rows=scheduler.max_sequences,
+        max_blocks=min(pool.num_blocks, blocks_for(model.max_length, pool.block_size)),
+        max_steps=MAX_STEPS,
+        max_tokens=scheduler.max_batch_tokens,
     )
-    shape = scheduler.max_sequences, blocks, STEPS_AHEAD, scheduler.max_batch_tokens
+    ranks = _ranks_of(model)
     if ranks:
-        ranks.follow(*shape, graphs, isinstance(getattr(forward, "__self__", None), Fused))
-    decoder = Decoder(
-        forward, llm.cache, llm.attend, llm.model.eos_token_ids, *shape, graphs=graphs, ranks=ranks
-    )
-    return Windows(decoder, scheduler, STEPS_AHEAD)
+        ranks.follow(*limits, graphs, fused is not None)
+    decoder = _make_decoder(model, cache, attend, limits, fused, graphs, ranks)
+    return RunAhead(decoder, scheduler, limits.max_steps)
 
 
 def follow(
-    model: Model, cache: KVCache, attend: PagedAttention, ranks: Any,
-    rows: int, blocks: int, steps: int, tokens: int, graphs: int, fused: int,
-) -> Callable[..., None]:  # fmt: skip
-    """On every rank but 0: what takes the steps of a window, two numbers each as `Decoder` tells
-    them.
+    model: Model, cache: KVCache, attend: PagedAttention, ranks: Any, *numbers: int
+) -> Callable[..., None]:
+    """On every rank but 0: return what launches this rank's part of a window.
 
-    The limits are `Decoder`'s, as `windows_for` tells them, then whether there are graphs and
-    layers are fused.
+    Args:
+        model: this rank's part.
+        cache: this rank's part.
+        attend: the attention function.
+        ranks: this rank among the others.
+        numbers: what `make_run_ahead` tells: `Limits`, whether steps are graphs, and whether
+            layers are fused.
     """
-    from pagedlab.accelerate.graphs import Decoder, Shape
+    from pagedlab.accelerate.fused import Fused
+    from pagedlab.accelerate.shapes import Limits, unpack_shapes
 
-    forward = _choose_forward(model, bool(fused), True, ranks)
-    decoder = Decoder(forward, cache, attend, (), rows, blocks, steps, tokens, bool(graphs), ranks)
-    return lambda *n: decoder.play(
-        [Shape(rows, tokens or None) for rows, tokens in zip(n[::2], n[1::2], strict=True)]
-    )
+    *limits, graphs, is_fused = numbers
+    fused = Fused(model.module, ranks) if is_fused else None
+    decoder = _make_decoder(model, cache, attend, Limits(*limits), fused, bool(graphs), ranks)
+
+    def play(*shapes: int) -> None:
+        decoder.play(unpack_shapes(shapes))
+
+    return play
+
+
+def _make_decoder(
+    model: Model,
+    cache: KVCache,
+    attend: PagedAttention,
+    limits: Limits,
+    fused: Fused | None,
+    graphs: bool,
+    ranks: Any,
+) -> Decoder:
+    """This rank's decoder."""
+    from pagedlab.accelerate.decoder import Decoder
+
+    forward: Forward
+    if fused is None:
+        # of one rank's part: the `forward` of a shared model runs the parts of all ranks
+        forward = partial(Model.forward, model) if ranks else model.forward
+    elif ranks and ranks.rank > 0:
+        forward = fused.hidden_states  # rank 0 alone needs logits
+    else:
+        forward = fused.forward
+    splits = None if ranks else fused  # ranks have no steps that the host samples for
+    ends = model.eos_token_ids
+    return Decoder(forward, cache, attend, ends, limits, splits, graphs, ranks)
+
+
+def _ranks_of(model: Model) -> Any:
+    """The ranks that share the model; None if it runs on one device."""
+    return getattr(model, "ranks", None)

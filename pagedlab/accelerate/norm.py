@@ -1,5 +1,6 @@
-"""RMSNorm (Zhang, Sennrich, 2019, arXiv:1910.07467): x / sqrt(mean(x²) + epsilon) * weight, row by
-row.
+"""RMSNorm (Zhang, Sennrich, 2019, arXiv:1910.07467).
+
+y = x / sqrt(mean(x²) + epsilon) * weight, row by row.
 """
 
 from torch import Tensor
@@ -17,21 +18,26 @@ def row_of(x, row, WIDTH: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def scale_of(row, epsilon, WIDTH: tl.constexpr):
-    """What the norm multiplies a row by, but for the weight."""
+    """What the norm multiplies a row by, the weight aside."""
     exact = row.to(tl.float32)
     return tl.rsqrt(tl.sum(exact * exact, 0) / WIDTH + epsilon)
 
 
 @triton.jit
 def norm_kernel(
-    x, of, weight, out, epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr
-):
-    """One row a program: its own of x, or the one that `of` says."""
-    if OVERLAP:  # started early, to wait for the kernel ahead here; and the next may start too
+    x,            # [T, WIDTH]
+    rows,         # int64 [R], rows of x; None for all of them
+    weight,       # [WIDTH]; None for ones
+    out,          # [R, WIDTH]
+    epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One row of `out` a program."""
+    if OVERLAP:  # this kernel was started early: wait for the one ahead; the next may start too
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    program, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
-    row = row_of(x, program if of is None else tl.load(of + program), WIDTH, SIZE)
+    program = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, SIZE)
+    row = row_of(x, program if rows is None else tl.load(rows + program), WIDTH, SIZE)
     # Rounded to the model's dtype before the weight, as the stock module does.
     y = (row.to(tl.float32) * scale_of(row, epsilon, WIDTH)).to(row.dtype)
     if weight is not None:
@@ -39,20 +45,26 @@ def norm_kernel(
     tl.store(out + program * WIDTH + i, y, mask=i < WIDTH)
 
 
-def early(x: Tensor) -> dict[str, bool]:
-    """Options of launches: where the card lets a kernel start before the one ahead has ended, these
-    do.
-    """
+def overlap_options(x: Tensor) -> dict[str, bool]:
+    """Options of a launch: start before the kernel ahead has ended, where the card allows it."""
     return {"OVERLAP": True, "launch_pdl": True} if overlaps(x.device) else {"OVERLAP": False}
 
 
 def norm(x: Tensor, weight: Tensor | None, epsilon: float, rows: Tensor | None = None) -> Tensor:
-    """RMSNorm of x [T, H], or of some of its rows, int64 [R]; weight [H], or None for ones -> [T or
-    R, H].
+    """RMSNorm of x [T, H], or of some of its rows.
+
+    Args:
+        x: [T, H].
+        weight: [H]; None for ones.
+        epsilon: added to the mean square.
+        rows: int64 [R]; None for all.
+
+    Returns:
+        [T, H], or [R, H].
     """
     width = x.shape[1]
     out = x.new_empty((len(x) if rows is None else len(rows), width))
     norm_kernel[(len(out),)](
-        x, rows, weight, out, epsilon, width, power_of_two(width), num_warps=4, **early(x)
+        x, rows, weight, out, epsilon, width, power_of_two(width), num_warps=4, **overlap_options(x)
     )
     return out

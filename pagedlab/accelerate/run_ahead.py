@@ -1,71 +1,161 @@
-"""The runner that keeps the device busy: windows of steps, launched before the host has seen the
-tokens of the last.
+"""Running ahead of the host: while the device computes a window, the next is planned and launched.
+
+    device   | window 1 ........... | window 2 ........... | window 3 ...
+    host     | plan 2, launch 2 ... | collect 1, plan 3 .. | collect 2 ...
+
+The blocks and positions of a sequence are known before its tokens are, so a window needs nothing of
+the one before but what the device has itself. To the scheduler, tokens that are sampled at the
+moment are tokens: `Sequence.num_ahead`.
+
+A window is one step of any kind, and as many decode steps as keep the device busy while the host
+works. It is no longer than that, because a new request waits for the whole window. Where no reader
+waits for a next token, windows are long: the host's work is done once a window.
+
+The host cannot foresee where a text ends. It learns so a window later: until then the slots of the
+sequence stay unused, and tokens after its end are not taken.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
 
-from torch import Tensor
+from pagedlab.accelerate.decoder import Decoder
+from pagedlab.accelerate.window import Window
+from pagedlab.runner import StepResult
+from pagedlab.sampler import SampledTokens
+from pagedlab.sampling_params import SamplingParams
+from pagedlab.scheduler import Chunk, Request, Schedule, Scheduler
 
-from pagedlab.accelerate.windows import Windows
-from pagedlab.runner import EagerRunner, StepResult
-from pagedlab.scheduler import Schedule, Scheduler
+# steps of a window, at most, that a reader waits for, or a request that is not admitted yet
+STREAMED_STEPS = 8
 
 
-class RunAheadRunner(EagerRunner):
-    """Launches windows for requests that the device can sample for, and runs the steps of others by
-    itself.
+@dataclass
+class Launched:
+    """A window in flight, and the plan that it computes."""
 
-    Other parameters are those of `EagerRunner`.
+    plan: Schedule
+    window: Window
 
-    Args:
-        windows: launches and collects them.
-        scheduler: whose running requests are asked.
-        ahead: whether windows may be launched; without them, steps still run in CUDA graphs.
+
+class RunAhead:
+    """Plans and launches windows for one scheduler, and collects them.
+
+    Attributes:
+        max_steps: steps of a window, at most.
+        max_streamed_steps: the same, where a reader waits for a next token.
+        num_steps: of the next window that a reader waits for; it follows how long the host waits.
+        max_in_flight: windows in flight, at most: the one on the device, and the next.
     """
 
-    def __init__(
-        self, *parts: Any, windows: Windows, scheduler: Scheduler, ahead: bool = True
-    ) -> None:
-        super().__init__(*parts)
-        self.windows = windows
-        self._scheduler = scheduler
-        self._ahead = ahead
+    def __init__(self, decoder: Decoder, scheduler: Scheduler, max_steps: int) -> None:
+        self.decoder = decoder
+        self.scheduler = scheduler
+        self.max_steps = max_steps
+        self.max_streamed_steps = min(STREAMED_STEPS, max_steps)
+        self.num_steps = self.max_streamed_steps
+        self.max_in_flight = 2
+        self._launched: list[Launched] = []
+        self._collected_at = 0.0  # when the latest window was collected
 
     @property
-    def has_room(self) -> bool:
-        if self._plan is not None:
-            return False
-        if self.windows.under_way == 0:
-            return True
-        has_place = self.windows.under_way < self.windows.at_once
-        return has_place and self.windows.take(self._scheduler.running, self._params)
+    def in_flight(self) -> int:
+        """Windows that were launched and not collected."""
+        return len(self._launched)
 
-    @property
-    def is_idle(self) -> bool:
-        return self._plan is None and self.windows.under_way == 0
+    def supports(self, requests: Iterable[Request], params: Mapping[int, SamplingParams]) -> bool:
+        """Whether the device can compute and sample for all these requests without the host.
 
-    def submit(self, plan: Schedule) -> bool:
-        requests = [chunk.request for chunk in plan.chunks]
-        if self._ahead and self.windows.take(requests, self._params):
-            self._plan = plan  # until it is launched: `abandon` returns it if that fails
-            self.windows.launch(plan, self._params)
-            self._plan = None
-            return True
-        if self.windows.under_way:
-            return False
-        return super().submit(plan)
+        Args:
+            params: what each request asks for, by request id.
+        """
+        return not any(r.num_to_fork or params[r.request_id].wants_host for r in requests)
 
-    def collect(self, check: Any = None) -> StepResult | None:
-        if self._plan is not None:
-            return super().collect(check)
-        collected = self.windows.collect()
-        return StepResult(*collected) if collected else None
+    def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
+        """Launch the plan's step, and further steps after it where no prompt goes on.
+
+        If this fails, the device's state is no longer what the windows left: `abandon` them all.
+        """
+        num_steps = self._num_steps(plan)
+        if num_steps > 1 and all(chunk.is_last for chunk in plan.chunks):
+            plan.chunks = self._extended(plan.chunks, num_steps - 1)
+        before = self._launched[-1].window if self._launched else None
+        window = self.decoder.launch(plan.chunks, params, before)
+        self._launched.append(Launched(plan, window))
+        for row in window.rows:
+            row.chunk.sequence.num_ahead += row.num_samples
+
+    def _num_steps(self, plan: Schedule) -> int:
+        """Steps of a window that begins with this plan."""
+        if any(chunk.request.streaming for chunk in plan.chunks):
+            return min(self.num_steps, self.max_streamed_steps)
+        if self.scheduler.waiting:
+            return min(STREAMED_STEPS, self.max_steps)
+        return self.max_steps
+
+    def _extended(self, chunks: list[Chunk], num_steps: int) -> list[Chunk]:
+        """The chunks with further decode steps, as many as there are blocks for."""
+        further = self.scheduler.reserve_ahead(chunks, num_steps) or []
+        stops = {chunk.sequence: chunk.stop for chunk in further}
+        return [chunk._replace(stop=stops.get(chunk.sequence, chunk.stop)) for chunk in chunks]
+
+    def collect(self) -> StepResult | None:
+        """Wait for the oldest window. None if all its sequences have ended since.
+
+        All new tokens but the last are put at the end of each sequence, as a draft that was
+        accepted. If this fails, `abandon` all windows.
+        """
+        launched = self._launched[0]
+        began = perf_counter()
+        collected = self.decoder.collect(launched.window)
+        del self._launched[0]
+        ended = perf_counter()
+        if launched.window.done:
+            self._balance(worked=began - self._collected_at, waited=ended - began)
+        self._collected_at = ended
+        chunks = []
+        sampled = []
+        for row, (tokens, logprobs) in zip(launched.window.rows, collected, strict=True):
+            chunk = row.chunk
+            sequence = chunk.sequence
+            sequence.num_ahead -= row.num_samples
+            if sequence.finish_reason is not None:
+                continue  # it ended in the window before, or was aborted
+            chunks.append(chunk._replace(stop=chunk.stop - row.num_samples + len(tokens)))
+            if tokens:
+                sequence.token_ids += tokens[:-1]
+                sequence.num_draft = len(tokens) - 1
+                sampled.append(SampledTokens(chunk.request, sequence, tokens, logprobs))
+        plan = launched.plan
+        plan.chunks = chunks
+        plan.passes = max((len(each.tokens) for each in sampled), default=1)
+        return StepResult(plan, sampled) if chunks else None
+
+    def _balance(self, worked: float, waited: float) -> None:
+        """Make windows longer if the host hardly waits for the device, and shorter if it waits most
+        of the time.
+
+        Args:
+            worked: seconds that the host worked since the window before.
+            waited: seconds that it waited for this one.
+        """
+        if waited < worked / 4:
+            self.num_steps = min(self.num_steps + 1, self.max_streamed_steps)
+        elif waited > worked:
+            self.num_steps = max(self.num_steps - 1, 1)
 
     def abandon(self) -> list[Schedule]:
-        return [*super().abandon(), *self.windows.abandon()]
+        """Forget the windows in flight and return their plans, the latest first, for the scheduler
+        to rewind.
 
-    def _logits(self, plan: Schedule) -> Tensor:
-        logits = self.windows.decoder.compute(plan.chunks)
-        return super()._logits(plan) if logits is None else logits
+        Their sequences are left with the tokens that the host knows.
+        """
+        plans = [launched.plan for launched in reversed(self._launched)]
+        self._launched.clear()
+        for plan in plans:
+            for chunk in plan.chunks:
+                chunk.sequence.drop_draft()
+                chunk.sequence.num_ahead = 0
+        return plans

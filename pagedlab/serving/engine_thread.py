@@ -36,7 +36,7 @@ Inbox = queue.SimpleQueue[Work | None]  # None: stop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
 IDLE = 1.0  # seconds
 # steps in a window at most; with 8, first tokens came later from 60 requests a second on
-READ_AHEAD = 5
+STREAMED_STEPS = 5
 # seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
 SWITCH = 0.0005
 # again when the last engine has stopped
@@ -164,7 +164,7 @@ class EngineThread:
         ] = {}  # by request id, of the requests that are not finished
         self._waiting: set[int] = set()
         self._thread: threading.Thread | None = None
-        self._usual = 0  # the windows' `read_ahead` before `start`, and behind `stop`
+        self._usual_steps = 0  # `max_streamed_steps` before `start`, and after `stop`
         self._lock = threading.Lock()  # nothing may be put into the inbox behind the end
         # under way
         self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)
@@ -223,8 +223,9 @@ class EngineThread:
                         "this LLM is served already: stop that server first, or make another LLM"
                     )
                 _owned.add(self._llm)
-                if windows := self._llm.windows:
-                    self._usual, windows.read_ahead = windows.read_ahead, READ_AHEAD
+                if run_ahead := self._llm.run_ahead:
+                    self._usual_steps = run_ahead.max_streamed_steps
+                    run_ahead.max_streamed_steps = STREAMED_STEPS
                 sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
                 # no full collection while others wait, see `run_loop`
                 gc.set_threshold(*COLLECT[:2], 10**9)
@@ -241,8 +242,8 @@ class EngineThread:
                 self._inbox.put(None)
                 thread.join()
                 _owned.discard(self._llm)
-                if self._llm.windows:
-                    self._llm.windows.read_ahead = self._usual
+                if self._llm.run_ahead:
+                    self._llm.run_ahead.max_streamed_steps = self._usual_steps
                 if not _owned:
                     sys.setswitchinterval(USUAL)
                     gc.set_threshold(*COLLECT)

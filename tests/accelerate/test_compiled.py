@@ -24,8 +24,11 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pagedlab import LLM, SamplingParams, kernels
-from pagedlab.accelerate import Fast, few_rows, gate, norm, windows_for
-from pagedlab.accelerate.graphs import Decoder, Shape, Window
+from pagedlab.accelerate import make_run_ahead, norm, small_gemm, swiglu
+from pagedlab.accelerate.decoder import Decoder
+from pagedlab.accelerate.device_step import DeviceStep
+from pagedlab.accelerate.fused import Fused
+from pagedlab.accelerate.shapes import StepShape
 from pagedlab.blocks import BlockCopy, BlockTable
 from pagedlab.kernels import attention, plan
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
@@ -91,8 +94,8 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "why_not", lambda device: "")
     monkeypatch.setattr(plan, "INTERPRETED", False)
     monkeypatch.setattr(plan, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(few_rows, "INTERPRETED", False)
-    monkeypatch.setattr(gate, "takes_tiles", lambda device: True)
+    monkeypatch.setattr(small_gemm, "INTERPRETED", False)
+    monkeypatch.setattr(swiglu, "takes_tiles", lambda device: True)
     for module in (plan, attention, norm):
         monkeypatch.setattr(module, "overlaps", lambda device: True)
 
@@ -114,43 +117,46 @@ def engine_of(model: Model, tokens: int, texts: int, fused: bool, drafts: bool) 
         attention_backend="triton", fused=fused, cuda_graphs=False, verbose=False,
         speculative=PromptLookup(3) if drafts else None,
     )  # fmt: skip
-    llm.windows = windows_for(llm, llm.forward, graphs=False)
-    llm._fast = Fast(llm.forward, llm.windows)
+    layers = Fused(model.module) if fused else None
+    if layers:
+        llm.forward = layers.forward
+    llm.run_ahead = make_run_ahead(model, llm.cache, llm.attend, llm.scheduler, layers, graphs=False)
     return llm
 
 
-def shapes_of(decoder: Decoder, tokens: int, texts: int) -> set[Shape]:
+def shapes_of(decoder: Decoder, tokens: int, texts: int) -> set[StepShape]:
     """Of all steps that the scheduler can ask for, drawn by the device or by the host."""
-    found = set[Shape]()
+    found = set[StepShape]()
     edges = {edge + i for edge in range(0, tokens + 1, 16) for i in (0, 1)}
     for rows in range(1, texts + 1):
-        found.add(decoder._shape(rows))
+        found.add(decoder.shapes.decode(rows))
         for n in edges | {rows, rows + 1}:
             if rows <= n <= tokens:
-                found.add(decoder._shape(rows, n))
-    return found | {Shape(rows, n or rows, False) for rows, n, _ in found}
+                found.add(decoder.shapes.ragged(rows, n))
+    return found | {StepShape(rows, n or rows, False) for rows, n, _ in found}
 
 
 def ask_for_everything(llm: LLM, tokens: int, texts: int) -> None:
     """One step of each shape, and draws by the host for so many rows, of each kind."""
-    assert llm.windows is not None
-    decoder = llm.windows.decoder
+    assert llm.run_ahead is not None
+    decoder = llm.run_ahead.decoder
+    step = decoder.step
     for shape in sorted(shapes_of(decoder, tokens, texts), key=str):
-        if not shape.drawn:
-            decoder._lay_out(shape, [])
-            if decoder.fused:
-                decoder._step(shape)
+        if not shape.is_sampled:
+            decoder._send_idle(shape)
+            if step.fused:
+                decoder.runner.run(shape)
             else:
-                decoder.forward(decoder._batch(shape), decoder.cache, decoder.attend)
+                step.forward(step.batch(shape), step.cache, step.attend)
         elif not llm.speculation:
-            decoder._send(Window([], [], [], None, *decoder._hosts[0][-2:]), shape, {}, None)
-            decoder._step(shape)
+            decoder._send_idle(shape)
+            decoder.runner.run(shape)
     params = [SamplingParams(), SamplingParams(temperature=0.5), SamplingParams(top_k=2, temperature=0.5)]
     sequences = [Sequence("", BlockTable(llm.pool), [1, 2], i, 1) for i in range(40)]
     for rows in (*range(1, 20), 32, 33, 40):
         logits = torch.zeros(rows, llm.model.vocab_size, dtype=torch.bfloat16)
-        if decoder.fused:
-            logits = decoder.fused.head(torch.zeros(rows, 32, dtype=torch.bfloat16), torch.arange(rows))
+        if step.fused:
+            logits = step.fused.logits(torch.zeros(rows, 32, dtype=torch.bfloat16), torch.arange(rows))
         chunks = [Chunk(Request(i, [text], 1, 9), text, 1, 2) for i, text in enumerate(sequences[:rows])]
         for p in params:
             sample_step(logits, chunks, dict.fromkeys(range(rows), p))
@@ -188,21 +194,25 @@ def test_what_steps_can_ask_for_is_warm(
     )
     with noted(monkeypatch, llm) as asked:
         ask_for_everything(llm, tokens, texts)
-    assert llm.windows is not None
-    decoder, played = llm.windows.decoder, Counter[Shape]()
+    assert llm.run_ahead is not None
+    decoder, played = llm.run_ahead.decoder, Counter[StepShape]()
     with noted(monkeypatch, llm) as warm, monkeypatch.context() as patch:
-        step = decoder._step
-        patch.setattr(decoder, "_step", lambda shape: (played.update([shape]), step(shape))[1])
+        run = decoder.runner.run
+        patch.setattr(decoder.runner, "run", lambda shape: (played.update([shape]), run(shape))[1])
         llm.warm_up()
-    as_graphs = {shape for shape in shapes_of(decoder, tokens, texts) if (shape.tokens or 0) <= decoder.largest}
-    by_host = llm.speculation is not None and decoder.fused is not None
-    assert {shape for shape in as_graphs if shape.drawn != by_host} <= {shape for shape, n in played.items() if n > 1}
+    as_graphs = {
+        shape for shape in shapes_of(decoder, tokens, texts) if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens
+    }
+    by_host = llm.speculation is not None and decoder.step.fused is not None
+    assert {shape for shape in as_graphs if shape.is_sampled != by_host} <= {
+        shape for shape, n in played.items() if n > 1
+    }
     print(f"{len(asked)} variants asked for, {len(warm)} warm")
     names = {name for name, *_ in asked}
-    assert ("gate_up_kernel" in names) == (tokens > gate.MANY and options.get("fused", True))
+    assert ("gate_up_kernel" in names) == (tokens > swiglu.MANY_TOKENS and options.get("fused", True))
     assert {"ragged_kernel", "decode_kernel", "merge_kernel", "chunk_kernel", "pick_kernel"} <= names
     assert not told(asked - warm, warm)
-    monkeypatch.setattr(Decoder, "capture", lambda decoder, drawn: None)
+    monkeypatch.setattr(Decoder, "capture", lambda decoder, is_sampled: None)
     with noted(monkeypatch, llm) as cold:
         llm.warm_up()
     assert told(asked - cold, cold), "a few texts alone are not enough: if they were, this would show nothing"
@@ -215,24 +225,26 @@ def test_a_graph_is_captured_at_once_behind_the_kernels_of_all(
 ) -> None:
     """With stand-ins for graphs: which steps are asked for while kernels are only compiled, and which behind that."""
     llm = engine_of(small_model(tiny, 14, 2, 64), 100, 5, True, drafts)
-    assert llm.windows is not None
-    decoder, computed, run = llm.windows.decoder, list[tuple[bool, Shape]](), triton.JITFunction.run
-    graph, compute = SimpleNamespace(pool=lambda: None, replay=lambda: None), Decoder._compute
+    assert llm.run_ahead is not None
+    decoder, computed, run = llm.run_ahead.decoder, list[tuple[bool, StepShape]](), triton.JITFunction.run
+    graph, compute = SimpleNamespace(pool=lambda: None, replay=lambda: None), DeviceStep.run
 
-    def note(decoder: Decoder, shape: Shape) -> Any:
+    def note(step: DeviceStep, shape: StepShape) -> Any:
         computed.append((triton.JITFunction.run is not run, shape))
-        return compute(decoder, shape)
+        return compute(step, shape)
 
-    decoder.graphs = {}
+    decoder.runner.enabled = True
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **how: nullcontext())
-    monkeypatch.setattr(Decoder, "_compute", note)
+    monkeypatch.setattr(DeviceStep, "run", note)
     with noted(monkeypatch, llm):
-        decoder.capture(drawn=not drafts)
+        decoder.capture(is_sampled=not drafts)
     shapes = [shape for _, shape in computed[: len(computed) // 2]]
     assert computed == [(True, shape) for shape in shapes] + [(False, shape) for shape in shapes]
-    assert set(shapes) == {shape for shape in shapes_of(decoder, 100, 5) if shape.drawn != drafts}
-    assert set(decoder.graphs) == {shape for shape in shapes if (shape.tokens or 0) <= decoder.largest}
+    assert set(shapes) == {shape for shape in shapes_of(decoder, 100, 5) if shape.is_sampled != drafts}
+    assert set(decoder.runner.graphs) == {
+        shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens
+    }
 
 
 def told(missing: set[Variant], warm: set[Variant]) -> list[str]:

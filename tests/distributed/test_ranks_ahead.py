@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +22,23 @@ from test_distributed import other_rank, poisoned
 from test_engine import assert_idle, engine, prompts_of
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.accelerate import STEPS_AHEAD, windows_for
+from pagedlab.accelerate import MAX_STEPS, make_run_ahead
 from pagedlab.accelerate.fused import Fused
 from pagedlab.distributed import RankLost, open_model
 from pagedlab.distributed.ranks import Ranks, Verb
 from pagedlab.distributed.shared import SharedCache, SharedModel
-from pagedlab.model import TINY_MODEL, Model
+from pagedlab.model import TINY_MODEL
 
 if TYPE_CHECKING:
     from pagedlab import Completion
+    from pagedlab.model import Model
 
 MIXED = [
     SamplingParams(max_tokens=20, ignore_eos=True),
-    SamplingParams(max_tokens=STEPS_AHEAD + 1),
+    SamplingParams(max_tokens=MAX_STEPS + 1),
     SamplingParams(max_tokens=1),
     SamplingParams(max_tokens=14, temperature=0.9, seed=3, n=2),
-    SamplingParams(max_tokens=2 * STEPS_AHEAD, temperature=0.7, seed=5),
+    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.7, seed=5),
     SamplingParams(max_tokens=9, temperature=0.7, seed=6, top_k=5),
     SamplingParams(max_tokens=6, beam_width=2),
 ]
@@ -55,8 +55,8 @@ def two() -> Iterator[SharedModel]:
 def ahead(llm: LLM, fused: bool = False) -> LLM:
     """The engine, running in windows as on GPUs."""
     assert isinstance(llm.model, SharedModel)
-    part = Fused(llm.model.module, llm.model.ranks).forward if fused else partial(Model.forward, llm.model)
-    llm.windows = windows_for(llm, part, graphs=False)
+    layers = Fused(llm.model.module, llm.model.ranks) if fused else None
+    llm.run_ahead = make_run_ahead(llm.model, llm.cache, llm.attend, llm.scheduler, layers, graphs=False)
     assert isinstance(llm.cache, SharedCache)
     llm.cache.poison()
     return llm
@@ -147,9 +147,9 @@ def test_who_comes_late_or_leaves_early(two: SharedModel, tiny: Model, seed: int
 def test_all_shapes_are_played_on_all_ranks(two: SharedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """What captures the graphs on GPUs: nothing is stored, nothing is drawn for anybody."""
     llm = ahead(LLM(two, num_blocks=32, attention_backend="torch", max_sequences=3, max_batch_tokens=64))
-    assert llm.windows is not None
+    assert llm.run_ahead is not None
     verbs = told(two, monkeypatch)
-    llm.windows.decoder.capture()
+    llm.run_ahead.decoder.capture()
     assert len(verbs) >= 4, "64 tokens of up to 3 texts, then 1, 2 and 3 rows"
     assert set(verbs) == {Verb.PLAY}
     assert isinstance(llm.cache, SharedCache)
@@ -165,8 +165,8 @@ def test_a_lost_rank_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: signal.S
     rank = other_rank(llm.model)
     request = llm.add([1, 2, 3], SamplingParams(max_tokens=400, ignore_eos=True))
     llm.step()
-    assert llm.windows is not None
-    assert llm.windows.under_way == 1
+    assert llm.run_ahead is not None
+    assert llm.run_ahead.in_flight == 1
     rank.send_signal(fault)
     began = time.monotonic()
     said = "rank 1 has ended .exit code -9." if fault == signal.SIGKILL else "a rank does not answer"
@@ -212,21 +212,23 @@ def test_a_window_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_waits_for_a_silent_rank_without_a_limit(two: SharedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither who writes the next window while the device has not read the last but one, nor who captures a graph."""
     llm = ahead(LLM(two, num_blocks=32, max_sequences=2, max_batch_tokens=16, verbose=False))
-    assert llm.windows is not None
-    decoder, ranks = llm.windows.decoder, two.ranks
+    assert llm.run_ahead is not None
+    decoder, ranks = llm.run_ahead.decoder, two.ranks
     monkeypatch.setattr(ranks, "_seconds", 0.05)
     monkeypatch.setattr(ranks, "end", lambda patience: None)  # the other is not really silent
     never = SimpleNamespace(query=lambda: False, record=lambda: None)
     with monkeypatch.context() as patch:
-        patch.setattr(decoder, "_read", [never, never])
+        for host in decoder.hosts:
+            patch.setattr(host, "in_use", never)
         with pytest.raises(RankLost, match=r"a rank does not answer.*sums are not complete"):
             decoder.capture()
     monkeypatch.setattr(ranks, "lost", None)
     monkeypatch.setattr(ranks, "device", torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(record_event=lambda: never))
-    monkeypatch.setattr(decoder, "graphs", {})
+    monkeypatch.setattr(decoder.runner, "enabled", True)
     monkeypatch.setattr(ranks, "share", lambda tables: None)  # the other does not play
-    decoder._seen[decoder._shape(1)] += 1
+    shape = decoder.shapes.decode(1)
+    decoder.runner.mark_seen(shape)
     with pytest.raises(RankLost, match=r"^a rank does not answer.*sums are not complete"):
-        ranks.call(Verb.FORGET, work=lambda: decoder.play([decoder._shape(1)]))
+        ranks.call(Verb.FORGET, work=lambda: decoder.play([shape]))
     monkeypatch.setattr(ranks, "lost", None)

@@ -36,7 +36,7 @@ def test_graphs_on_two_ranks_write_what_one_writes() -> None:
     """Shapes seen for the first time, captured, and replayed; and drawn among steps that want the host."""
     expected = texts(engine(1, cuda_graphs=False, fused=False, attention_backend="torch"), 40)
     with engine(2) as llm:
-        assert llm.windows is not None
+        assert llm.run_ahead is not None
         for n in (1, 3, 40, 40):
             assert texts(llm, n) == expected[:n]
         llm.warm_up()

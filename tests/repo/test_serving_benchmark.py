@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pagedlab import LLM
-from pagedlab.accelerate import windows_for
+from pagedlab.accelerate import make_run_ahead
 from pagedlab.model import Model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -44,12 +44,12 @@ def test_graphs_alone_are_waited_for(tiny: Model) -> None:
     """One step a window and one window at a time, whatever the balance says."""
     pytest.importorskip("triton")
     llm = LLM(tiny, num_blocks=64, verbose=False)
-    llm.windows = windows_for(llm, llm.forward, graphs=False)
+    llm.run_ahead = make_run_ahead(llm.model, llm.cache, llm.attend, llm.scheduler, graphs=False)
     serving.one_by_one(llm)
-    windows, under_way = llm.windows, []
-    launch = windows.decoder.launch
-    windows.decoder.launch = lambda *args: (under_way.append(windows.under_way), launch(*args))[1]  # type: ignore[method-assign]
+    run_ahead, in_flight = llm.run_ahead, []
+    launch = run_ahead.decoder.launch
+    run_ahead.decoder.launch = lambda *args: (in_flight.append(run_ahead.in_flight), launch(*args))[1]  # type: ignore[method-assign]
     completions = llm.generate([[1, 2, 3], [4, 5]], serving.sampled([6, 4]))
     assert [len(c.outputs[0].token_ids) for c in completions] == [6, 4]
-    assert under_way == [0] * 6
+    assert in_flight == [0] * 6
     assert llm.stats.steps == 6

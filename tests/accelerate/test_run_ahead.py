@@ -1,6 +1,6 @@
 """Decode steps whose state stays on the device, and windows of them: the same tokens as the engine's, step by step.
 
-In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of the same steps: test_windows_gpu.py.
+In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of the same steps: test_run_ahead_gpu.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ pytest.importorskip("triton")
 from test_engine import assert_idle, engine, prompts_of
 
 from pagedlab import SamplingParams, accelerate
-from pagedlab.accelerate import STEPS_AHEAD, _choose_forward, windows_for
+from pagedlab.accelerate import MAX_STEPS, choose_fused, make_run_ahead
+from pagedlab.accelerate.decoder import Decoder
 from pagedlab.accelerate.fused import Fused
-from pagedlab.accelerate.graphs import BUCKETS, TOKENS, Decoder
-from pagedlab.accelerate.windows import READ_AHEAD
+from pagedlab.accelerate.graph_runner import GraphRunner
+from pagedlab.accelerate.run_ahead import STREAMED_STEPS
+from pagedlab.accelerate.shapes import DECODE_ROWS, TOKENS, Limits
 from pagedlab.batch import Batch, build_batch
 from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
@@ -63,7 +65,7 @@ def prefilled(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], 
 
 def decoder_of(llm: LLM, rows: int, blocks: int, steps: int) -> Decoder:
     parts = llm.model.forward, llm.cache, llm.attend, llm.model.eos_token_ids
-    return Decoder(*parts, rows, blocks, steps, 512, graphs=False)
+    return Decoder(*parts, Limits(rows, blocks, steps, 512), graphs=False)
 
 
 def next_chunks(texts: list[Sequence], steps: int, ahead: int = 0) -> list[Chunk]:
@@ -76,7 +78,7 @@ def next_chunks(texts: list[Sequence], steps: int, ahead: int = 0) -> list[Chunk
 @pytest.mark.parametrize(("size", "temperature"), [(1, 0.8), (3, 0.0), (16, 0.0), (17, 0.8)])
 def test_tokens_and_logprobs_are_the_engines(tiny: Model, size: int, temperature: float) -> None:
     """In windows of 1, 5 and 4 steps, the last sent before the second is collected, at and beside the buckets."""
-    assert {1, 16} <= set(BUCKETS)
+    assert {1, 16} <= set(DECODE_ROWS)
     lengths = [LENGTHS[i % len(LENGTHS)] for i in range(size)]
     prompts = prompts_of(tiny, lengths)
     params = [SamplingParams(max_tokens=11, ignore_eos=True, temperature=temperature, seed=i) for i in range(size)]
@@ -88,7 +90,7 @@ def test_tokens_and_logprobs_are_the_engines(tiny: Model, size: int, temperature
 
     def take(window: Any) -> None:
         for i, (tokens, some) in enumerate(decoder.collect(window)):
-            assert len(tokens) == len(some) == window.chunks[i].stop - window.chunks[i].start
+            assert len(tokens) == len(some) == window.rows[i].chunk.stop - window.rows[i].chunk.start
             texts[i].token_ids += tokens
             logprobs[i] += sum(some)
 
@@ -161,14 +163,16 @@ class Halves(Fused):
     def __init__(self, module: Any) -> None:
         self.module = module
 
-    def layered(self, batch: Batch, cache: KVCache, attend: PagedAttention, every: bool = False) -> torch.Tensor:
+    def hidden_states(
+        self, batch: Batch, cache: KVCache, attend: PagedAttention, all_rows: bool = False
+    ) -> torch.Tensor:
         ids, positions = batch.token_ids[None], batch.positions[None]
         with torch.inference_mode():
             pages = Pages(cache, batch, attend)
             out = self.module.model(input_ids=ids, position_ids=positions, use_cache=False, pages=pages)
             return out.last_hidden_state[0]
 
-    def head(self, x: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, x: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         with torch.inference_mode():
             return self.module.lm_head(x[rows])
 
@@ -177,9 +181,10 @@ def ahead_engine(model: Model, num_blocks: int = 256, block_size: int = 16, halv
     """An engine that decodes in windows, as on a GPU, but launch by launch; the host draws behind the layers, or runs
     its steps as they are."""
     llm = engine(model, num_blocks, block_size, **options)
-    llm.forward = Halves(model.module).forward if halves else model.forward
-    llm.windows = windows_for(llm, llm.forward, graphs=False)
-    assert bool(llm.windows.decoder.fused) == halves
+    fused = Halves(model.module) if halves else None
+    llm.forward = fused.forward if fused else model.forward
+    llm.run_ahead = make_run_ahead(model, llm.cache, llm.attend, llm.scheduler, fused, graphs=False)
+    assert bool(llm.run_ahead.decoder.step.fused) == halves
     return llm
 
 
@@ -209,11 +214,11 @@ def texts_despite_failures(llm: LLM, prompts: list[Any], params: list[SamplingPa
 
 MIXED = [
     SamplingParams(max_tokens=30, ignore_eos=True),
-    SamplingParams(max_tokens=STEPS_AHEAD + 1),
+    SamplingParams(max_tokens=MAX_STEPS + 1),
     SamplingParams(max_tokens=1),
     SamplingParams(max_tokens=25, temperature=0.9, seed=3, n=3),
     SamplingParams(max_tokens=17, temperature=0.7, seed=4, stop=("e",)),
-    SamplingParams(max_tokens=2 * STEPS_AHEAD, temperature=0.7, seed=5),
+    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.7, seed=5),
     SamplingParams(max_tokens=12, temperature=0.7, seed=6, top_k=5),
     SamplingParams(max_tokens=9, beam_width=3),
 ]
@@ -245,16 +250,16 @@ def test_windows_give_the_same_texts(tiny: Model, num_blocks: int, options: dict
 
 
 def test_windows_run_ahead_and_are_counted(tiny: Model) -> None:
-    """One text of 40 tokens: windows of READ_AHEAD, the prompt in the first, each sent before the last is taken up."""
+    """One text of 40 tokens: windows of STREAMED_STEPS, the prompt in the first, two in flight."""
     llm = ahead_engine(tiny)
-    assert llm.windows is not None
-    under_way, tokens = [], []
+    assert llm.run_ahead is not None
+    in_flight, tokens = [], []
     llm.add(prompts_of(tiny, [10])[0], SamplingParams(max_tokens=40, ignore_eos=True))
     while not (touched := llm.step())[0].finished:
-        under_way.append(len(llm.windows._launched))
+        in_flight.append(llm.run_ahead.in_flight)
         tokens.append(len(touched[0].outputs[0].token_ids))
     assert tokens == [8, 16, 24, 32]
-    assert under_way == [1, 1, 1, 1]
+    assert in_flight == [1, 1, 1, 1]
     assert llm.stats.steps == 40
     assert llm.stats.output_tokens == 40
     assert_idle(llm)
@@ -265,11 +270,11 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny: Model, 
     """Two texts of `generate`, in an engine for two: rows of those that end are idle until the window does. How long
     others' windows were says nothing of these."""
     llm, passes = ahead_engine(tiny, max_sequences=2), list[int]()
-    assert llm.windows is not None
-    llm.windows.steps = 1
+    assert llm.run_ahead is not None
+    llm.run_ahead.num_steps = 1
     llm.on_step(lambda: passes.append(llm.plan.passes))
     llm.generate(prompts_of(tiny, [5] * (2 + waiting)), SamplingParams(max_tokens=40, ignore_eos=True))
-    assert passes[0] == (READ_AHEAD if waiting else STEPS_AHEAD)
+    assert passes[0] == (STREAMED_STEPS if waiting else MAX_STEPS)
     assert_idle(llm)
 
 
@@ -295,7 +300,7 @@ def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny: Model) -> No
     llm.add(prompts[0], params)
     while llm.num_unfinished:
         llm.step()
-    assert passes[8:] == [READ_AHEAD] * 5
+    assert passes[8:] == [STREAMED_STEPS] * 5
     assert_idle(llm)
 
 
@@ -335,15 +340,15 @@ def test_a_window_that_fails_is_taken_back(tiny: Model, at: int, monkeypatch: py
     params = [SamplingParams(max_tokens=30, ignore_eos=True), SamplingParams(max_tokens=12, temperature=1.0, seed=1)]
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead_engine(tiny)
-    assert llm.windows is not None
-    collect, calls = llm.windows.decoder.collect, iter(range(99))
+    assert llm.run_ahead is not None
+    collect, calls = llm.run_ahead.decoder.collect, iter(range(99))
 
     def interrupted(window: Any) -> Any:
         if next(calls) == at:
             raise KeyboardInterrupt
         return collect(window)
 
-    monkeypatch.setattr(llm.windows.decoder, "collect", interrupted)
+    monkeypatch.setattr(llm.run_ahead.decoder, "collect", interrupted)
     ids = [llm.add(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
     done: dict[int, Completion] = {}
     interrupts = 0
@@ -367,25 +372,25 @@ def test_a_launch_that_fails_takes_all_windows_back(tiny: Model, preemption: str
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead_engine(tiny, 26, 4, preemption=preemption)
-    windows = llm.windows
-    assert windows is not None
-    start, failed = windows.decoder._start, set[bool]()
+    run_ahead = llm.run_ahead
+    assert run_ahead is not None
+    start, failed = run_ahead.decoder._start, set[bool]()
 
     def failing(steps: Any) -> None:
         gave_way = bool(llm.scheduler.plan.preempted)
-        if windows.under_way and gave_way not in failed:
+        if run_ahead.in_flight and gave_way not in failed:
             failed.add(gave_way)
             raise RuntimeError("planted")
         start(steps)
 
-    windows.decoder._start = failing  # type: ignore[method-assign]
+    run_ahead.decoder._start = failing  # type: ignore[method-assign]
     ids = [llm.add(prompt, params) for prompt in prompts]
     done: dict[int, Completion] = {}
     while len(done) < len(ids):
         try:
             done |= {c.request_id: c for c in llm.step() if c.finished}
         except RuntimeError:
-            assert windows.under_way == 0
+            assert run_ahead.in_flight == 0
             for text in llm.sequences():
                 assert text.table.num_tokens < len(text.token_ids)
     assert failed == {False, True}
@@ -398,35 +403,44 @@ def test_graphs_are_for_the_current_gpu(monkeypatch: pytest.MonkeyPatch, index: 
     """Another one's would be captured empty: torch captures what is launched on the current one."""
     monkeypatch.setattr(accelerate, "is_on_gpu", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(accelerate, "windows_for", lambda *_, **__: "windows")
+    monkeypatch.setattr(accelerate, "make_run_ahead", lambda *_, **__: "run ahead")
     model = SimpleNamespace(device=torch.device("cuda", index), forward="forward", module=None, num_ranks=1)
-    llm: Any = SimpleNamespace(model=model, attend=None)
-    assert accelerate.choose(llm, fused=False, cuda_graphs="auto").windows == ("windows" if ahead else None)
+    parts: Any = model, None, None, None
+    chosen = accelerate.choose(*parts, fused=False, cuda_graphs="auto")
+    assert chosen.run_ahead == ("run ahead" if ahead else None)
     if not ahead:
         with pytest.raises(ValueError, match="torch's current one"):
-            accelerate.choose(llm, fused=False, cuda_graphs=True)
+            accelerate.choose(*parts, fused=False, cuda_graphs=True)
 
 
 # Drafts -----------------------------------------------------------------------------------------------------------
 
 
-class Replays(dict[Any, Any]):
-    """A graph of every shape, or what replaying one leaves behind."""
+class Replays(GraphRunner):
+    """Has a graph of every shape, or what replaying one leaves behind."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder, self.shapes = decoder, set[Any]()
+    def __init__(self, runner: GraphRunner) -> None:
+        super().__init__(runner.step, runner._max_tokens, enabled=True)
+        self.shapes = set[Any]()
+        self.graphs = Graphs(self._replay)
+
+    def _replay(self, shape: Any) -> None:
+        self.shapes.add(shape)
+        if (hidden := self.step.run(shape)) is not None:
+            assert self._hidden is not None
+            self._hidden.fill_(torch.nan)  # what earlier ones left is not to be read
+            self._hidden[: len(hidden)] = hidden
+
+
+class Graphs(dict[Any, Any]):
+    def __init__(self, replay: Any) -> None:
+        self.replay = replay
 
     def __contains__(self, shape: object) -> bool:
         return True
 
     def __getitem__(self, shape: Any) -> Any:
-        def replay() -> None:
-            self.shapes.add(shape)
-            if (x := self.decoder._compute(shape)) is not None:
-                self.decoder._stream.fill_(torch.nan)  # what earlier ones left is not to be read
-                self.decoder._stream[: len(x)] = x
-
-        return SimpleNamespace(replay=replay)
+        return SimpleNamespace(replay=lambda: self.replay(shape))
 
 
 class Recalls:
@@ -455,7 +469,7 @@ def test_drafts_at_and_beside_every_buckets_edge(tiny: Model, texts: int, seed: 
     params = SamplingParams(max_tokens=new, ignore_eos=True)
     expected = [c.outputs[0].token_ids for c in engine(tiny).generate(prompts, params)]
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
-    sizes, drawn = set[int](), set[bool]()
+    sizes, sampled = set[int](), set[bool]()
     for edge in TOKENS[:3]:
         for tokens in (edge - 1, edge, edge + 1):
             drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed))
@@ -463,13 +477,13 @@ def test_drafts_at_and_beside_every_buckets_edge(tiny: Model, texts: int, seed: 
                 continue
             llm = ahead_engine(tiny, speculative=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
             llm.on_step(lambda llm=llm: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
-            assert llm.windows is not None
-            llm.windows.decoder.graphs = replays = Replays(llm.windows.decoder)
+            assert llm.run_ahead is not None
+            llm.run_ahead.decoder.runner = replays = Replays(llm.run_ahead.decoder.runner)
             assert [c.outputs[0].token_ids for c in llm.generate(prompts, params)] == expected, tokens
             assert llm.stats.accepted_tokens > 0
-            drawn |= {shape.drawn for shape in replays.shapes}
+            sampled |= {shape.is_sampled for shape in replays.shapes}
             assert_idle(llm)
-    assert drawn == {False}
+    assert sampled == {False}
     if texts == 1:
         assert {15, 16, 17} <= sizes
 
@@ -488,16 +502,16 @@ def test_drafts_with_arrivals_few_blocks_and_failures(tiny: Model, seed: int) ->
     llm = ahead_engine(
         tiny, rng.choice([14, 20, 200]), 8, speculative=drafter, preemption=rng.choice(["recompute", "swap"])
     )
-    assert llm.windows is not None
-    assert llm.windows.decoder.fused is not None
-    layered = llm.windows.decoder.fused.layered
+    assert llm.run_ahead is not None
+    assert llm.run_ahead.decoder.step.fused is not None
+    hidden_states = llm.run_ahead.decoder.step.fused.hidden_states
 
     def failing(*args: Any, **options: Any) -> torch.Tensor:
         if rng.random() < 0.1:
             raise RuntimeError("planted")
-        return layered(*args, **options)
+        return hidden_states(*args, **options)
 
-    llm.windows.decoder.fused.layered = failing  # type: ignore[method-assign]
+    llm.run_ahead.decoder.step.fused.hidden_states = failing  # type: ignore[method-assign]
     assert texts_despite_failures(llm, prompts, params, rng) == expected
 
 
@@ -606,9 +620,9 @@ def test_an_interrupt_while_norms_move_leaves_a_module_that_computes_what_it_did
 def test_fp16_is_fused_only_on_demand(tiny: Model) -> None:
     """What is not normed yet may leave its range."""
     half = Model(deepcopy(tiny.module).half(), tiny.tokenizer, "half", "")
-    assert _choose_forward(half, "auto", True, None) == half.forward
-    assert isinstance(_choose_forward(half, True, True, None).__self__, Fused)  # type: ignore[attr-defined]
-    assert isinstance(_choose_forward(tiny, "auto", True, None).__self__, Fused)  # type: ignore[attr-defined]
+    assert choose_fused(half, "auto", True) is None
+    assert isinstance(choose_fused(half, True, True), Fused)
+    assert isinstance(choose_fused(tiny, "auto", True), Fused)
 
 
 def test_an_engine_on_fused_layers_writes_the_same_texts(tiny: Model) -> None:
@@ -663,16 +677,16 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(
         preemption=preemption,
         max_prompt_tokens=rng.choice([5, 24, None]),
     )
-    assert llm.windows is not None
-    llm.windows.steps = rng.choice([1, 2, 5])
-    collect = llm.windows.decoder.collect
+    assert llm.run_ahead is not None
+    llm.run_ahead.num_steps = rng.choice([1, 2, 5])
+    collect = llm.run_ahead.decoder.collect
 
     def interrupted(window: Any) -> Any:
         if rng.random() < 0.15:
             raise KeyboardInterrupt
         return collect(window)
 
-    monkeypatch.setattr(llm.windows.decoder, "collect", interrupted)
+    monkeypatch.setattr(llm.run_ahead.decoder, "collect", interrupted)
     assert texts_despite_failures(llm, prompts, params, rng) == expected
 
 

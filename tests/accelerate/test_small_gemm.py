@@ -17,8 +17,8 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen
 pytest.importorskip("triton")
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.accelerate import few_rows
-from pagedlab.accelerate.fused import Fused, angles
+from pagedlab.accelerate import small_gemm
+from pagedlab.accelerate.fused import Fused, SmallGemmRows, angles
 from pagedlab.accelerate.norm import norm
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch
@@ -99,17 +99,17 @@ def test_a_step_is_the_stock_modules(
     fused.layers = [type(layer)(*(t if t is None else behind(t.data) for t in layer)) for layer in fused.layers]
     embed = model.module.model.embed_tokens.weight.data
     monkeypatch.setattr(model.module.model.embed_tokens, "forward", lambda ids: behind(embed[ids]))
-    called, product = list[str](), few_rows._product
+    called, product = list[str](), small_gemm._product
 
     def seen(role: str, *args: Any, **options: Any) -> torch.Tensor:
         called.append(role)
         return product(role, *args, **options)
 
-    monkeypatch.setattr(few_rows, "_product", seen)
+    monkeypatch.setattr(small_gemm, "_product", seen)
     ours, batch = decodes(model, rows, padding, seed)
     got = fused.forward(batch, ours, lambda *args: behind(attend(*args)))[:rows]
     if INTERPRETED or rows + padding == 1:
-        few = ["qkv", "add", "gate", "add"] if rows + padding <= few_rows.ROWS else ["qkv", "add", "add"]
+        few = ["qkv", "add", "gate", "add"] if rows + padding <= small_gemm.TILE_ROWS else ["qkv", "add", "add"]
         assert called == few * 2
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(ours.keys, theirs.keys, rtol=1e-4, atol=1e-4, equal_nan=True)
@@ -128,9 +128,12 @@ def test_half_precision_is_as_close_to_the_truth_as_on_the_general_path(rows: in
     exact_cache.values.copy_(cache.values)
     truth = exact.forward(batch, exact_cache, attend)
     fused, errors = Fused(model.module), []
-    assert list(fused.few.values()) == [few_rows.MOST[role] for role in ("qkv", "add", "gate", "add")]
+    assert list(vars(fused.small_gemm_rows).values()) == [
+        small_gemm.MAX_ROWS[role] for role in ("qkv", "add", "gate", "add")
+    ]
     for most in (None, 0):
-        fused.few = fused.few if most is None else dict.fromkeys(fused.few, most)
+        if most is not None:
+            fused.small_gemm_rows = SmallGemmRows(most, most, most, most)
         errors.append(float((fused.forward(batch, cache, attend) - truth).norm() / truth.norm()))
     print(f"{rows} rows: error {errors[0]:.4f}, on the general path {errors[1]:.4f}")
     assert errors[0] <= 2 * errors[1]
@@ -144,7 +147,7 @@ def test_greedy_texts_in_fp32_do_not_depend_on_the_path(seed: int, monkeypatch: 
     texts = []
     for most in (None, 0):
         if most is not None:
-            monkeypatch.setattr(few_rows, "most_rows", lambda *_: 0)
+            monkeypatch.setattr(small_gemm, "max_rows", lambda *_: 0)
         llm = LLM(model, num_blocks=64, verbose=False)
         for some in (prompts[:1], prompts):
             done = llm.generate(some, SamplingParams(max_tokens=24, ignore_eos=True))
@@ -158,13 +161,13 @@ def test_a_row_is_the_same_whoever_is_beside_it(seed: int) -> None:
     kind = torch.float32 if INTERPRETED else torch.bfloat16  # to the last bit on tensor cores: NumPy's sums may differ
     x, weight, out = (tensor.to(DEVICE, kind) for tensor in (x, weight, out))
     together, tolerance = out.clone(), 1e-5 if INTERPRETED else 0
-    few_rows.add(together, x, weight)
+    small_gemm.add(together, x, weight)
     for first, rows in ((3, 2), (9, 5)):
         some = out[first : first + rows].clone()
-        few_rows.add(some, behind(x[first : first + rows]), weight)
+        small_gemm.add(some, behind(x[first : first + rows]), weight)
         torch.testing.assert_close(some, together[first : first + rows], rtol=tolerance, atol=tolerance)
     fresh = behind(out[:5])
-    few_rows.add(fresh, x[:5], weight, fresh=True)
+    small_gemm.add(fresh, x[:5], weight, overwrite=True)
     near = 1e-4 if INTERPRETED else 2**-6
     torch.testing.assert_close(fresh.float(), x[:5].float() @ weight.float().t(), rtol=near, atol=near)
 

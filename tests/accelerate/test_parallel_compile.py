@@ -12,7 +12,7 @@ from typing import Any
 
 from triton.runtime import _async_compile
 
-from pagedlab.accelerate.together import compile_together
+from pagedlab.accelerate.parallel_compile import compile_in_parallel
 from pagedlab.kernels.runtime import triton
 
 
@@ -31,7 +31,7 @@ def test_after_a_failure_kernels_run_and_compile_as_before(error: type[BaseExcep
         _async_compile.active_mode.get().submit("a kernel", fail, lambda kernel: None)
 
     with pytest.raises(error, match="as asked for"):
-        compile_together(launches)
+        compile_in_parallel(launches)
     assert triton.JITFunction.run is run
     with ThreadPoolExecutor(1) as threads, triton.AsyncCompileMode(threads):
         pass  # it would say that another is active
@@ -55,5 +55,5 @@ def test_kernels_are_compiled_and_loaded_where_they_were_asked_for(monkeypatch: 
         for i, kernel in enumerate([*kernels, *kernels]):
             _async_compile.active_mode.get().submit(i % 5, lambda kernel=kernel: kernel, told.append)
 
-    compile_together(launches)
+    compile_in_parallel(launches)
     assert sorted(map(id, told)) == sorted(map(id, loaded)) == sorted(map(id, kernels))

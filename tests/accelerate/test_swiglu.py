@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from pagedlab.accelerate.gate import gated, one_kernel, takes_tiles
+from pagedlab.accelerate.swiglu import one_kernel, swiglu, takes_tiles
 from pagedlab.kernels.runtime import INTERPRETED
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda", None if INTERPRETED else 0)
@@ -24,5 +24,5 @@ def test_one_kernel_writes_what_two_write(tokens: int, columns: int, width: int,
     x, all_out = rows[:tokens], torch.full((tokens + 2, columns), torch.nan, **how)
     one_kernel(x, 1e-6, weight, all_out[:tokens])
     near = 1e-5 if INTERPRETED else 0.05
-    torch.testing.assert_close(all_out[:tokens], gated(x, 1e-6, weight), rtol=near, atol=near)
+    torch.testing.assert_close(all_out[:tokens], swiglu(x, 1e-6, weight), rtol=near, atol=near)
     assert all_out[tokens:].isnan().all()

@@ -1,6 +1,6 @@
 """Windows of decode steps as CUDA graphs: the texts of eager steps, in fp32, at and beside every bucket's edge.
 
-python -m pytest tests/accelerate/test_windows_gpu.py
+python -m pytest tests/accelerate/test_run_ahead_gpu.py
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from test_windows import Recalls
+from test_run_ahead import Recalls
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.accelerate.graphs import TOKENS
+from pagedlab.accelerate.shapes import TOKENS
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -54,10 +54,12 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model: Model) -> None:
     eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
     expected = texts(eager, MAX_TEXTS)
     graphs, both = engine(model, cuda_graphs=True, fused=False), engine(model)
-    assert both.windows is not None
+    assert both.run_ahead is not None
     assert both.forward != both.model.forward
     both.warm_up()
-    edges = sorted({n for bucket in both.windows.decoder.buckets for n in (bucket - 1, bucket, bucket + 1)} - {0})
+    edges = sorted(
+        {n for bucket in both.run_ahead.decoder.shapes.decode_rows for n in (bucket - 1, bucket, bucket + 1)} - {0}
+    )
     for n in edges:
         if n <= MAX_TEXTS:
             for llm in (graphs, both):
@@ -69,11 +71,12 @@ def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
     eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
     fast = engine(model, max_prompt_tokens=4096)
     fast.warm_up()
-    assert fast.windows is not None
-    decoder = fast.windows.decoder
-    assert {shape.tokens for shape in decoder.graphs or () if shape.drawn} == {None, *decoder.tokens}
+    assert fast.run_ahead is not None
+    decoder = fast.run_ahead.decoder
+    captured = {shape.tokens for shape in decoder.runner.graphs if shape.is_sampled}
+    assert captured == {None, *decoder.shapes.tokens}
     params = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.8, seed=1)
-    for edge in decoder.tokens:
+    for edge in decoder.shapes.tokens:
         for tokens in (edge - 1, edge, edge + 1):
             for llm in (eager, fast):
                 llm.prefix_cache.clear()  # type: ignore[union-attr]
@@ -110,8 +113,8 @@ def test_drafts_in_graphs_at_every_bucket_edge(model: Model, texts: int) -> None
             llm.cache.values.fill_(torch.nan)
             for _ in range(3):  # eager, captured, replayed
                 assert [c.outputs[0].token_ids for c in llm.generate(prompts, params)] == expected, tokens
-            assert llm.windows is not None
-            assert any(not shape.drawn for shape in llm.windows.decoder.graphs or ())
+            assert llm.run_ahead is not None
+            assert any(not shape.is_sampled for shape in llm.run_ahead.decoder.runner.graphs)
             assert llm.stats.accepted_tokens > 0
 
 
@@ -119,12 +122,12 @@ def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model: Model) -> None
     params = [SamplingParams(max_tokens=3 + i % 5, top_k=1 + i % 3, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
     eager, graphs = engine(model, cuda_graphs=False, fused=False, attention_backend="torch"), engine(model)
     expected = [c.outputs[0].token_ids for c in eager.generate(PROMPTS, params)]
-    assert graphs.windows is not None
+    assert graphs.run_ahead is not None
     edges = {n for bucket in (1, 4, 16, 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
     for n in sorted(edges - {0}):
         for _ in range(3):
             assert [c.outputs[0].token_ids for c in graphs.generate(PROMPTS[:n], params[:n])] == expected[:n], n
-    assert not any(shape.drawn for shape in graphs.windows.decoder.graphs or ())
+    assert not any(shape.is_sampled for shape in graphs.run_ahead.decoder.runner.graphs)
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])

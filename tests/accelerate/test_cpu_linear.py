@@ -1,0 +1,132 @@
+"""Linear layers that are faster in steps of few tokens: right, and used where they are faster."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_engine import assert_idle, engine, ids_of, prompts_of
+from test_model import random_checkpoint
+from torch import nn
+
+from pagedlab import SamplingParams
+from pagedlab.accelerate import cpu_linear
+from pagedlab.accelerate.cpu_linear import FEW_TOKENS, CPULinear, is_faster, use_cpu_linear, use_stock_linear
+from pagedlab.model import Model, load_model
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A random model whose layers are large enough."""
+    folder = tmp_path_factory.mktemp("wide")
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 64}
+    random_checkpoint(folder, "qwen2", num_hidden_layers=2, initializer_range=0.06, **sizes)
+    return load_model(folder, device="cpu", dtype="float32", verbose=False)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of every product of a `CPULinear`."""
+    seen: list[int] = []
+    plain = CPULinear.forward
+
+    def counted(self: CPULinear, x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape[-2])
+        return plain(self, x)
+
+    monkeypatch.setattr(CPULinear, "forward", counted)
+    return seen
+
+
+@pytest.fixture
+def stock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of every product that is computed as by a stock layer."""
+    seen: list[int] = []
+    linear = cpu_linear.F.linear
+
+    def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape[-2])
+        return linear(x, *weights)
+
+    monkeypatch.setattr(cpu_linear, "F", SimpleNamespace(linear=counted))
+    return seen
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 16, 32])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_is_right_within_its_rounding(tokens: int, bias: bool, seed: int) -> None:
+    """Whatever the order, a sum of n fp32 products is off by at most n roundings of the sum of their sizes (Higham)."""
+    torch.manual_seed(seed)
+    layer, x = nn.Linear(700, 900, bias=bias), torch.randn(1, tokens, 700)
+    layer.__class__ = CPULinear
+    with torch.inference_mode():
+        ours = layer(x)
+        weight = layer.weight.double()
+        exact = x.double() @ weight.T + (layer.bias.double() if bias else 0)
+        allowed = 701 * 2**-24 * (x.double().abs() @ weight.abs().T + (layer.bias.abs() if bias else 0))
+    assert ours.dtype == torch.float32
+    assert ours.shape == exact.shape
+    assert ((ours - exact).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (3, 1), (2, 5), (1, 0)])
+def test_other_inputs_are_a_stock_layers(shape: tuple[int, int], stock: list[int], seed: int) -> None:
+    """One token, a prompt, nothing, and the batch of transformers' own `generate`."""
+    torch.manual_seed(seed)
+    layer, x = nn.Linear(70, 90), torch.randn(*shape, 70)
+    inputs = [x, x[0]]
+    expected = [layer(each) for each in inputs]
+    layer.__class__ = CPULinear
+    for each, right in zip(inputs, expected, strict=True):
+        assert torch.equal(layer(each), right)
+    assert len(stock) == 2
+
+
+def test_chunks_of_a_prompt_want_no_logits(wide: Model, calls: list[int]) -> None:
+    (prompt,) = prompts_of(wide, [17])
+    expected = ids_of(engine(wide, fused=False).generate([prompt], SamplingParams(max_tokens=3)))
+    llm = engine(wide, max_batch_tokens=4)
+    assert ids_of(llm.generate([prompt], SamplingParams(max_tokens=3))) == expected
+    assert 0 in calls
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2, 7])
+def test_the_same_texts(wide: Model, calls: list[int], num_sequences: int, stock: list[int]) -> None:
+    prompts, params = prompts_of(wide, list(range(40, 40 + num_sequences))), SamplingParams(max_tokens=12)
+    expected = ids_of(engine(wide, fused=False).generate(prompts, params))
+    assert not calls
+    llm = engine(wide)
+    assert ids_of(llm.generate(prompts, params)) == expected
+    few = [n for n in calls if n in FEW_TOKENS]
+    assert bool(few) == (num_sequences > 1)
+    assert len(few) + len(stock) == len(calls)
+    assert_idle(llm)
+
+
+def test_an_engine_without_it_has_stock_layers(wide: Model) -> None:
+    """Whichever engine was made of the model before."""
+    engine(wide)
+    assert any(type(layer) is CPULinear for layer in wide.module.modules())
+    weights = {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
+    engine(wide, fused=False)
+    assert all(type(layer) is not CPULinear for layer in wide.module.modules())
+    assert weights == {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
+
+
+def test_it_is_taken_for_fp32_on_a_cpu_with_mkl(wide: Model, tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_faster(wide)
+    layers = [layer for layer in deepcopy(tiny.module).modules() if isinstance(layer, nn.Linear)]
+    large = [layer for layer in layers if layer.weight.numel() >= cpu_linear.MIN_WEIGHTS]
+    assert len(large) == 1, "of the tiny model the last layer only: small ones are not worth the call"
+    for layer in layers:
+        use_stock_linear(layer)
+        use_cpu_linear(layer)
+        assert (type(layer) is CPULinear) == (layer in large)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkl, "is_available", lambda: False)
+        assert not is_faster(wide)
+    wide.module.to(torch.bfloat16)
+    assert not is_faster(wide)
+    wide.module.to(torch.float32)
