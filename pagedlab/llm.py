@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MAX_PROMPT_TOKENS = 2_048  # a step, beside others, on a GPU: benchmarks/NOTES.md
 GPU_BATCH_TOKENS = 16_384
 CPU_BATCH_TOKENS = 4_096
+FOLLOW = "pagedlab.accelerate:follow"  # by its name, because other ranks call it
 Prompt = str | list[int] | list[dict[str, str]]
 
 
@@ -128,7 +129,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         if ranks > 1:
             from pagedlab.distributed import open_model
 
-            self.model = open_model(model, device, dtype, verbose, ranks, attention_backend)
+            self.model = open_model(model, device, dtype, verbose, ranks, attention_backend, FOLLOW)
         else:
             self.model = (
                 model if isinstance(model, Model) else load_model(model, device, dtype, verbose)
