@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmarks/NOTES.md
 GPU_BATCH_TOKENS = 16_384
 CPU_BATCH_TOKENS = 4_096
+FOLLOW = "pagedlab.accelerate:follow"  # by its name, because other ranks call it
 Prompt = str | list[int] | list[dict[str, str]]
 
 
@@ -157,7 +158,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self.runner = EagerRunner(self.model, cache, attend, self.params)
         if find_spec("pagedlab.accelerate"):
             from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
-
 
             chosen = choose(
                 self.model, cache, attend, planner, fused=fused, cuda_graphs=cuda_graphs
@@ -402,7 +402,7 @@ def _open_model(
     if ranks > 1:
         from pagedlab.distributed import open_model  # a wing: only several ranks need it
 
-        return open_model(model, device, dtype, verbose, ranks, attention_backend)
+        return open_model(model, device, dtype, verbose, ranks, attention_backend, FOLLOW)
     if isinstance(model, Model):
         return model
     return load_model(model, device, dtype, verbose)

@@ -47,7 +47,7 @@ class Scripted:
         return 0
 
     def propose(self, asks: list[Ask]) -> list[Draft]:
-        return [Draft(self.say(ask.text, ask.limit)) for ask in asks]
+        return [Draft(self.say(ask.sequence, ask.limit)) for ask in asks]
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,13 @@
-"""Beam search: keep the `width` likeliest texts, step by step.
+"""Beam search: keep the `width` likeliest sequences, step by step.
 
-Numbers, and at the end the tables that follow them.
-
-The rules are those of transformers' `generate(num_beams=width)`, so that texts and scores are
-equal. A text that ends is scored by its summed log-probability over its length to the power of
-`length_penalty`; the best `width` ended texts are kept; a text may end only while it is among the
+The rules are those of transformers' `generate(num_beams=width)`, so that tokens and scores are
+equal. A beam that ends is scored by its summed log-probability over its length to the power of
+`length_penalty`. The `width` best ended beams are kept. A beam may end only while it is among the
 `width` best candidates of its step.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +18,13 @@ EarlyStopping = bool | Literal["never"]
 
 
 class Beam(NamedTuple):
-    """A text so far: its new tokens, the sum of their log-probabilities, which beam of the step
-    before it continues, and its score once it has ended.
+    """A beam after some steps.
+
+    Args:
+        token_ids: its new tokens.
+        logprob: the sum of their log-probabilities.
+        parent: the index of the beam that it continues, in the step before.
+        score: its score, once it has ended.
     """
 
     token_ids: tuple[int, ...]
@@ -32,9 +35,18 @@ class Beam(NamedTuple):
 
 @dataclass
 class BeamSearch:
-    """The beams of one request. early_stopping: True ends as soon as `width` texts have ended;
-    False once the best running beam, scored at its present length, cannot beat the worst of them;
-    "never" scores it at the length that suits it best.
+    """The beams of one request.
+
+    Args:
+        width: number of beams.
+        max_tokens: new tokens of a beam, at most.
+        eos_token_ids: tokens that end a beam.
+        length_penalty: exponent of the length in a score.
+        early_stopping: True ends the search as soon as `width` beams have ended. False ends it once
+            the best running beam, scored at its present length, cannot beat the worst ended one.
+            "never" scores the running beam at its best possible length.
+        running: beams that are continued, best first.
+        ended: beams that have ended, best first.
     """
 
     width: int
@@ -46,29 +58,33 @@ class BeamSearch:
     ended: list[Beam] = field(default_factory=list)
 
     def advance(self, logprobs: Tensor) -> list[Beam]:
-        """Take the log-probabilities of the running beams' next tokens, fp32 [beams, V]; return who
-        goes on.
+        """Continue the running beams by one token.
 
-        An empty list means that the search is over, and `ended` holds the texts, best first.
+        Args:
+            logprobs: fp32 [beams, V], the log-probabilities of their next tokens.
+
+        Returns:
+            The beams that are continued; none if the search is over. Then `ended` has the results.
         """
         # Enough candidates that `width` remain even if all others are end-of-text tokens.
-        keep = max(2, 1 + len(self.eos_token_ids)) * self.width
+        num_candidates = max(2, 1 + len(self.eos_token_ids)) * self.width
         sums = torch.tensor([[beam.logprob] for beam in self.running], device=logprobs.device)
-        best, flat = (logprobs + sums).flatten().topk(min(keep, logprobs.numel()))
+        totals = (logprobs + sums).flatten()
+        best, places = totals.topk(min(num_candidates, totals.numel()))
         length = len(self.running[0].token_ids) + 1
-        going: list[Beam] = []
-        for rank, (logprob, index) in enumerate(zip(best.tolist(), flat.tolist(), strict=True)):
-            parent, token = divmod(index, logprobs.shape[1])
+        continued: list[Beam] = []
+        for rank, (logprob, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
+            parent, token = divmod(place, logprobs.shape[1])
             beam = Beam((*self.running[parent].token_ids, token), logprob, parent)
             if length == self.max_tokens or token in self.eos_token_ids:
                 if rank < self.width:
                     self.ended.append(beam._replace(score=logprob / length**self.length_penalty))
-            elif len(going) < self.width:
-                going.append(beam)
-        # stable: the older wins a tie
+            elif len(continued) < self.width:
+                continued.append(beam)
+        # The sort is stable: the older beam wins a tie.
         self.ended = sorted(self.ended, key=lambda beam: -beam.score)[: self.width]
-        self.running = going
-        return going if going and not self._is_over(length) else []
+        self.running = continued
+        return [] if not continued or self._is_over(length) else continued
 
     def _is_over(self, length: int) -> bool:
         if len(self.ended) < self.width:
@@ -80,29 +96,47 @@ class BeamSearch:
         return self.running[0].logprob / length**self.length_penalty <= self.ended[-1].score
 
     def advance_texts(self, request: Request, logprobs: Tensor) -> None:
-        """Take one step of the search, logprobs [width, V], and let the request's texts follow it.
+        """Take one step of the search, and give the request the sequences of its beams.
 
-        The tables of the beams that go on are forked, then all the old ones freed: no KV moves,
-        only counts change.
+        The tables of the continued beams are forked, and then all old tables are freed: no KV is
+        moved.
+
+        Args:
+            request: its sequences are replaced.
+            logprobs: fp32 [beams, V], the log-probabilities of their next tokens.
         """
-        parents, going, texts = request.sequences, self.advance(logprobs), list[Sequence]()
-        first = parents[0]
-        prompt = first.token_ids[: first.num_prompt_tokens]
-        for i, beam in enumerate(going or self.ended):
-            table = (
-                parents[beam.parent].table.fork() if going else type(first.table)(first.table.pool)
-            )
-            text = Sequence(
-                f"r{request.request_id}.{i}", table, [*prompt, *beam.token_ids], 0, len(prompt)
-            )
-            text.cumulative_logprob = beam.logprob
-            if not going:
-                text.score = beam.score
-                text.finish_reason = (
-                    "stop" if beam.token_ids[-1] in self.eos_token_ids else "length"
-                )
-            texts.append(text)
-            request.sequences = parents + texts  # at once, so that an abort would free it
+        parents = request.sequences
+        continued = self.advance(logprobs)
+        sequences = list[Sequence]()
+        for i, beam in enumerate(continued or self.ended):
+            name = f"r{request.request_id}.{i}"
+            if continued:
+                sequence = _continue(parents[beam.parent], beam, name)
+            else:
+                sequence = self._finish(parents[0], beam, name)
+            sequences.append(sequence)
+            request.sequences = parents + sequences  # at once, so that an abort frees it, too
         for parent in parents:
             parent.table.free()
-        request.sequences = texts
+        request.sequences = sequences
+
+    def _finish(self, parent: Sequence, beam: Beam, name: str) -> Sequence:
+        """Return the sequence of a beam that has ended. It has no blocks."""
+        sequence = _sequence_of(beam, parent, type(parent.table)(parent.table.pool), name)
+        sequence.score = beam.score
+        ends = beam.token_ids[-1] in self.eos_token_ids
+        sequence.finish_reason = "stop" if ends else "length"
+        return sequence
+
+
+def _continue(parent: Sequence, beam: Beam, name: str) -> Sequence:
+    """Return the sequence of a running beam, which shares the blocks of its parent."""
+    return _sequence_of(beam, parent, parent.table.fork(), name)
+
+
+def _sequence_of(beam: Beam, parent: Sequence, table: Any, name: str) -> Sequence:
+    """Return a sequence with the parent's prompt and the beam's tokens."""
+    prompt = parent.token_ids[: parent.num_prompt_tokens]
+    sequence = Sequence(name, table, [*prompt, *beam.token_ids], 0, len(prompt))
+    sequence.cumulative_logprob = beam.logprob
+    return sequence

@@ -1,25 +1,29 @@
-"""Tensor parallelism: several ranks run one model, each a share of every layer, in step.
+"""Tensor parallelism: several ranks run one model in step, each with a share of every layer.
 
-`open_model` is the way in.
+`open_model` starts the ranks. Three ways to use them:
 
-shards    which part of which layer each rank has
-ranks     the processes: how they start, talk, and notice that one is gone
-shared    one model and one cache over all of them, one schedule
+    llm = LLM("Qwen/Qwen2.5-0.5B-Instruct", tensor_parallel=2)
+    python -m pagedlab --ranks 2 "Once upon a time"
+    torchrun --standalone --nproc-per-node 2 -m pagedlab.distributed "Once upon a time"
 
-llm = LLM("Qwen/Qwen2.5-0.5B-Instruct", tensor_parallel=2)      starts the other rank, and stops it with the engine
-python -m pagedlab --ranks 2 "Once upon a time"                 the same from a shell
-torchrun --standalone --nproc-per-node 2 -m pagedlab.distributed "Once upon a time"   the ranks started by torchrun
+In the first two, rank 0 starts the other ranks, and stops them with the engine. The files:
+
+- shards.py: which share of each layer a rank has
+- workers.py: the processes that rank 0 starts
+- ranks.py: how ranks talk, and notice that one is gone
+- shared.py: one model and one cache over all ranks, with one schedule
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import shutil
-import sys
 import threading
 import time
 import weakref
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -27,13 +31,35 @@ import torch
 import torch.distributed as dist
 
 from pagedlab.attention import PagedAttention, get_backend
-from pagedlab.distributed.ranks import SECONDS, Children, RankLost, Ranks
+from pagedlab.distributed.ranks import TIMEOUT, RankLost, Ranks
 from pagedlab.distributed.shards import check_split, split_layers
-from pagedlab.distributed.shared import SharedCache, SharedModel, Verb, serve
+from pagedlab.distributed.shared import SharedCache, SharedModel, serve
+from pagedlab.distributed.workers import Workers
 from pagedlab.loading import choose_model, read_config
 from pagedlab.model import Model, load_model
 
 __all__ = ["RankLost", "open_model"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings that the other ranks read before they load their shares.
+
+    Args:
+        model: hub id or folder.
+        device: "cpu" or "cuda".
+        dtype: name of a torch dtype, or "auto".
+        attention: name of the attention backend.
+        follow: "module:function", see `open_model`.
+        timeout: seconds that a rank may let the others wait.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    attention: str
+    follow: str
+    timeout: float
 
 
 def open_model(
@@ -43,10 +69,23 @@ def open_model(
     verbose: bool,
     size: int,
     attention: str | PagedAttention,
+    follow: str = "",
 ) -> Model:
-    """Rank 0's part of a model, the `size` - 1 other ranks running.
+    """Start the other ranks, and return rank 0's share of a model.
 
-    `ValueError`, with no process started, for what cannot be split over so many ranks.
+    Args:
+        name: hub id or folder; None for the default model.
+        device: "auto", "cpu" or "cuda".
+        dtype: of the weights, or "auto".
+        verbose: print what was loaded.
+        size: number of ranks.
+        attention: name of the attention backend.
+        follow: "module:function", which the other ranks call if rank 0 runs ahead. It returns
+            what launches their steps, see `shared.serve`.
+
+    Raises:
+        ValueError: If the model cannot be split over that many ranks. No process has been started.
+        RankLost: If a rank cannot load its share.
     """
     if isinstance(name, Model):
         raise ValueError(
@@ -58,101 +97,104 @@ def open_model(
         )
     source, _ = choose_model(name)
     check_split(read_config(source), size)
-    kind, kept_as = kind_of_device(device, size), str(dtype).removeprefix("torch.")
-    words = {
-        "model": source,
-        "dtype": kept_as,
-        "device": kind,
-        "attention": attention,
-        "seconds": SECONDS,
-    }
-    children = None if dist.is_torchelastic_launched() else Children(size)
+    config = Config(
+        model=source,
+        device=kind_of_device(device, size),
+        dtype=str(dtype).removeprefix("torch."),
+        attention=attention,
+        follow=follow,
+        timeout=TIMEOUT,
+    )
+    workers = None if dist.is_torchelastic_launched() else Workers(size)
     try:
-        store = children.store if children else torchrun_store(size)
-        store.set("words", json.dumps(words))
-        ranks, part = _join(0, size, store, words | {"model": name}, children, verbose)
+        store = workers.store if workers else torchrun_store(size)
+        store.set("config", json.dumps(asdict(config)))
+        ranks = Ranks(0, size, config.device, workers)
+        share = load_share(ranks, name, config.dtype, verbose)
+        ranks.connect(store, config.timeout)
     except BaseException:
-        if children:
-            children.stop(patience=0)
+        if workers:
+            workers.stop(patience=0)
         raise
-    model = SharedModel(**vars(part), ranks=ranks)
+    model = SharedModel(**vars(share), ranks=ranks)
     model.new_cache = partial(SharedCache, ranks)
-    weakref.finalize(model, ranks.stop, Verb.STOP)  # also when Python ends
+    weakref.finalize(model, ranks.close)  # runs when Python ends, too
     if verbose:
-        config = model.module.config
-        heads, kv_heads = config.num_attention_heads // size, config.num_key_value_heads // size
+        shape = model.module.config
         print(
-            f"{size} ranks on {kind}, each with query heads: {heads}, KV heads: {kv_heads} of "
-            "every layer"
+            f"{size} ranks on {config.device}, each with query heads: "
+            f"{shape.num_attention_heads // size}, KV heads: {shape.num_key_value_heads // size} "
+            "of every layer"
         )
     return model
 
 
-def serve_child() -> None:
-    """What a child process of rank 0 does.
+def load_share(ranks: Ranks, name: Any, dtype: str, verbose: bool = False) -> Model:
+    """Load this rank's share of a model. It is split before it is moved to the device."""
+    split = partial(split_layers, rank=ranks.rank, size=ranks.size, all_reduce=ranks.all_reduce)
+    model = load_model(name, str(ranks.device), dtype, verbose, prepare=split)
+    model.num_ranks = ranks.size
+    return model
 
-    It ends when rank 0 closes the pipe, whatever it is at then.
+
+def serve_rank(rank: int, size: int, store: Any) -> None:
+    """Load the share of a rank other than 0, and serve rank 0 until it says stop."""
+    config = Config(**json.loads(store.get("config")))
+    ranks = Ranks(rank, size, config.device)
+    model = load_share(ranks, config.model, config.dtype)
+    ranks.connect(store, config.timeout)
+
+    def follow(*arguments: Any) -> Any:
+        make = pkgutil.resolve_name(config.follow)  # imported only if it is needed
+        return make(*arguments)
+
+    serve(ranks, model, get_backend(config.attention), follow)
+
+
+def serve_worker(rank: int, size: int, path: str) -> None:
+    """Serve rank 0 in a process that it started, and end with it.
+
+    Args:
+        rank: number of this process.
+        size: number of ranks.
+        path: file of the store, in a folder that is removed.
     """
-    rank, size, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
     def end_with_rank_0() -> None:
-        os.read(0, 1)  # not through sys.stdin, whose lock a thread must not hold when Python ends
+        # sys.stdin has a lock, which no thread may hold while Python ends.
+        os.read(0, 1)  # returns when rank 0 closes the pipe
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)
-        os._exit(0)  # the main thread may be inside a collective that nobody will finish
+        os._exit(0)  # the main thread may be in a collective that will not be complete
 
     threading.Thread(target=end_with_rank_0, daemon=True).start()
     try:
         serve_rank(rank, size, dist.FileStore(path, size))
-    except RuntimeError:
-        # if it is rank 0 that has ended, so has the pipe, and this process ends in order
-        time.sleep(1)
+    except RankLost:
+        time.sleep(1)  # if rank 0 has ended, the thread above ends this process meanwhile
         raise
 
 
-def serve_rank(rank: int, size: int, store: Any) -> None:
-    """Join the others in the store, where rank 0 says which model it is, and serve rank 0."""
-    words = json.loads(store.get("words"))
-    serve(*_join(rank, size, store, words), get_backend(words["attention"]))
-
-
-def _join(
-    rank: int,
-    size: int,
-    store: Any,
-    words: dict[str, Any],
-    children: Children | None = None,
-    verbose: bool = False,
-) -> tuple[Ranks, Model]:
-    """This rank and its part of the model, cut out before it is moved: no device ever holds the
-    whole model.
-    """
-    ranks = Ranks(rank, size, words["device"], children)
-    cut = partial(split_layers, rank=rank, size=size, all_reduce=ranks.all_reduce)
-    model = load_model(words["model"], str(ranks.device), words["dtype"], verbose, prepare=cut)
-    model.num_ranks = size
-    ranks.connect(store, words["seconds"])
-    return ranks, model
-
-
 def kind_of_device(device: str, size: int) -> str:
-    """Which it is, "cpu" or "cuda"; `ValueError` where ranks cannot take the GPUs in order."""
+    """Return "cpu" or "cuda". `ValueError` if there are fewer GPUs than ranks."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(
             f"ranks take the GPUs in order: device is 'auto', 'cpu' or 'cuda', got {device!r}"
         )
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return "cpu"
-    if torch.cuda.device_count() < size:
+    num_gpus = torch.cuda.device_count()
+    if num_gpus < size:
         raise ValueError(
-            f"{size} ranks take {size} GPUs and torch sees {torch.cuda.device_count()}: use "
-            "device='cpu'"
+            f"{size} ranks take {size} GPUs and torch sees {num_gpus}: use device='cpu'"
         )
     return "cuda"
 
 
 def torchrun_store(size: int) -> Any:
-    """The store of the processes that torchrun started, which are as many as the ranks asked
-    for.
+    """Return the store of the processes that torchrun started.
+
+    Raises:
+        ValueError: If it started more or fewer than `size`.
     """
     store, _, world = next(dist.rendezvous("env://"))
     if world != size:

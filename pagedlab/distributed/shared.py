@@ -1,16 +1,15 @@
-"""A model and a cache that several ranks share: what rank 0 does to its part, the others do to
-theirs.
+"""A model and a cache that several ranks share: the other ranks repeat what rank 0 does.
 
-Each rank's cache holds its KV heads of every block. Which block belongs to whom is the same on all:
-scheduler, pool and tables exist on rank 0 alone, which tells the others, as flat integers, what to
-run, copy and swap.
+The cache of each rank holds that rank's KV heads of every block. Which sequence owns which block is
+the same on all ranks: scheduler, pool and tables exist on rank 0 alone. It tells the other ranks
+which batches to run, and which blocks to copy and swap.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -20,155 +19,184 @@ import torch
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.blocks import BlockCopy
-from pagedlab.distributed.ranks import Ranks, Verb
+from pagedlab.distributed.commands import (
+    Command,
+    CopyBlocks,
+    CountBlocks,
+    Follow,
+    FreeSwapped,
+    NewCache,
+    Play,
+    Poison,
+    ShowBatch,
+    ShowBlocks,
+    Stop,
+    SwapIn,
+    SwapOut,
+    pack,
+)
+from pagedlab.distributed.ranks import Ranks
 from pagedlab.kv_cache import HostBlocks, KVCache
 from pagedlab.model import Model
 
 
-class SharedCache(KVCache):
-    """Rank 0's part of a cache that all ranks hold: whatever is done to its blocks is done to
-    all.
+class CacheShare(KVCache):
+    """One rank's share of a cache.
+
+    Args:
+        ranks: this rank and the others.
+        sizes: the arguments of `KVCache`.
     """
 
-    def __init__(
-        self, ranks: Ranks, num_layers: int, num_blocks: int, block_size: int, *shape: Any
-    ) -> None:
-        super().__init__(num_layers, num_blocks, block_size, *shape)
-        self._ranks = ranks
-        self._tickets = count()
-        self._dropped: list[int] = []
-        ranks.hold({})  # the others will have no other cache
-        ranks.call(Verb.NEW_CACHE, [num_blocks, block_size])
+    def __init__(self, ranks: Ranks, *sizes: Any) -> None:
+        super().__init__(*sizes)
+        self.ranks = ranks
+        self.swapped: dict[int, HostBlocks] = {}  # by ticket
+
+    def obey(self, command: Command) -> Any:
+        """Do this rank's part of a command. All ranks run this, rank 0 too."""
+        match command:
+            case CopyBlocks(copies):
+                KVCache.copy_blocks(self, [BlockCopy(*copy) for copy in copies])
+            case SwapOut(ticket, block_ids):
+                self.swapped[ticket] = KVCache.swap_out(self, block_ids)
+            case SwapIn(ticket, block_ids):
+                KVCache.swap_in(self, self.swapped[ticket], block_ids)
+            case FreeSwapped(tickets):
+                for ticket in tickets:
+                    del self.swapped[ticket]
+            case CountBlocks():
+                return self.ranks.gather(torch.tensor(KVCache.blocks_that_fit(self)))
+            case ShowBlocks(block_ids):
+                return self.ranks.gather(torch.stack(KVCache.swap_out(self, block_ids)))
+            case Poison():
+                self.keys.fill_(torch.nan)
+                self.values.fill_(torch.nan)
+        return None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """Stands for blocks that are swapped out on all ranks, until it is garbage."""
+
+    number: int
+
+
+class SharedCache(CacheShare):
+    """Rank 0's share of a cache. What happens to its blocks happens on all ranks."""
+
+    def __init__(self, ranks: Ranks, *sizes: Any) -> None:
+        super().__init__(ranks, *sizes)
+        self._numbers = count()
+        self._dropped: list[int] = []  # numbers of tickets that are garbage
+        num_blocks, block_size = self.keys.shape[1:3]
+        ranks.hold({})  # the other ranks free their old cache, and the graphs that use it
+        ranks.call(NewCache(num_blocks, block_size))
+
+    def _on_all_ranks(self, command: Command) -> Any:
+        return self.ranks.call(command, partial(self.obey, command))
 
     def blocks_that_fit(self) -> int:
-        """How many blocks the rank with the least memory should hold."""
-        own = super().blocks_that_fit()
-        return self._ranks.call(
-            Verb.FIT, work=lambda: int(min(self._ranks.collect(torch.tensor(own))))
-        )
+        """Return how many blocks the rank with the least memory should hold."""
+        return int(min(self._on_all_ranks(CountBlocks())))
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         if copies:
-            self._ranks.call(Verb.COPY, [block_id for copy in copies for block_id in copy])
-            super().copy_blocks(copies)
+            self._on_all_ranks(CopyBlocks(list(copies)))
 
     def swap_out(self, block_ids: Sequence[int]) -> Any:
-        """Rank 0's blocks in host memory, and the ticket under which the others keep theirs until
-        these are dropped.
-        """
-        self.forget_dropped()
-        ticket = next(self._tickets)
-        self._ranks.call(Verb.SWAP_OUT, [ticket, *block_ids])
-        blocks = super().swap_out(block_ids)
-        # Not at once: they may be dropped while rank 0 is in the middle of telling something else.
-        weakref.finalize(blocks.keys, self._dropped.append, ticket)
-        return blocks, ticket
+        """Copy blocks to host memory on all ranks, and return their ticket."""
+        self.free_dropped()
+        ticket = Ticket(next(self._numbers))
+        self._on_all_ranks(SwapOut(ticket.number, list(block_ids)))
+        # Only noted here, for garbage is collected in the middle of other calls, too.
+        weakref.finalize(ticket, self._dropped.append, ticket.number)
+        return ticket
 
-    def swap_in(self, parked: Any, block_ids: Sequence[int]) -> None:
-        blocks, ticket = parked
-        super().swap_in(blocks, block_ids)
-        self._ranks.call(Verb.SWAP_IN, [ticket, *block_ids])
+    def swap_in(self, ticket: Any, block_ids: Sequence[int]) -> None:
+        """Write swapped blocks back on all ranks, in order, into `block_ids`."""
+        self._on_all_ranks(SwapIn(ticket.number, list(block_ids)))
 
-    def forget_dropped(self) -> None:
-        """Let the others free what they parked and nobody will bring back."""
+    def free_dropped(self) -> None:
+        """Free the swapped blocks whose tickets are garbage."""
         if self._dropped:
-            self._ranks.call(Verb.FORGET, [self._dropped.pop() for _ in range(len(self._dropped))])
+            tickets = [self._dropped.pop() for _ in range(len(self._dropped))]
+            self._on_all_ranks(FreeSwapped(tickets))
 
     def of_each_rank(self, block_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Every rank's keys and values of these blocks, each [2, layers, n, block_size, its KV
-        heads, head_dim].
+        """Return every rank's keys and values of these blocks.
+
+        Returns:
+            A tensor a rank, [2, layers, n, block_size, the rank's KV heads, head_dim].
         """
-        own = torch.stack(super().swap_out(block_ids))
-        parts = self._ranks.call(Verb.SHOW_BLOCKS, block_ids, lambda: self._ranks.collect(own))
-        return [part.view(own.shape) for part in parts]
+        layers, _, *block = self.keys.shape
+        parts = self._on_all_ranks(ShowBlocks(list(block_ids)))
+        return [part.view(2, layers, -1, *block) for part in parts]
 
     def poison(self) -> None:
-        """Fill every rank's slots with NaN, so that reading one before it is written shows."""
-        self._ranks.call(Verb.POISON)
-        self.keys.fill_(torch.nan)
-        self.values.fill_(torch.nan)
+        """Fill every rank's slots with NaN, so that reading an unwritten slot shows."""
+        self._on_all_ranks(Poison())
 
 
 @dataclass
 class SharedModel(Model):
-    """Rank 0's part of a model. It runs when all the other parts run."""
+    """Rank 0's share of a model. All shares run together.
+
+    Args:
+        ranks: rank 0 and the others.
+    """
 
     ranks: Any = None
 
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
-        """As `Model.forward`, on all ranks at once; the logits are rank 0's."""
+        """Run a batch on all ranks, and return rank 0's logits."""
         assert isinstance(cache, SharedCache)
-        cache.forget_dropped()
-        own_part = partial(super().forward, batch, cache, attend)
-        return self.ranks.call(Verb.RUN, pack(batch), own_part)
+        cache.free_dropped()
+        return self.ranks.call(batch, partial(super().forward, batch, cache, attend))
 
     def close(self) -> None:
-        """End the other ranks; again is harmless."""
-        self.ranks.stop(Verb.STOP)
+        """End the other ranks. A second call does nothing."""
+        self.ranks.close()
 
     def batch_of_each_rank(self, batch: Batch) -> list[list[int]]:
-        """The latest batch as each rank ran it, packed, rank 0's as given: to see that all have run
-        the same.
-        """
-        parts = self.ranks.call(Verb.SHOW_BATCH, work=lambda: self.ranks.collect(pack(batch)))
+        """Return each rank's latest batch, packed; rank 0's is given."""
+        parts = self.ranks.call(ShowBatch(), partial(self.ranks.gather, pack(batch)))
         return [part.tolist() for part in parts]
 
 
-def pack(batch: Batch) -> torch.Tensor:
-    """A batch as one flat int64 tensor on the CPU: field by field: dimensions, whether int32,
-    shape, numbers.
+def serve(ranks: Ranks, model: Model, attend: PagedAttention, follow: Callable[..., Any]) -> None:
+    """Obey rank 0 on another rank, until it says stop.
+
+    Args:
+        ranks: this rank and the others.
+        model: this rank's share.
+        attend: the attention function.
+        follow: makes the function that launches the steps of a `Play`.
     """
-    parts = []
-    for tensor in vars(batch).values():
-        head = [tensor.dim(), int(tensor.dtype == torch.int32), *tensor.shape]
-        parts += [torch.tensor(head, device=tensor.device), tensor.flatten().long()]
-    return torch.cat(parts).cpu()
-
-
-def unpack(numbers: torch.Tensor, device: torch.device) -> Batch:
-    """The batch that `pack` made these numbers of, on `device`."""
-    tensors = []
-    for _ in fields(Batch):
-        num_dims, is_int32 = numbers[:2].tolist()
-        shape = torch.Size(numbers[2 : 2 + num_dims].tolist())
-        flat, numbers = numbers[2 + num_dims :].tensor_split([shape.numel()])
-        tensors.append(flat.view(shape).to(device, torch.int32 if is_int32 else torch.int64))
-    return Batch(*tensors)
-
-
-def serve(ranks: Ranks, model: Model, attend: PagedAttention) -> None:
-    """On every rank but 0: do what rank 0 says, until it says stop."""
-    cache = model.kv_cache(1, 1)
-    play: Any = None  # this rank's part of a window
-    parked: dict[int, HostBlocks] = {}
-    batch: Any = None  # the latest
-    verbs: dict[int, Callable[..., Any]] = {
-        Verb.FIT: lambda: ranks.collect(torch.tensor(cache.blocks_that_fit())),
-        Verb.COPY: lambda *ids: cache.copy_blocks(list(map(BlockCopy, ids[::2], ids[1::2]))),
-        Verb.SWAP_OUT: lambda ticket, *ids: parked.update({ticket: cache.swap_out(ids)}),
-        Verb.SWAP_IN: lambda ticket, *ids: cache.swap_in(parked[ticket], ids),
-        Verb.FORGET: lambda *tickets: [parked.pop(ticket, None) for ticket in tickets],
-        Verb.SHOW_BATCH: lambda: ranks.collect(pack(batch)),
-        Verb.SHOW_BLOCKS: lambda *ids: ranks.collect(torch.stack(cache.swap_out(ids))),
-        Verb.POISON: lambda: (cache.keys.fill_(torch.nan), cache.values.fill_(torch.nan)),
-        Verb.PLAY: lambda *steps: play(*steps),
-    }
+    model.new_cache = partial(CacheShare, ranks)
+    cache: Any = None
+    play: Any = None
+    latest: Any = None
     while True:
-        verb, numbers = ranks.listen()
-        if verb == Verb.STOP:
-            return ranks.end()
-        if verb == Verb.RUN:
-            batch = unpack(numbers, model.device)
-            # rank 0 alone needs logits
-            model.forward(replace(batch, last_rows=batch.last_rows[:0]), cache, attend)
-        elif verb == Verb.NEW_CACHE:
-            ranks.hold({})
-            play = None
-            del cache  # before there is another one
-            cache = model.kv_cache(*numbers.tolist())
-        elif verb == Verb.FOLLOW:
-            from pagedlab.accelerate import follow  # not before: the rest runs without that folder
-
-            play = follow(model, cache, attend, ranks, *numbers.tolist())
-        else:
-            verbs[verb](*numbers.tolist())
+        command = ranks.receive()
+        match command:
+            case Stop():
+                ranks.shutdown()
+                return
+            case Batch():
+                latest = command
+                without_logits = replace(command, last_rows=command.last_rows[:0])
+                model.forward(without_logits, cache, attend)
+            case ShowBatch():
+                ranks.gather(pack(latest))
+            case NewCache(num_blocks, block_size):
+                ranks.hold({})
+                play = None
+                cache = None  # its memory is free before the new one is made
+                cache = model.kv_cache(num_blocks, block_size)
+            case Follow(limits):
+                play = follow(model, cache, attend, ranks, *limits)
+            case Play(steps):
+                play(*steps)
+            case _:
+                cache.obey(command)

@@ -1,11 +1,11 @@
-"""OpenAI's HTTP interface over the engine: `python -m pagedlab.serving`, or in a notebook
-`BackgroundServer`.
+"""OpenAI's HTTP API over the engine: `python -m pagedlab.serving`, or `BackgroundServer`.
 
-app              the routes: completions, chats, streams, errors, the live page; `create_app`
-openai_api       what a request may say, and what an error looks like
-engine_thread    the one thread that owns the engine
-logprobs         how likely tokens are, in OpenAI's shapes
-gate             what stands before the app: host names, sizes, counts
-metrics          what Prometheus reads
-background       the server in a thread of this process
+- app.py: the routes: completions, chats, streams, errors, the live page; `create_app`
+- openai_api.py: the fields of requests, and the form of errors
+- engine_thread.py: the one thread that owns the engine
+- prompts.py: the token ids of prompts
+- logprobs.py: log-probabilities in OpenAI's form
+- gate.py: checks host names, keys and sizes before the app sees a request
+- metrics.py: figures for Prometheus
+- background.py: the server in a thread of this process
 """

@@ -16,14 +16,14 @@ from pagedlab.validation import integer
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     with suppress(ValueError):
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     return False
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line's options."""
+    """Return the options of the command line."""
     from pagedlab.loading import DEFAULT_MODEL
 
     parser = argparse.ArgumentParser(
@@ -55,29 +55,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--plain-content",
         action="store_true",
-        help="a special token that is written out in a chat message, such as <|im_end|>, is plain text",
+        help="special tokens in the text of a chat message, such as <|im_end|>, are plain text",
     )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until somebody stops it. Return the exit code."""
+    """Serve until Ctrl-C or a signal ends the process. Return the exit code."""
     return stopped_by_hand(_main, arguments)
 
 
 def _main(arguments: list[str] | None) -> int:
     with ended_by_ctrl_c():
-        # first: it says how torch's threads wait, before torch is imported
         from pagedlab import (
             LLM,
-        )
+        )  # first: it sets how torch's threads wait, before torch is imported
         from pagedlab.serving.app import LOOPBACK, create_app
         from pagedlab.serving.background import server_of
 
         options = parse(arguments)
-    keys = options.api_key + [
-        key.strip() for key in os.environ.get("PAGEDLAB_API_KEYS", "").split(",") if key.strip()
-    ]
+    more_keys = os.environ.get("PAGEDLAB_API_KEYS", "").split(",")
+    keys = options.api_key + [key.strip() for key in more_keys if key.strip()]
     is_local = is_loopback(options.host)
     try:
         integer("--port", options.port, 0, 65535)
@@ -87,7 +85,7 @@ def _main(arguments: list[str] | None) -> int:
             )
         listener = bind(options.host, options.port)  # before the model is loaded, which takes long
         if options.download:
-            from pagedlab.hub import download  # a wing: it alone asks the network
+            from pagedlab.hub import download  # the only module that uses the network
 
             download(options.download)
         with ended_by_ctrl_c():
@@ -111,21 +109,25 @@ def _main(arguments: list[str] | None) -> int:
         f"{llm.pool.num_blocks} blocks of {llm.pool.block_size}. API: {where}/v1  blocks, live: "
         f"{where}/"
     )
-    atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, calls what is frozen leaked
-    # what is loaded stays: to go through it in every full collection stops all streams for 0.2 s
+    atexit.register(gc.unfreeze)  # otherwise nanobind, Triton's binding, reports leaks
+    # Loaded objects stay. If every full collection visited them, all streams would stop for 0.2 s.
     gc.freeze()
     server_of(app).run(sockets=[listener])
     return 0
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Reserve the port. The server listens on it later. `ValueError` if it is taken."""
+    """Return a socket that is bound to the port. The server listens on it later.
+
+    Raises:
+        ValueError: If the port is taken.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    if os.name == "posix":  # a server that ended a moment ago still has connections on the port
+    if os.name == "posix":  # connections of a server that has just ended still use the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # asyncio sets it on sockets of its own only. Without it the end of an answer waits 40 ms for
-    # the client to ack.
+    # asyncio sets it only on sockets that it makes itself. Without it, the end of an answer waits
+    # 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))

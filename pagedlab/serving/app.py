@@ -1,11 +1,10 @@
-"""The engine behind OpenAI's HTTP interface: completions, chats, streams, errors, metrics, and a
-live page.
+"""OpenAI's HTTP API: completions, chats, streams, errors, metrics, and a live page.
 
-    app = create_app(LLM())        # python -m pagedlab.serving does this and listens on 127.0.0.1:8000
+    app = create_app(LLM())      # python -m pagedlab.serving serves it on http://127.0.0.1:8000
 
-A handler turns a request into engine prompts, waits for the pieces that the engine's thread sends
-back, and closes its ticket whatever happens: a client that hangs up has its request aborted and its
-blocks freed.
+A handler turns an HTTP request into prompts for the engine, and waits for the pieces that the
+engine's thread sends back. It always closes its ticket: if a client hangs up, its request is
+aborted and its blocks are freed.
 """
 
 from __future__ import annotations
@@ -40,32 +39,41 @@ if TYPE_CHECKING:
     from pagedlab.serving.live_page import LivePage
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-MOST_LOGPROBS = 250_000  # of one answer: about 20 MB of JSON
+MOST_LOGPROBS = 250_000  # in one answer; about 20 MB of JSON
+MAX_BODY_BYTES = 1 << 20  # of a request
 
 T = TypeVar("T")
 SaltFor = Callable[[str | None, str | None], str | None]
 Asked = CompletionRequest | ChatRequest
-Choice = Callable[[Piece], dict[str, Any]]
+MakeChoice = Callable[[Piece], dict[str, Any]]
 
 
 def salt_for(tenant: str | None, cache_salt: str | None) -> str | None:
-    """The salt of a request's blocks: requests share them only if tenant and cache_salt are both
-    the same.
+    """Return the salt of a request's blocks.
 
-    written down so that they can be told apart again; glued together, "a" + "bc" would be "ab" +
-    "c".
+    Requests share blocks only if they have the same tenant and the same cache_salt. The salt is a
+    list in JSON, because a concatenation of the two could be equal for different pairs.
 
     Args:
-        tenant: whose API key it is, None where there are no keys. cache_salt: what the request
-            itself asks for. Both are
+        tenant: the owner of the API key; None without keys.
+        cache_salt: the salt that the request asks for, if any.
     """
     return None if tenant is None and cache_salt is None else json.dumps([tenant, cache_salt])
 
 
 @dataclass
 class Serving:
-    """What the handlers of one app share. tenants: by the digest of their keys, None where there
-    are no keys.
+    """The parts of an app that its handlers share.
+
+    Args:
+        engine: the engine's thread.
+        live: the live page, if it is installed.
+        metrics: figures for Prometheus.
+        card: the model, in OpenAI's form.
+        tenants: digest of a key -> its tenant; None without keys.
+        salt: makes the prefix cache's salt of (tenant, the request's cache_salt).
+        default_max_tokens: new tokens of a chat that does not say.
+        spell: the text of tokens.
     """
 
     engine: EngineThread
@@ -78,18 +86,15 @@ class Serving:
     spell: Spelling
 
     def tenant_of(self, key: str) -> str | None:
-        """The tenant that the key belongs to; None where there are no keys.
-
-        `ApiError` for an unknown key.
-        """
+        """Return the tenant of a key; None without keys. `ApiError` for an unknown key."""
         if self.tenants is None:
             return None
         tenant = self.tenants.get(_digest(key))
         if tenant is None:
-            said = "this API key is not known" if key else "this server asks for an API key"
+            problem = "this API key is not known" if key else "this server asks for an API key"
             raise ApiError(
                 401,
-                f"{said}: send one as 'Authorization: Bearer KEY'",
+                f"{problem}: send one as 'Authorization: Bearer KEY'",
                 {"WWW-Authenticate": "Bearer"},
                 type="authentication_error",
                 code="invalid_api_key",
@@ -97,7 +102,7 @@ class Serving:
         return tenant
 
     def refuse_key(self, authorization: str) -> ApiError | None:
-        """The error for the value of an Authorization header; None if it may pass."""
+        """Return the error for the value of an Authorization header; None if it is valid."""
         scheme, _, key = authorization.partition(" ")
         try:
             self.tenant_of(key.strip() if scheme.lower() == "bearer" else "")
@@ -106,34 +111,47 @@ class Serving:
         return None
 
     def check_model(self, name: str | None) -> None:
-        """`ApiError` for any model but the one that is loaded, which is meant if none is named."""
+        """Raise `ApiError` if the request names another model than the loaded one."""
         if name not in (None, self.card["id"]):
             message = f"there is no model {name!r} here; there is {self.card['id']!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def head(self, prefix: str, kind: str) -> dict[str, Any]:
-        """What every answer begins with."""
-        name, now = self.card["id"], int(time.time())
-        return {"id": f"{prefix}-{uuid4().hex}", "object": kind, "created": now, "model": name}
+        """Return the fields at the start of every answer."""
+        return {
+            "id": f"{prefix}-{uuid4().hex}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.card["id"],
+        }
 
     async def submit(
         self, request: Request, body: Asked, tenant: str | None, max_tokens: int
     ) -> Ticket:
-        """Queue what was asked for; `ApiError` if that cannot be. max_tokens: at most, if the body
-        does not say.
+        """Queue the prompts of a request.
+
+        Args:
+            request: the HTTP request.
+            body: its body.
+            tenant: the owner of its API key.
+            max_tokens: new tokens, at most, if the body does not say.
+
+        Raises:
+            ApiError: If the body is invalid, or the queue is full.
         """
         self.check_model(body.model)
         prompts = body.prompts()
         params = body.sampling(max_tokens)
         check_logprobs(params, len(prompts))
         ticket = Ticket(self.engine, params, body.stream, tenant)
-        salt, clamp = self.salt(tenant, body.cache_salt), body.max_tokens is None
+        salt = self.salt(tenant, body.cache_salt)
+        clamp = body.max_tokens is None
         await unless_gone(request, self.engine.submit(ticket, prompts, salt, clamp))
         return ticket
 
 
 async def get_serving(request: Request) -> Serving:
-    """The app's `Serving`."""
+    """Return the app's `Serving`."""
     return request.app.state.serving
 
 
@@ -142,10 +160,7 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 
 async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
-    """Whose request this is, None where there are no keys.
-
-    `ApiError` if keys are asked for and it has none.
-    """
+    """Return the tenant of a request; None without keys. `ApiError` for an unknown key."""
     return serving.tenant_of(bearer.credentials if bearer else "")
 
 
@@ -167,29 +182,26 @@ router = APIRouter()
 async def completions(
     request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant
 ) -> Response:
-    """Continue one prompt or several. 16 new tokens unless max_tokens says otherwise, as with
-    OpenAI.
-    """
+    """Continue one prompt or several.
 
-    likely, begun = OfCompletion(serving.spell), set[int]()
+    There are 16 new tokens unless max_tokens says otherwise, as with OpenAI.
+    """
+    of_completion = OfCompletion(serving.spell)
+    begun = set[int]()  # choices that have a piece
 
     def choice(piece: Piece) -> dict[str, Any]:
-        if body.max_tokens == 0:  # the engine writes one token at least
-            piece = piece._replace(text="", said=(), finish_reason=piece.finish_reason and "length")
+        if body.max_tokens == 0:  # the engine generates at least one token
+            reason = "length" if piece.finish_reason else None
+            piece = piece._replace(text="", logprobs=(), finish_reason=reason)
         text = piece.text
-        tokens: list[tuple[int, TokenLogprob | None]] = [
-            (said.token_id, said) for said in piece.said
-        ]
+        tokens: list[tuple[int, TokenLogprob | None]] = []
         if body.echo and piece.choice not in begun:
-            begun.add(piece.choice)
-            prompt = body.prompts()[piece.choice // body.n]
-            text = (
-                prompt if isinstance(prompt, str) else serving.spell.tokenizer.decode(prompt)
-            ) + text
-            tokens = [*piece.prompt, *tokens]
-        return _choice(
-            piece, None if body.logprobs is None else likely(piece.choice, tokens), text=text
-        )
+            text = _echo(body, piece.choice, serving.spell) + text
+            tokens += piece.prompt
+        begun.add(piece.choice)
+        tokens += [(one.token_id, one) for one in piece.logprobs]
+        logprobs = None if body.logprobs is None else of_completion(piece.choice, tokens)
+        return _choice(piece, logprobs, text=text)
 
     ticket = await serving.submit(request, body, tenant, 16)
     return await _answer(
@@ -197,46 +209,63 @@ async def completions(
     )
 
 
+def _echo(body: CompletionRequest, choice: int, spell: Spelling) -> str:
+    """Return the prompt of a choice as text."""
+    prompt = body.prompts()[choice // body.n]
+    return prompt if isinstance(prompt, str) else spell.tokenizer.decode(prompt)
+
+
 @router.post("/v1/chat/completions", responses=ANSWERS)
 async def chat_completions(
     request: Request, body: ChatRequest, serving: Shared, tenant: Tenant
 ) -> Response:
-    """The assistant's next turn."""
-    begun: set[int] = set()
+    """Answer a chat with the assistant's next message."""
+    begun = set[int]()  # choices that have a piece
 
-    def likely(piece: Piece) -> dict[str, Any] | None:
-        return of_chat(serving.spell, piece.said) if body.logprobs else None
+    def logprobs(piece: Piece) -> dict[str, Any] | None:
+        return of_chat(serving.spell, piece.logprobs) if body.logprobs else None
 
     def message(piece: Piece) -> dict[str, Any]:
-        return _choice(
-            piece,
-            likely(piece),
-            message={"role": "assistant", "content": piece.text, "refusal": None},
-        )
+        whole = {"role": "assistant", "content": piece.text, "refusal": None}
+        return _choice(piece, logprobs(piece), message=whole)
 
     def delta(piece: Piece) -> dict[str, Any]:
         role = {} if piece.choice in begun else {"role": "assistant"}
         begun.add(piece.choice)
-        return _choice(piece, likely(piece), delta={**role, "content": piece.text})
+        return _choice(piece, logprobs(piece), delta={**role, "content": piece.text})
 
     ticket = await serving.submit(request, body, tenant, serving.default_max_tokens)
-    head = serving.head("chatcmpl", "chat.completion" + ".chunk" * body.stream)
+    head = serving.head("chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
     return await _answer(request, body, ticket, head, message, delta)
 
 
-def _choice(piece: Piece, logprobs: dict[str, Any] | None, **said: Any) -> dict[str, Any]:
+def _choice(piece: Piece, logprobs: dict[str, Any] | None, **content: Any) -> dict[str, Any]:
     return {
         "index": piece.choice,
-        **said,
+        **content,
         "logprobs": logprobs,
         "finish_reason": piece.finish_reason,
     }
 
 
 async def _answer(
-    request: Request, body: Asked, ticket: Ticket, head: dict[str, Any], full: Choice, part: Choice
+    request: Request,
+    body: Asked,
+    ticket: Ticket,
+    head: dict[str, Any],
+    full: MakeChoice,
+    part: MakeChoice,
 ) -> Response:
-    """A stream of parts, or all of it, unless the client hangs up before."""
+    """Return a stream, or the whole answer.
+
+    Args:
+        request: the HTTP request. If its client hangs up, the ticket is closed.
+        body: of the request.
+        ticket: of the request.
+        head: the first fields of the answer.
+        full: makes a choice of a whole output.
+        part: makes a choice of a piece.
+    """
     if body.stream:
         return EventStream(ticket, _events(ticket, body, head, part))
 
@@ -245,27 +274,26 @@ async def _answer(
             pass
 
     try:
-        await unless_gone(request, end())  # raises what the engine's thread sent
+        await unless_gone(request, end())  # raises the error of the engine's thread, if any
     finally:
         ticket.close()
-    outputs = [
-        (output, completion) for completion in ticket.completions for output in completion.outputs
-    ]
 
-    def written() -> bytes:
-        # one by one: others get on
-        choices = (json.dumps(full(piece_of(i, *each))) for i, each in enumerate(outputs))
+    def encode() -> bytes:
+        choices = list[str]()
+        for completion in ticket.completions:
+            for output in completion.outputs:
+                # Each choice on its own, so that other threads run in between.
+                choices.append(json.dumps(full(piece_of(len(choices), output, completion))))
         begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
         return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
 
-    # Log-probabilities are megabytes. In a thread of their own they hold up no other client for
-    # long.
-    body_bytes = await asyncio.to_thread(written) if ticket.params.reports_logprobs else written()
-    return Response(body_bytes, media_type="application/json")
+    # Log-probabilities are megabytes. Encoded in a thread, they hardly delay other clients.
+    content = await asyncio.to_thread(encode) if ticket.params.reports_logprobs else encode()
+    return Response(content, media_type="application/json")
 
 
 def check_logprobs(params: SamplingParams, num_prompts: int) -> None:
-    """`ApiError` if an answer would have more log-probabilities than `MOST_LOGPROBS`."""
+    """Raise `ApiError` if an answer would have more than `MOST_LOGPROBS` log-probabilities."""
     if params.logprobs is None:
         return
     asked = num_prompts * params.n * params.max_tokens * (params.logprobs + 1)
@@ -273,35 +301,33 @@ def check_logprobs(params: SamplingParams, num_prompts: int) -> None:
         raise ApiError(
             400,
             f"n * max_tokens * (top_logprobs + 1) is {asked:,} log-probabilities and this server "
-            "gives at most "
-            f"{MOST_LOGPROBS:,} in one answer: lower one of the three",
+            f"gives at most {MOST_LOGPROBS:,} in one answer: lower one of the three",
         )
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` comes to. If the client hangs up before, it is cancelled."""
+    """Return the result of `work`. It is cancelled if the client hangs up."""
 
     async def hang_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    tasks = asyncio.create_task(work), asyncio.create_task(hang_up())
+    working = asyncio.create_task(work)
+    listening = asyncio.create_task(hang_up())
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not tasks[0].done():
-            raise ApiError(499, "the client has hung up")  # nobody reads it
-        return await tasks[0]
+        await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ApiError(499, "the client has hung up")  # only the metrics see this
+        return await working
     finally:
-        for task in tasks:
-            task.cancel()
+        working.cancel()
+        listening.cancel()
 
 
 async def _events(
-    ticket: Ticket, body: Asked, head: dict[str, Any], part: Choice
+    ticket: Ticket, body: Asked, head: dict[str, Any], part: MakeChoice
 ) -> AsyncIterator[str]:
-    """Server-sent events: one for each choice's piece, the usage if it was asked for, and
-    [DONE].
-    """
+    """Yield server-sent events: one for each piece, the usage if requested, and [DONE]."""
     counts = bool(body.stream_options and body.stream_options.include_usage)
     usage: dict[str, Any] = {"usage": None} if counts else {}
     try:
@@ -310,7 +336,7 @@ async def _events(
                 yield _event({**head, "choices": [part(piece)], **usage})
         if counts:
             yield _event({**head, "choices": [], "usage": _usage(ticket, body)})
-    except ApiError as error:  # the status is sent already, so it comes as an event
+    except ApiError as error:  # the status is already sent, so the error is an event
         yield f"data: {bytes(error_response(error).body).decode()}\n\n"
     yield "data: [DONE]\n\n"
 
@@ -321,16 +347,19 @@ def _event(data: dict[str, Any]) -> str:
 
 def _usage(ticket: Ticket, body: Asked) -> dict[str, int]:
     prompt = sum(len(completion.prompt_token_ids) for completion in ticket.completions)
-    new = sum(
-        len(output.token_ids) for completion in ticket.completions for output in completion.outputs
-    )
-    new = 0 if body.max_tokens == 0 else new  # the one that the engine wrote was not handed out
+    new = 0
+    if body.max_tokens != 0:  # for 0, the engine's one token is not part of the answer
+        for completion in ticket.completions:
+            new += sum(len(output.token_ids) for output in completion.outputs)
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
 class EventStream(StreamingResponse):
-    """A stream that closes its ticket at the end, when the client hangs up, and when anything
-    fails.
+    """A stream that closes its ticket at its end, when the client hangs up, and on an error.
+
+    Args:
+        ticket: of the request.
+        events: what is sent.
     """
 
     def __init__(self, ticket: Ticket, events: AsyncIterator[str]) -> None:
@@ -351,43 +380,44 @@ class EventStream(StreamingResponse):
 
 @router.get("/v1/models", responses=ERRORS)
 async def models(serving: Shared, tenant: Tenant) -> dict[str, Any]:
-    """The one model that is loaded."""
+    """List the loaded model."""
     return {"object": "list", "data": [serving.card]}
 
 
 @router.get("/v1/models/{model:path}", responses=ERRORS)
 async def model(model: str, serving: Shared, tenant: Tenant) -> dict[str, Any]:
-    """The one model that is loaded, by its name."""
+    """Describe the loaded model."""
     serving.check_model(model)
     return serving.card
 
 
 @router.get("/health")
 async def health(serving: Shared) -> dict[str, str]:
-    """Answers as soon as the engine's thread is between two steps."""
+    """Answer as soon as the engine's thread is between two steps."""
     await serving.engine.call(lambda llm: None)
     return {"status": "ok"}
 
 
 @router.get("/metrics", responses=ERRORS)
 async def metrics(serving: Shared, tenant: Tenant) -> Response:
-    """Counters for Prometheus."""
+    """Return the figures for Prometheus."""
     text = await serving.engine.call(lambda llm: serving.metrics.text(serving.engine, llm))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/blocks", responses=ERRORS)
 async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONResponse:
-    """What the live page plays from the step numbered `since` on, see `LivePage.look`."""
-    if (live := serving.live) is None:
+    """Return the live page's data from the step numbered `since` on, see `LivePage.look`."""
+    live = serving.live
+    if live is None:
         raise ApiError(404, "this server was installed without its live page")
     return JSONResponse(await serving.engine.call(lambda llm: live.look(llm, tenant, since)))
 
 
 async def page(request: Request) -> Response:
-    """A file of the live page.
+    """Return a file of the live page.
 
-    It holds no data; those come from /blocks, with a key where keys are asked for.
+    The files contain no data. The page reads these from /blocks, with an API key if keys are used.
     """
     from pagedlab.serving.live_page import FILES
 
@@ -400,8 +430,10 @@ async def page(request: Request) -> Response:
 
 
 def _tenants(api_keys: Mapping[str, str] | Iterable[str] | None) -> dict[str, str] | None:
-    """Digest of a key -> its tenant, or itself: no key lies anywhere, and how long a look takes
-    says nothing of it.
+    """Return the tenant of each key, by the key's digest; None without keys.
+
+    Without a mapping, each key is its own tenant. Only digests are stored, and the time of a
+    look-up does not depend on how much of a key is right.
     """
     if api_keys is None:
         return None
@@ -411,10 +443,9 @@ def _tenants(api_keys: Mapping[str, str] | Iterable[str] | None) -> dict[str, st
             "api_keys is a list of keys, or a mapping from keys to tenants: at least one, and none "
             "empty"
         )
-    return {
-        _digest(key): api_keys[key] if isinstance(api_keys, Mapping) else _digest(key)
-        for key in keys
-    }
+    if isinstance(api_keys, Mapping):
+        return {_digest(key): api_keys[key] for key in keys}
+    return {_digest(key): _digest(key) for key in keys}
 
 
 def _digest(key: str) -> str:
@@ -428,35 +459,37 @@ def create_app(
     salt: SaltFor = salt_for,
     max_waiting: int = 128,
     default_max_tokens: int = 256,
-    max_body_bytes: int = 1 << 20,
     allowed_hosts: Iterable[str] | None = LOOPBACK,
     plain_content: bool = False,
     loop: Loop = run_loop,
 ) -> FastAPI:
-    """Return an app that serves an engine. The engine is the app's own from startup to shutdown.
+    """Return an app that serves an engine, and owns it from startup to shutdown.
 
     Args:
         llm: the engine.
-        api_keys: keys that are accepted; None for no keys. A mapping says which tenant each key
-            belongs to. Otherwise each key is a tenant.
+        api_keys: accepted keys; None for no keys. A mapping names the tenant of each key.
+            Otherwise each key is its own tenant.
         salt: makes the prefix cache's salt of (tenant, the request's cache_salt), see `salt_for`.
         max_waiting: requests that may wait for their first step; further ones get status 429.
-        default_max_tokens: of a chat that does not say.
-        max_body_bytes: of a request.
+        default_max_tokens: new tokens of a chat that does not say.
         allowed_hosts: names that the server answers to; None for any.
-        plain_content: a special token that is written out in a chat message, such as <|im_end|>, is
-            plain text. Otherwise it is the special token, as in vLLM, so a user can end their own
-            turn and begin another.
+        plain_content: special tokens in the text of a chat message, such as <|im_end|>, are plain
+            text. Otherwise they are special tokens, as in vLLM, so a user's message can end itself
+            and begin another one.
         loop: what the engine's thread does, see `run_loop`.
     """
     default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
-    tenants, metrics = _tenants(api_keys), Metrics()
+    tenants = _tenants(api_keys)
+    metrics = Metrics()
     engine = EngineThread(llm, max_waiting, metrics.observe, loop, plain_content)
-    live, files = None, list[str]()
-    if all(find_spec(f"pagedlab.{wing}") for wing in ("trace", "widgets")):  # the rest needs none
+    live = None
+    files = list[str]()
+    needed = ("trace", "widgets")  # the rest of the server does without them
+    if all(find_spec(f"pagedlab.{wing}") for wing in needed):
         from pagedlab.serving.live_page import FILES, LivePage
 
-        live, files = LivePage(None if tenants is None else engine.names), list(FILES)
+        live = LivePage(None if tenants is None else engine.names)
+        files = list(FILES)
     card = {
         "id": llm.model.name,
         "object": "model",
@@ -480,7 +513,7 @@ def create_app(
         yield
         await asyncio.to_thread(engine.stop)
 
-    # their pages load scripts
+    # FastAPI's documentation pages would load scripts from the web.
     app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.serving = serving
     app.include_router(router)
@@ -488,7 +521,7 @@ def create_app(
         app.add_api_route(path, page, include_in_schema=False, response_model=None)
     hosts = None if allowed_hosts is None else tuple(allowed_hosts)
     app.add_middleware(
-        Gate, hosts=hosts, max_bytes=max_body_bytes, metrics=metrics, refuse_key=serving.refuse_key
+        Gate, hosts=hosts, max_bytes=MAX_BODY_BYTES, metrics=metrics, refuse_key=serving.refuse_key
     )
     for kind in EXPECTED:
         app.add_exception_handler(kind, lambda request, error: error_response(error))

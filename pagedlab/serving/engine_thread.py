@@ -1,12 +1,12 @@
 """One thread that owns the engine, and the coroutines that talk to it.
 
-    coroutine --- function ---> inbox --->  the thread: empties its inbox, runs one step, and again
-    coroutine <--- pieces, through the coroutine's own event loop ------'
+    coroutine ---- functions ---> inbox ---> the thread: empties its inbox, runs a step, and again
+    coroutine <--- pieces of text, through the coroutine's event loop ---/
 
-An `LLM` is not made for two threads at once, so nothing touches it from outside: adding, aborting
-and looking are functions put into the inbox, run between two steps. Nobody waits for anybody else's
-answer: what arrives while a step runs is part of the next one. What takes long and needs no engine,
-a text's tokens, is made before, elsewhere.
+An `LLM` is not made for two threads at once. So requests are added, aborted and looked at by
+functions in the inbox, which run between two steps. No request waits for the answer of another one:
+a function that arrives while a step runs is called after that step. Tokenizing takes long and needs
+no engine, so another thread does it before.
 """
 
 from __future__ import annotations
@@ -32,18 +32,16 @@ from pagedlab.validation import integer
 
 T = TypeVar("T")
 Work = Callable[[], None]
-Inbox = queue.SimpleQueue[Work | None]  # None: stop
+Inbox = queue.SimpleQueue[Work | None]  # None ends the loop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
-IDLE = 1.0  # seconds
+IDLE = 1.0  # seconds without work, after which garbage is collected
 # steps in a window at most; with 8, first tokens came later from 60 requests a second on
 STREAMED_STEPS = 5
-# seconds that a thread keeps the interpreter from others; 0.005, the default, are steps of a GPU
+# Seconds that a thread may keep the interpreter. A GPU takes several steps in the default, 0.005.
 SWITCH = 0.0005
-# again when the last engine has stopped
-USUAL, COLLECT = (
-    sys.getswitchinterval(),
-    gc.get_threshold(),
-)
+# Python's settings, which return when the last engine has stopped.
+USUAL_SWITCH = sys.getswitchinterval()
+USUAL_COLLECTIONS = gc.get_threshold()
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -55,72 +53,100 @@ class EngineError(ApiError):
 
 
 def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
-    """Empty the inbox, run a step, and again, until None comes.
+    """Empty the inbox and run a step, again and again, until the inbox holds None.
 
-    With nothing to step, sleep until something comes.
+    Args:
+        inbox: functions to call between two steps.
+        busy: returns whether there are requests. Without any, the loop sleeps.
+        step: runs a step.
     """
-    tidy = False
+    collected = False
     while True:
         try:
-            # A sleep that lasts is the time to look for garbage: among all cached blocks that takes
-            # long.
-            while (work := inbox.get(block=not busy(), timeout=None if tidy else IDLE)) is not None:
+            timeout = None if collected else IDLE
+            while (work := inbox.get(block=not busy(), timeout=timeout)) is not None:
                 work()
             return
         except queue.Empty:
-            if tidy := not busy():
-                gc.collect()
+            collected = not busy()
+            if collected:
+                gc.collect()  # it takes long, so it waits until the engine is idle
             else:
                 step()
 
 
 class Piece(NamedTuple):
-    """New text of one choice, and how likely its tokens are if that is asked for; `finish_reason`
-    comes with the last.
+    """New text of one choice.
 
     Args:
-        prompt: its tokens, and how likely they are.
+        choice: index of the choice.
+        text: the new text.
+        finish_reason: of the last piece; else None.
+        logprobs: log-probabilities of the new tokens; empty unless requested.
+        prompt: tokens of the prompt, with their log-probabilities; empty unless requested.
     """
 
     choice: int
     text: str
     finish_reason: str | None
-    said: Sequence[TokenLogprob]
+    logprobs: Sequence[TokenLogprob]
     prompt: Sequence[tuple[int, TokenLogprob | None]]
 
 
 def piece_of(
-    choice: int, output: Output, completion: Completion, text: str | None = None, told: int = 0
+    choice: int,
+    output: Output,
+    completion: Completion,
+    text: str | None = None,
+    num_reported: int = 0,
 ) -> Piece:
-    """All of a text, or this piece of it, with what is known of its tokens but the first `told`."""
+    """Return the whole output, or a piece of it.
+
+    Args:
+        choice: index of the choice.
+        output: the output.
+        completion: the completion that it belongs to.
+        text: the text of the piece; None for all.
+        num_reported: tokens whose log-probabilities are in earlier pieces.
+    """
     prompt = list(zip(completion.prompt_token_ids, completion.prompt_logprobs or (), strict=False))
-    said, text = (output.logprobs or [])[told:], output.text if text is None else text
-    return Piece(choice, text, output.finish_reason, said, prompt)
+    logprobs = (output.logprobs or [])[num_reported:]
+    if text is None:
+        text = output.text
+    return Piece(choice, text, output.finish_reason, logprobs, prompt)
 
 
-Item = list[Piece] | Exception | None  # what a ticket gets; None: that was all
+Item = list[Piece] | Exception | None  # what a ticket's inbox holds; None is the end
 
 
 class Ticket:
-    """What a request was given: iterate over it for its pieces, and `close` it whatever happens.
+    """One HTTP request in the engine. Iterate over it for its pieces, and always `close` it.
 
-    There may be several prompts. Text j of prompt i is choice i * n + j. `completions` can be read
-    once the iteration is over. Without `stream` no pieces come, only the end. tenant: whose it is.
+    There may be several prompts: output j of prompt i is choice i * n + j. `completions` is
+    complete once the iteration is over.
+
+    Args:
+        owner: the thread that runs it.
+        params: of all prompts.
+        stream: whether there are pieces, or only the end.
+        tenant: owner of the API key; None without keys.
     """
 
     def __init__(
         self, owner: EngineThread, params: SamplingParams, stream: bool, tenant: str | None = None
     ) -> None:
-        self.params, self.stream, self.tenant = params, stream, tenant
+        self.params = params
+        self.stream = stream
+        self.tenant = tenant
         self.completions: list[Completion] = []
         self.began = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._owner = owner
-        # What follows belongs to the engine's thread.
-        self.ids: dict[int, int] = {}  # of the requests that are not finished -> first choice
-        self.ended: set[int] = set()  # choices that have had their last piece
-        self.told = Counter[int]()  # tokens of each choice whose log-probabilities were sent
+        # Only the engine's thread uses these.
+        self.ids: dict[int, int] = {}  # id of an unfinished request -> its first choice
+        self.ended: set[int] = set()  # choices whose last piece is sent
+        self.num_reported = Counter[int]()  # choice -> tokens whose log-probabilities are sent
 
     async def __aiter__(self) -> AsyncIterator[list[Piece]]:
         while (item := await self.inbox.get()) is not None:
@@ -129,22 +155,23 @@ class Ticket:
             yield item
 
     def close(self) -> None:
-        """Abort what is not finished; its blocks are free after the present step.
+        """Abort the requests that are not finished. A second call does nothing.
 
-        May be called twice.
+        Their blocks are free after the present step.
         """
         self._owner.post(lambda: self._owner.drop(self))
 
 
 class EngineThread:
-    """Runs `llm` in one thread, between `start` and `stop`.
-
-    "begun" after a request's first step and with "ended" after its last. loop: what the thread
-    does.
+    """Runs an engine in one thread, between `start` and `stop`.
 
     Args:
-        max_waiting: requests that may wait for their first step; more are refused. observe: called
-            in the thread with
+        llm: the engine.
+        max_waiting: requests that may wait for their first step. Further ones are refused.
+        observe: called in the thread with "begun" after a request's first step, and with "ended"
+            after its last.
+        loop: what the thread does, see `run_loop`.
+        plain_content: see `Encoder`.
     """
 
     def __init__(
@@ -156,34 +183,42 @@ class EngineThread:
         plain_content: bool = False,
     ) -> None:
         self.max_waiting = integer("max_waiting", max_waiting, 1)
-        self._llm, self._observe, self._loop = llm, observe, loop
+        self._llm = llm
+        self._observe = observe
+        self._loop = loop
         self._encoder = Encoder(llm.model, plain_content)
         self._inbox: Inbox = queue.SimpleQueue()
-        self._tickets: dict[
-            int, Ticket
-        ] = {}  # by request id, of the requests that are not finished
+        self._tickets: dict[int, Ticket] = {}  # by the ids of unfinished requests
         self._waiting: set[int] = set()
         self._thread: threading.Thread | None = None
         self._usual_steps = 0  # `max_streamed_steps` before `start`, and after `stop`
-        self._lock = threading.Lock()  # nothing may be put into the inbox behind the end
-        # under way
+        self._lock = threading.Lock()  # nothing may be put into the inbox after None
+        # Pieces that an event loop has not handed out yet.
         self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)
         self._mail_lock = threading.Lock()
 
-    # ------------------------------------------------------------------ called by coroutines
+    # Called by coroutines ----------------------------------------------------------------------
 
     async def submit(
         self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, clamp: bool
     ) -> None:
-        """Queue all prompts or none; `ApiError` says what is wrong. clamp: cut a max_tokens that
-        does not fit.
+        """Queue all prompts or none.
+
+        Args:
+            ticket: of the request.
+            prompts: texts, lists of token ids, or chats.
+            salt: of the prefix cache.
+            clamp: lower max_tokens if the context has no room for it.
+
+        Raises:
+            ApiError: If a prompt is invalid, or the queue is full.
         """
         self._find_room(len(prompts))
         ids = await self._encoder.encode(prompts, 1 if clamp else ticket.params.max_tokens)
         try:
             await self.call(lambda llm: self._add(ticket, ids, salt))
         except BaseException:
-            ticket.close()  # the caller may have gone just when it was added
+            ticket.close()  # the caller may be cancelled just after the request was added
             raise
 
     async def call(self, function: Callable[[LLM], T]) -> T:
@@ -202,9 +237,9 @@ class EngineThread:
         return await asyncio.wrap_future(done)
 
     def post(self, work: Work) -> bool:
-        """Have `work` run between two steps; it must not raise.
+        """Have a function called between two steps. It must not raise.
 
-        False if the thread has ended, and it will not run.
+        Return False if the thread has ended: then the function is not called.
         """
         with self._lock:
             if self._thread is not None:
@@ -212,9 +247,10 @@ class EngineThread:
             return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread.
+        """Start the thread, which owns the `LLM` until `stop`.
 
-        Until `stop`, the `LLM` is its own; `RuntimeError` if another thread has it.
+        Raises:
+            RuntimeError: If another thread owns the `LLM`.
         """
         with self._lock:
             if self._thread is None:
@@ -226,16 +262,16 @@ class EngineThread:
                 if run_ahead := self._llm.run_ahead:
                     self._usual_steps = run_ahead.max_streamed_steps
                     run_ahead.max_streamed_steps = STREAMED_STEPS
-                sys.setswitchinterval(SWITCH)  # or a coroutine that writes keeps the engine waiting
-                # no full collection while others wait, see `run_loop`
-                gc.set_threshold(*COLLECT[:2], 10**9)
+                sys.setswitchinterval(SWITCH)  # a coroutine may not delay the engine
+                # no full collection during requests, see `run_loop`
+                gc.set_threshold(*USUAL_COLLECTIONS[:2], 10**9)
                 self._thread = threading.Thread(
                     target=self._run, name="pagedlab-engine", daemon=True
                 )
                 self._thread.start()
 
     def stop(self) -> None:
-        """Abort everything and end the thread; the `LLM` is then the caller's again."""
+        """Abort all requests and end the thread. Then the caller owns the `LLM` again."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -245,64 +281,56 @@ class EngineThread:
                 if self._llm.run_ahead:
                     self._llm.run_ahead.max_streamed_steps = self._usual_steps
                 if not _owned:
-                    sys.setswitchinterval(USUAL)
-                    gc.set_threshold(*COLLECT)
+                    sys.setswitchinterval(USUAL_SWITCH)
+                    gc.set_threshold(*USUAL_COLLECTIONS)
 
-    # ------------------------------------------------------------------ in the thread
+    # Called in the thread ----------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """Requests that no step has touched yet."""
+        """Number of requests that wait for their first step."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Requests that have begun and not ended."""
+        """Number of requests that have begun and not ended."""
         return len(self._tickets) - len(self._waiting)
 
     def _run(self) -> None:
+        """Run the loop until it ends, and abort the requests that are left."""
         while True:
             try:
                 self._loop(self._inbox, lambda: bool(self._tickets), self._step)
                 break
-            except Exception as error:  # those who wait hear of it, and the next ones are served
-                self._fail(
-                    EngineError(f"the engine's loop failed: {type(error).__name__}: {error}")
-                )
+            except Exception as error:  # present requests fail, later ones are served
+                message = f"the engine's loop failed: {type(error).__name__}: {error}"
+                self._fail(EngineError(message))
         self._fail(EngineError("the server is shutting down"))
 
     def names(self, tenant: str | None) -> set[str]:
-        """Of the tenant's texts that run now."""
-        own = {
-            request_id for request_id, ticket in self._tickets.items() if ticket.tenant == tenant
-        }
-        return {
-            text.name
-            for r in self._llm.scheduler.running
-            if r.request_id in own
-            for text in r.sequences
-        }
+        """Return the names of the tenant's running sequences."""
+        names = set[str]()
+        for request in self._llm.scheduler.running:
+            ticket = self._tickets.get(request.request_id)
+            if ticket is not None and ticket.tenant == tenant:
+                names.update(sequence.name for sequence in request.sequences)
+        return names
 
     def _find_room(self, count: int) -> None:
+        """Raise `ApiError` if the queue has no room for that many prompts."""
         if count > self.max_waiting:
-            raise ApiError(
-                400,
-                (
-                    f"{count} prompts in one request, and the queue holds {self.max_waiting}: send "
-                    "fewer"
-                ),
-            )
+            problem = f"{count} prompts in one request, and the queue holds {self.max_waiting}"
+            raise ApiError(400, f"{problem}: send fewer")
         if len(self._waiting) + count > self.max_waiting:
-            said = (
+            message = (
                 f"the queue is full, {len(self._waiting)} of {self.max_waiting} places are taken: "
                 "try again soon"
             )
-            raise ApiError(
-                429, said, {"Retry-After": "1"}, type="rate_limit_error", code="queue_full"
-            )
+            headers = {"Retry-After": "1"}
+            raise ApiError(429, message, headers, type="rate_limit_error", code="queue_full")
 
     def _add(self, ticket: Ticket, prompts: list[list[int]], salt: str | None) -> None:
-        self._find_room(len(prompts))  # others may have come while the tokens were made
+        self._find_room(len(prompts))  # the queue may be full by now
         try:
             for i, ids in enumerate(prompts):
                 request_id = self._llm.add(ids, ticket.params, stream=ticket.stream, salt=salt)
@@ -314,7 +342,7 @@ class EngineThread:
             raise ApiError(400, str(error)) from None
 
     def drop(self, ticket: Ticket) -> None:
-        """Abort what is left of a ticket."""
+        """Abort the requests of a ticket that are not finished."""
         for request_id in list(ticket.ids):
             self._forget(request_id)
             self._llm.abort(request_id)
@@ -338,37 +366,46 @@ class EngineThread:
         items: list[tuple[Ticket, Item]] = []
         for completion in touched:
             ticket = self._tickets.get(completion.request_id)
-            if ticket is None:
-                continue  # added by somebody else, before this thread took over
-            if completion.request_id in self._waiting:
-                self._waiting.discard(completion.request_id)
-                self._observe("begun", ticket, completion)
-            if ticket.stream and (pieces := self._read(ticket, completion)):
-                items.append((ticket, pieces))
-            if completion.finished:
-                self._observe("ended", ticket, completion)
-                ticket.completions.append(completion)
-                self._forget(completion.request_id)
-                if not ticket.ids:
-                    ticket.completions.sort(key=lambda done: done.request_id)
-                    items.append((ticket, None))
+            if ticket is not None:  # None: it was added before this thread owned the engine
+                items += self._handle(ticket, completion)
         self._send(items)
 
+    def _handle(self, ticket: Ticket, completion: Completion) -> list[tuple[Ticket, Item]]:
+        """Return the items for a ticket after a step of one of its requests."""
+        items: list[tuple[Ticket, Item]] = []
+        if completion.request_id in self._waiting:
+            self._waiting.discard(completion.request_id)
+            self._observe("begun", ticket, completion)
+        if ticket.stream:
+            pieces = self._read(ticket, completion)
+            if pieces:
+                items.append((ticket, pieces))
+        if completion.finished:
+            self._observe("ended", ticket, completion)
+            ticket.completions.append(completion)
+            self._forget(completion.request_id)
+            if not ticket.ids:
+                ticket.completions.sort(key=lambda done: done.request_id)
+                items.append((ticket, None))
+        return items
+
     def _read(self, ticket: Ticket, completion: Completion) -> list[Piece]:
-        first, pieces = ticket.ids[completion.request_id], []
-        for index, output in enumerate(completion.outputs, first):
-            if index not in ticket.ended:
-                # the ticket streams, and so the engine makes one for each text
-                assert output.detokenizer is not None
-                reason = output.finish_reason
-                text = output.detokenizer.take(reason is not None)
-                if reason:
-                    ticket.ended.add(index)
-                if text or reason:
-                    pieces.append(
-                        piece := piece_of(index, output, completion, text, ticket.told[index])
-                    )
-                    ticket.told[index] += len(piece.said)
+        """Return the new text of each choice that has some or ends."""
+        pieces = []
+        first = ticket.ids[completion.request_id]
+        for choice, output in enumerate(completion.outputs, first):
+            if choice in ticket.ended:
+                continue
+            assert output.detokenizer is not None  # the engine makes one for each that streams
+            is_last = output.finish_reason is not None
+            text = output.detokenizer.take(is_last)
+            if is_last:
+                ticket.ended.add(choice)
+            if text or is_last:
+                reported = ticket.num_reported[choice]
+                piece = piece_of(choice, output, completion, text, reported)
+                ticket.num_reported[choice] += len(piece.logprobs)
+                pieces.append(piece)
         return pieces
 
     def _fail(self, error: EngineError) -> None:
@@ -378,9 +415,7 @@ class EngineThread:
         self._send([(ticket, error) for ticket in tickets])
 
     def _send(self, items: Sequence[tuple[Ticket, Item]]) -> None:
-        """One wake-up for each event loop, however many clients it serves, and none while it has
-        one to come.
-        """
+        """Put items into the mail, and wake up each event loop that has not been woken up yet."""
         with self._mail_lock:
             loops = {ticket.loop for ticket, _ in items}
             sleeping = {loop for loop in loops if not self._mail[loop] or loop.is_closed()}
@@ -389,14 +424,14 @@ class EngineThread:
         for loop in sleeping:
             try:
                 loop.call_soon_threadsafe(self._deliver, loop)
-            except RuntimeError:  # the loop is closed, and nobody is left to read
+            except RuntimeError:  # the loop is closed, and its clients are gone
                 for ticket, _ in self._mail.pop(loop, []):
                     self.drop(ticket)
 
     def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop: hand out the mail.
+        """Hand out the mail, in the event loop.
 
-        What came for a text while the loop was busy is one piece by now.
+        All pieces of a choice that came while the loop was busy are joined.
         """
         with self._mail_lock:
             mail = self._mail.pop(loop, [])
@@ -404,13 +439,17 @@ class EngineThread:
         for ticket, item in mail:
             if isinstance(item, list):
                 for piece in item:
-                    if earlier := pieces[ticket].get(piece.choice):
-                        piece = piece._replace(
-                            text=earlier.text + piece.text, said=[*earlier.said, *piece.said]
-                        )
-                    pieces[ticket][piece.choice] = piece
+                    earlier = pieces[ticket].get(piece.choice)
+                    pieces[ticket][piece.choice] = _join(earlier, piece) if earlier else piece
         for ticket, latest in pieces.items():
             ticket.inbox.put_nowait(list(latest.values()))
         for ticket, item in mail:
             if not isinstance(item, list):
                 ticket.inbox.put_nowait(item)
+
+
+def _join(earlier: Piece, later: Piece) -> Piece:
+    """Return two pieces of one choice as one."""
+    return later._replace(
+        text=earlier.text + later.text, logprobs=[*earlier.logprobs, *later.logprobs]
+    )

@@ -1,6 +1,4 @@
-"""What comes before the server's app: which hosts and keys it answers to, how much it reads, and
-how it refuses.
-"""
+"""The gate before the server's app: it checks host names, API keys and sizes of requests."""
 
 import asyncio
 import json
@@ -17,47 +15,50 @@ from pagedlab.serving.metrics import Metrics
 from pagedlab.serving.openai_api import ApiError, explain_invalid
 
 EXPECTED = (ApiError, HTTPException, RequestValidationError)
-LARGE = 1 << 16  # bytes; larger bodies take turns
+LARGE = 1 << 16  # bytes; larger bodies are read one after the other
 PER_SECOND = 1 << 21  # bytes of large bodies that are read in a second
-# an IPv6 address in brackets, or a name; a port
+# an IPv6 address in brackets, or a name; then perhaps a port
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::\d*)?")
 
 
 def error_response(error: Exception) -> Response:
-    """An exception of `EXPECTED` as it goes over the wire."""
+    """Return the answer for an exception of `EXPECTED`."""
     if isinstance(error, RequestValidationError):
         message, param = explain_invalid(error.errors())
         error = ApiError(400, message, param=param)
     elif isinstance(error, HTTPException):
-        said = {404: "there is nothing at this path", 405: "this path does not take this method"}
-        error = ApiError(
-            error.status_code, said.get(error.status_code, error.detail), dict(error.headers or {})
-        )
+        messages = {
+            404: "there is nothing at this path",
+            405: "this path does not take this method",
+        }
+        message = messages.get(error.status_code, error.detail)
+        error = ApiError(error.status_code, message, dict(error.headers or {}))
     assert isinstance(error, ApiError)
-    # Escaped to ASCII: what a request said may hold characters that UTF-8 has no bytes for.
+    # Escaped to ASCII: the message may quote characters that UTF-8 cannot encode.
     content = json.dumps(error.body.model_dump())
     return Response(content, error.status, error.headers, media_type="application/json")
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header, without its port and the brackets of IPv6; None if it is
-    malformed.
-    """
+    """Return the name in a Host header, without port and brackets; None if it is malformed."""
     match = HOST.fullmatch(host.lower())
-    return match and (match[1] or match[2])
+    if match is None:
+        return None
+    return match[1] or match[2]
 
 
 class Gate:
     """Refuses other hosts' names, unknown keys and large bodies, and counts the answers.
 
     Args:
-        app: what comes after.
-        hosts: names that the server answers to; None for any. A page on the web may point its own
-            name at 127.0.0.1 and let your browser ask; only the Host header tells.
-        max_bytes: of a body. Large bodies take turns, with a pause after each: while Python reads
-            JSON, no other thread runs, the engine's neither.
-        metrics: count the answers.
-        refuse_key: the error for an Authorization header, or None. A body is read only after it.
+        app: gets the requests that pass.
+        hosts: names that the server answers to; None for any. A page on the web can point its own
+            name at 127.0.0.1 and let your browser send requests: only the Host header shows it.
+        max_bytes: of a body. Large bodies are read one after the other, with a pause after each,
+            because the engine's thread does not run while Python reads JSON.
+        metrics: counts the answers.
+        refuse_key: returns the error for an Authorization header, or None. A body is read only
+            after this check.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Gate:
         self._max_bytes = max_bytes
         self._metrics = metrics
         self._refuse_key = refuse_key
-        self._next_turn = 0.0
+        self._next_read = 0.0  # when the next large body may be read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,12 +88,9 @@ class Gate:
             received += len(message.get("body", b""))
             if received > self._max_bytes:
                 raise HTTPException(413, f"the body is larger than {self._max_bytes:,} bytes")
-            if (
-                message["type"] == "http.request"
-                and received > LARGE
-                and not message.get("more_body", False)
-            ):
-                await self._turn(received)
+            is_last = message["type"] == "http.request" and not message.get("more_body", False)
+            if is_last and received > LARGE:
+                await self._pause(received)
             return message
 
         async def counted(message: Message) -> None:
@@ -105,6 +103,7 @@ class Gate:
         await app(scope, limited, counted)
 
     def _refuse(self, scope: Scope) -> ApiError | None:
+        """Return the error for a request whose host or key is wrong, or None."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts is not None and host_name(host) not in self._hosts:
@@ -113,8 +112,9 @@ class Gate:
             return self._refuse_key(headers.get(b"authorization", b"").decode("latin-1"))
         return None
 
-    async def _turn(self, size: int) -> None:
+    async def _pause(self, size: int) -> None:
+        """Wait until a large body may be read."""
         now = time.monotonic()
-        mine = max(now, self._next_turn)
-        self._next_turn = mine + size / PER_SECOND
-        await asyncio.sleep(mine - now)
+        start = max(now, self._next_read)
+        self._next_read = start + size / PER_SECOND
+        await asyncio.sleep(start - now)

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Figures of the server, for Prometheus."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from pagedlab.serving.engine_thread import EngineThread, Ticket
 
 GAUGES: dict[str, tuple[str, Callable[[EngineThread, LLM], int]]] = {
     "requests_waiting": (
-        "requests that no step has touched yet",
+        "requests that wait for their first step",
         lambda engine, llm: engine.waiting,
     ),
     "requests_running": (
@@ -31,7 +31,7 @@ GAUGES: dict[str, tuple[str, Callable[[EngineThread, LLM], int]]] = {
 
 
 class Metrics:
-    """What Prometheus reads. Each app has a registry of its own."""
+    """Counters, gauges and histograms. Each app has its own registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -56,14 +56,21 @@ class Metrics:
         )
 
     def observe(self, event: str, ticket: Ticket, completion: Completion) -> None:
-        """Told by the engine's thread."""
-        (self.begun if event == "begun" else self.ended).observe(time.perf_counter() - ticket.began)
+        """Count a request. The engine's thread calls this.
+
+        Args:
+            event: "begun" after its first step, "ended" after its last.
+            ticket: of the request.
+            completion: of one prompt.
+        """
+        histogram = self.begun if event == "begun" else self.ended
+        histogram.observe(time.perf_counter() - ticket.began)
         if event == "ended":
             self.prompt_tokens.inc(len(completion.prompt_token_ids))
             self.output_tokens.inc(sum(len(output.token_ids) for output in completion.outputs))
 
     def text(self, engine: EngineThread, llm: LLM) -> bytes:
-        """Called in the engine's thread."""
+        """Return all figures as Prometheus reads them. The engine's thread calls this."""
         for name, (_, read) in GAUGES.items():
             self.gauges[name].set(read(engine, llm))
         return generate_latest(self.registry)

@@ -1,11 +1,10 @@
-"""OpenAI's completion requests and errors, as far as this engine has them.
+"""OpenAI's completion requests and errors, as far as this engine supports them.
 
-What it has not is refused by name.
+A parameter that is not supported is refused by name.
 """
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
@@ -51,7 +50,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "use_beam_search": (False,),
 }
-# labels for the provider
+# Labels for a provider, which change nothing.
 IGNORED = {
     "metadata",
     "prompt_cache_key",
@@ -67,7 +66,7 @@ PENALTIES = (
     "logit_bias",
     "stop_token_ids",
 )
-# to SamplingParams, as they are
+# Passed on to SamplingParams without a change.
 PASSED_ON = (
     "temperature",
     "top_k",
@@ -79,55 +78,63 @@ PASSED_ON = (
 )
 
 T = TypeVar("T")
-# Whoever sends a long list hears of the first thing wrong with it: to collect 100,000 complaints
-# takes seconds.
+# Validation of a list ends at the first error, because 100,000 errors would take seconds.
 Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 def _is_among(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether the value asks for nothing.
+    """Return whether the value is neutral, that is, changes nothing.
 
-    Of a completion, logprobs=0 asks for something, though 0 == False.
+    False is not 0: logprobs=0 of a completion asks for log-probabilities.
     """
-    return any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in neutral)
+    is_bool = isinstance(value, bool)
+    return any(value == one and is_bool == isinstance(one, bool) for one in neutral)
 
 
 class Body(BaseModel):
-    """An object that has no other names than these, but for those that ask for nothing."""
+    """A JSON object. Unknown names are refused, unless their value is neutral."""
 
     model_config = ConfigDict(extra="forbid")
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
+    def _drop_neutral_values(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         known = cls.neutral.keys() & data.keys()
-        nothing = {name for name in known if _is_among(data[name], cls.neutral[name])} | IGNORED
-        asked = {
-            name: value for name, value in data.items() if value is not None and name not in nothing
-        }
-        # the first is enough to hear of
-        beyond = [name for name in asked if name not in cls.model_fields][1:]
-        return {name: asked[name] for name in asked.keys() - beyond}
+        neutral = {name for name in known if _is_among(data[name], cls.neutral[name])}
+        asked = {}
+        num_unknown = 0
+        for name, value in data.items():
+            if value is None or name in neutral or name in IGNORED:
+                continue
+            if name not in cls.model_fields:
+                num_unknown += 1
+                if num_unknown > 1:  # one unknown name is enough for an error
+                    continue
+            asked[name] = value
+        return asked
 
 
 class StreamOptions(Body):
-    """include_usage: a last chunk without choices that counts the tokens."""
+    """Options of a stream.
+
+    Args:
+        include_usage: the stream ends with a chunk that has no choices and counts the tokens.
+    """
 
     include_usage: bool = False
 
 
 class GenerationRequest(Body):
-    """What both kinds of request share. temperature is 1 unless given, as with OpenAI; seed makes
-    draws repeatable.
+    """The parameters of both kinds of request, see `SamplingParams`.
 
-    Not OpenAI's are top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos, as in
-    `SamplingParams`, and cache_salt, because of which blocks are shared only with your own requests
-    under the same salt.
+    The temperature is 1 by default, as with OpenAI. OpenAI does not have top_k, min_p,
+    repetition_penalty, stop_token_ids, ignore_eos and cache_salt. With a cache_salt, blocks are
+    shared only with your own requests that have the same salt.
     """
 
     model: str | None = None
@@ -155,26 +162,33 @@ class GenerationRequest(Body):
     def _options_fit(self) -> GenerationRequest:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is for streams: set stream=true, or leave it out")
-        self.sampling(1)  # raises what makes no sense together
+        self.sampling(1)  # raises if parameters contradict each other
         return self
 
     def sampling(self, default_max_tokens: int) -> SamplingParams:
-        """The engine's parameters."""
+        """Return the engine's parameters.
+
+        Args:
+            default_max_tokens: new tokens, at most, if the request does not say.
+        """
         stop = self.stop if isinstance(self.stop, str) else tuple(self.stop or ())
         passed = {name: getattr(self, name) for name in PASSED_ON}
         max_tokens = default_max_tokens if self.max_tokens is None else max(1, self.max_tokens)
-        return SamplingParams(max_tokens=max_tokens, stop=stop, **passed, **self.told())
+        return SamplingParams(max_tokens=max_tokens, stop=stop, **passed, **self.logprob_params())
 
-    def told(self) -> dict[str, Any]:
-        """Which log-probabilities are asked for, as `SamplingParams` has it."""
+    def logprob_params(self) -> dict[str, Any]:
+        """Return the parameters of `SamplingParams` for log-probabilities."""
         raise NotImplementedError
 
 
 class CompletionRequest(GenerationRequest):
-    """prompt: a text, a list of token ids, or a list of several of either kind. echo: the answer
-    begins with it, and so do the log-probabilities.
+    """A request for completions.
 
-    Then max_tokens may be 0.
+    Args:
+        prompt: a text, a list of token ids, or a list of several of either kind.
+        echo: the answer, and its log-probabilities, begin with the prompt. Then max_tokens may
+            be 0.
+        logprobs: number of likeliest tokens that are reported for each token.
     """
 
     prompt: str | Ids | Some[str | Ids]
@@ -190,26 +204,26 @@ class CompletionRequest(GenerationRequest):
             )
         return self
 
-    def told(self) -> dict[str, Any]:
+    def logprob_params(self) -> dict[str, Any]:
         return {"logprobs": self.logprobs, "prompt_logprobs": self.logprobs if self.echo else None}
 
     def prompts(self) -> list[Any]:
-        """One or several prompts for `LLM.add`."""
+        """Return the prompts for `LLM.add`."""
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if one else list(self.prompt)
 
 
 class TextPart(BaseModel):
-    """A part of a message's content; only text is understood."""
+    """A part of a message's content. Only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(BaseModel):
-    """A turn of a chat.
+    """A message of a chat.
 
-    Who has called a tool may have said nothing; calls themselves are not understood.
+    The content may be null, as in a message that calls a tool. Tool calls are not supported.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -217,9 +231,9 @@ class Message(BaseModel):
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
 
     def written(self) -> dict[str, str]:
-        """The message as chat templates know it.
+        """Return the message for a chat template.
 
-        They have no `developer`, which is OpenAI's newer name.
+        Templates call the role `developer` by its older name, `system`.
         """
         parts = self.content or ""
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
@@ -227,7 +241,14 @@ class Message(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
-    """messages: the chat so far. max_completion_tokens is the newer name of max_tokens."""
+    """A request for the next message of a chat.
+
+    Args:
+        messages: the chat.
+        max_completion_tokens: the newer name of max_tokens.
+        logprobs: report log-probabilities.
+        top_logprobs: number of likeliest tokens that are reported for each token.
+    """
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL | {"add_special_tokens": (False,)}
     messages: Some[Message]
@@ -235,7 +256,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool = False
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] = 0
 
-    def told(self) -> dict[str, Any]:
+    def logprob_params(self) -> dict[str, Any]:
         return {"logprobs": self.top_logprobs if self.logprobs else None}
 
     @model_validator(mode="after")
@@ -252,12 +273,12 @@ class ChatRequest(GenerationRequest):
         return self
 
     def prompts(self) -> list[Any]:
-        """The chat as the one prompt that it is."""
+        """Return the chat, which is one prompt."""
         return [[message.written() for message in self.messages]]
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong, for people (message) and for programs (type, param, code)."""
+    """An error, for people (message) and for programs (type, param, code)."""
 
     message: str
     type: str = "invalid_request_error"
@@ -266,13 +287,20 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
+    """The body of every error."""
 
     error: ErrorDetail
 
 
 class ApiError(Exception):
-    """An error to be answered in OpenAI's shape. detail: type, param and code."""
+    """An error that is answered in OpenAI's form.
+
+    Args:
+        status: HTTP status.
+        message: one line for people.
+        headers: of the answer.
+        detail: type, param and code.
+    """
 
     def __init__(
         self, status: int, message: str, headers: dict[str, str] | None = None, **detail: Any
@@ -283,39 +311,48 @@ class ApiError(Exception):
 
 
 def explain_invalid(errors: Any) -> tuple[str, str | None]:
-    """FastAPI's validation errors as one sentence, and the parameter that the first is about, such
-    as "messages.0".
+    """Explain FastAPI's validation errors.
+
+    Args:
+        errors: of one request.
+
+    Returns:
+        One sentence, and the parameter of the first error, such as "messages.0"; None if the error
+        is not about a parameter.
     """
-    first, place = errors[0], _place(errors[0])
+    first = errors[0]
+    place = _place(first)
     param = ".".join(place) or None
     if first["type"] == "json_invalid":
-        return (
-            f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}",
-            None,
-        )
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return f"the body is not valid JSON: {reason}", None
     if first["type"] == "extra_forbidden":
         return f"{param} is not supported by this server: leave it out", param
-    # A union complains once for each form that a value may have.
-    about = [
-        error["msg"].removeprefix("Value error, ")
-        for error in errors
-        if _place(error)[: len(place)] == place
-    ]
-    said = ", or ".join(dict.fromkeys(one[0].lower() + one[1:] for one in about))
+    # A union has one error for each form that a value may have.
+    messages = []
+    for error in errors:
+        if _place(error)[: len(place)] == place:
+            message = error["msg"].removeprefix("Value error, ")
+            messages.append(message[0].lower() + message[1:])
+    explanation = ", or ".join(dict.fromkeys(messages))
     if param:
-        return f"{param}: {said}", param
-    return said if first[
-        "type"
-    ] == "value_error" else f"send a JSON object as application/json: {said}", None
+        return f"{param}: {explanation}", param
+    if first["type"] == "value_error":
+        return explanation, None
+    return f"send a JSON object as application/json: {explanation}", None
 
 
 def _place(error: Any) -> list[str]:
-    """Where in the body an error is, without pydantic's names for the members of a union ("str",
-    "list[int]").
+    """Return the names that lead to an error in the body.
+
+    The list ends before pydantic's names for the members of a union, "str" or "list[int]".
     """
-    parts = [str(part) for part in error["loc"] if part != "body"]
-    return list(
-        takewhile(
-            lambda part: part not in ("str", "int") and part.replace("_", "a").isalnum(), parts
-        )
-    )
+    place = []
+    for part in error["loc"]:
+        name = str(part)
+        if name == "body":
+            continue
+        if name in ("str", "int") or not name.replace("_", "a").isalnum():
+            break
+        place.append(name)
+    return place

@@ -1,5 +1,6 @@
-"""Token ids of what a client sends, made in a thread of its own: a text of a megabyte delays no
-other stream.
+"""The token ids of prompts.
+
+A thread makes them that does nothing else, so a text of a megabyte delays no stream.
 """
 
 import asyncio
@@ -18,17 +19,15 @@ Messages = list[dict[str, str]]
 
 
 class TooLong(ValueError):
-    """A prompt does not fit into the model's context, or not together with the new tokens that are
-    asked for.
-    """
+    """A prompt, or a prompt with the new tokens, does not fit into the model's context."""
 
 
 class Encoder:
     """Makes token ids of prompts in one thread.
 
     Args:
-        model: whose tokenizer is copied: settings of a shared one could change while it runs.
-        plain_content: a special token that is written out in a chat message is plain text.
+        model: its tokenizer is copied, because settings of a shared one could change during a call.
+        plain_content: special tokens in the text of a chat message are plain text.
     """
 
     def __init__(self, model: Model, plain_content: bool = False) -> None:
@@ -40,9 +39,14 @@ class Encoder:
         self._thread = ThreadPoolExecutor(1, "pagedlab-tokens")
 
     async def encode(self, prompts: Sequence[Prompt], room: int = 1) -> list[list[int]]:
-        """Token ids of each prompt.
+        """Return the token ids of each prompt.
 
-        `ApiError` for the first that the model cannot continue by `room` tokens.
+        Args:
+            prompts: texts, lists of token ids, or chats.
+            room: number of new tokens that must fit after each prompt.
+
+        Raises:
+            ApiError: For the first prompt that is invalid or too long.
         """
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self._encode, prompts, room
@@ -54,14 +58,11 @@ class Encoder:
             is_chat = any(isinstance(message, dict) for message in prompt[:1])
             try:
                 done.append(self._ids(prompt, is_chat, room))
-            except (
-                Exception
-            ) as error:  # a chat template may raise anything, and it is about this prompt alone
-                said = f"prompt {i}: {error}" if len(prompts) > 1 else str(error)
+            except Exception as error:  # a chat template may raise anything
+                message = f"prompt {i}: {error}" if len(prompts) > 1 else str(error)
+                param = "messages" if is_chat else "prompt"
                 code = "context_length_exceeded" if isinstance(error, TooLong) else None
-                raise ApiError(
-                    400, said, param="messages" if is_chat else "prompt", code=code
-                ) from None
+                raise ApiError(400, message, param=param, code=code) from None
         return done
 
     def _ids(self, prompt: Any, is_chat: bool, room: int) -> list[int]:
@@ -78,20 +79,20 @@ class Encoder:
         return self._model.checked_ids(prompt)
 
     def _chat_ids(self, messages: Messages) -> list[int]:
-        if self._plain_content and any(
-            self._has_special(message["content"]) for message in messages
-        ):
+        has_special = any(self._has_special(message["content"]) for message in messages)
+        if self._plain_content and has_special:
             return self._plain_chat_ids(messages)
         text = self._render(messages)
         valid_text("the prompt", text)
         return self._tokenize(text)
 
     def _plain_chat_ids(self, messages: Messages) -> list[int]:
-        """Tokens of a chat: special ones come from the template alone, never from a message's
-        content.
+        """Return the tokens of a chat whose special tokens are all from the template.
 
-        The template is rendered with a placeholder for each content. `ValueError` if it does more
-        with the contents than to put each of them into its place once.
+        The template is rendered with a placeholder for the content of each message.
+
+        Raises:
+            ValueError: If the template changes a content, or does not insert it exactly once.
         """
         contents = [message["content"] for message in messages]
         marks = [f"content{uuid4().hex}" for _ in messages]

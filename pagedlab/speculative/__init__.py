@@ -1,22 +1,23 @@
-"""Speculative decoding: somebody cheap proposes the next k tokens, the model checks all of them in
-one step.
+"""Speculative decoding: a cheap drafter proposes k tokens, and the model checks them in one step.
 
-    text        ... the old mill |                  known; the last of these tokens has no KV yet
-    draft                          by the red door  put behind it: the text has k + 1 uncomputed tokens
-    one step    rows of logits   ^  ^  ^   ^   ^    what the model itself says at each of these places
-    kept                           by the | river   the longest prefix it agrees with, and one token of its own
+    sequence   ... the old mill |                  the KV of the last token is not computed yet
+    draft                         by the red door  k tokens, appended: k + 1 are uncomputed now
+    one step   rows of logits  ^  ^  ^   ^   ^     at each row the model samples its own token
+    kept                          by the | river   the longest equal prefix, and one more token
 
-What was computed for rejected tokens is forgotten by truncating the block table; nothing else was
-touched. A draft takes what would lie idle: tokens of the step's budget, and blocks, that no running
-text needs.
+The block table is truncated after the tokens that are kept, so the KV of rejected tokens is not
+used again. A draft only takes tokens of the step's budget, and blocks, that no running sequence
+needs.
 
-The text is the one that plain decoding gives wherever the draft is certain of its tokens (prompt
-lookup, or temperature 0): at each place the model draws its own token, and the draft is kept as far
-as it is equal. A draft model that draws from q has its token x accepted with probability min(1,
-p(x) / q(x)), else a token is drawn from the positive part of p - q, normalised; the result is
-distributed as p (Leviathan, Kalman, Matias, 2023, appendix A.1).
+The output is the one of plain decoding if the drafter is certain of its tokens, as `PromptLookup`
+always is, and any drafter at temperature 0. The model samples its own token at each position, and
+the draft is kept as far as it is equal.
 
-Who drafts stands in drafts.py: `PromptLookup`, or `DraftModel`, a smaller model on forked blocks.
+A draft model may also sample from a distribution q. Then a token x is accepted with probability
+min(1, p(x) / q(x)). If it is rejected, a token is sampled from the positive part of p - q,
+normalised. The result is distributed as p (Leviathan, Kalman, Matias, 2023, appendix A.1).
+
+The drafters are in drafts.py: `PromptLookup`, and `DraftModel`, a smaller model on forked tables.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pagedlab.blocks import blocks_for
 from pagedlab.runner import EagerRunner, StepResult
 from pagedlab.sampling import invert, probabilities, uniform
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Schedule, Scheduler, Sequence
+from pagedlab.scheduler import Request, Schedule, Scheduler, Sequence
 from pagedlab.speculative.drafts import (
     ACCEPT_STREAM,
     Ask,
@@ -55,11 +56,18 @@ __all__ = [
 
 
 class Speculation:
-    """Puts drafts behind the texts before a step, and takes back what is left of them after it.
+    """Appends drafts to the running sequences before a step, and removes rejected tokens after it.
 
-    A drafted token is provisional: it stands at the end of `token_ids` and is counted by
-    `num_draft`. To the scheduler the text has more uncomputed tokens. Between steps no text has
-    any.
+    Drafted tokens are at the end of `token_ids`, and `num_draft` counts them. For the scheduler the
+    sequence has more uncomputed tokens. Between steps no sequence has any drafted tokens.
+
+    Args:
+        drafter: proposes tokens.
+        llm: the engine. Only its model is complete.
+        block_size: tokens a block.
+
+    Raises:
+        ValueError: If the drafter is none, or does not fit the model.
     """
 
     def __init__(self, drafter: Drafter, llm: Any, block_size: int) -> None:
@@ -69,17 +77,20 @@ class Speculation:
             )
         self.drafter = drafter
         self.bytes_per_block = drafter.attach(llm, block_size)
-        self.drafts: dict[Sequence, Draft] = {}  # of the step in the making
+        self.drafts: dict[Sequence, Draft] = {}  # of the step that is prepared or runs
         self.checked: list[Checked] = []  # by the latest step
 
     def share_of(self, num_blocks: int, bytes_per_block: int) -> int:
-        """Of so many blocks that fit, those that fit together with what the drafter keeps for
-        each.
+        """Return how many blocks fit together with the drafter's own memory for each block.
+
+        Args:
+            num_blocks: number of blocks that would fit alone.
+            bytes_per_block: bytes of one of these.
         """
         return max(1, num_blocks * bytes_per_block // (bytes_per_block + self.bytes_per_block))
 
     def refuse(self, params: SamplingParams) -> None:
-        """`ValueError` for what cannot be drafted for."""
+        """Raise `ValueError` for parameters that do not go with drafts."""
         if params.beam_width:
             why = (
                 "its beams advance together, one token a step; use an engine without `speculative`"
@@ -87,94 +98,121 @@ class Speculation:
             raise ValueError(f"beam search does not go with speculative decoding: {why}")
 
     def propose(self, scheduler: Scheduler, params: Mapping[int, SamplingParams]) -> None:
-        """Draft for the running texts whose next token is due. params: by request id."""
+        """Append a draft to the running sequences whose next step is a decode step.
+
+        Args:
+            scheduler: its running requests get drafts.
+            params: the parameters of each request, by request id.
+        """
         self.checked = []
         if scheduler.swapped or any(r.sequences[0].output_ids for r in scheduler.waiting):
-            return  # whoever gave way needs the blocks more
+            return  # preempted requests need the blocks more
         asks = self._asks(scheduler, params)
-        for ask, draft in zip(asks, self.drafter.propose(asks) if asks else (), strict=True):
-            if tokens := draft.tokens[: ask.limit]:
-                self.drafts[ask.text] = draft
-                ask.text.token_ids += tokens
-                ask.text.num_draft = len(tokens)
+        if not asks:
+            return
+        for ask, draft in zip(asks, self.drafter.propose(asks), strict=True):
+            tokens = draft.tokens[: ask.limit]
+            if tokens:
+                self.drafts[ask.sequence] = draft
+                ask.sequence.token_ids += tokens
+                ask.sequence.num_draft = len(tokens)
 
     def check(
         self,
         logits: torch.Tensor,
-        text: Sequence,
-        own: list[int],
-        said: list[float],
+        sequence: Sequence,
+        sampled: list[int],
+        scores: list[float],
         params: SamplingParams,
     ) -> tuple[list[int], list[float]]:
-        """What is kept of a text's draft, with the model's own log-probabilities: see
-        `sampler.sample_step`. logits [n + 1, V]: at the places of the n drafted tokens that were
-        computed, and behind them. own, said: what the model would draw at each place, and how
-        likely that is.
-        """
-        n, q = len(own) - 1, self.drafts[text].probs
-        drafted = text.token_ids[text.num_known :][:n]
-        if q is None:  # the first place where the model itself writes something else ends the draft
-            accepted = next((i for i, token in enumerate(drafted) if token != own[i]), n)
-            return own[: accepted + 1], said[: accepted + 1]
-        positions = torch.arange(text.num_known, text.num_known + n, device=logits.device)
-        seeds = [[seed % 2**63] for seed in (text.seed ^ ACCEPT_STREAM, text.seed)]
-        u_accept, u_draw = uniform(torch.tensor(seeds, device=logits.device), positions).tolist()
-        p, q = probabilities(logits[:n], [params] * n), q[:n].to(logits.device)
-        others = map(accept_or_redraw, p, q, drafted, u_accept, u_draw)
-        accepted, last = next(
-            ((i, other) for i, other in enumerate(others) if other is not None), (n, own[n])
-        )
-        kept = [*drafted[:accepted], last]
-        rows = torch.log_softmax(logits[: accepted + 1].float(), dim=1)
-        return kept, rows.gather(1, torch.tensor(kept, device=rows.device)[:, None]).squeeze(
-            1
-        ).tolist()
+        """Return the tokens that are kept, and their log-probabilities, see `sampler.sample_step`.
 
-    def settle(self, text: Sequence, accepted: int) -> None:
-        """Of the text's drafted tokens the first `accepted` were agreed with: forget the others."""
-        if text in self.drafts:
-            # those that were computed
-            tokens = text.token_ids[text.num_known : text.table.num_tokens]
-            self.checked.append(Checked(text.name, text.num_known, tokens, accepted))
-            text.roll_back(accepted)
+        Args:
+            logits: [n + 1, V], the rows of a draft of n computed tokens.
+            sequence: the sequence with the draft.
+            sampled: the token that the model samples at each row.
+            scores: the log-probabilities of these tokens.
+            params: the parameters of the request.
+        """
+        n = len(sampled) - 1
+        drafted = sequence.token_ids[sequence.num_known :][:n]
+        q = self.drafts[sequence].probs
+        if q is None:
+            num_kept = _count_equal(drafted, sampled) + 1
+            return sampled[:num_kept], scores[:num_kept]
+        positions = torch.arange(sequence.num_known, sequence.num_known + n, device=logits.device)
+        seeds = [[seed % 2**63] for seed in (sequence.seed ^ ACCEPT_STREAM, sequence.seed)]
+        u_accept, u_redraw = uniform(torch.tensor(seeds, device=logits.device), positions).tolist()
+        p = probabilities(logits[:n], [params] * n)
+        q = q[:n].to(logits.device)
+        kept = [*drafted, sampled[n]]  # if all are accepted
+        for i, token in enumerate(drafted):
+            other = accept_or_redraw(p[i], q[i], token, u_accept[i], u_redraw[i])
+            if other is not None:
+                kept = [*drafted[:i], other]
+                break
+        logprobs = torch.log_softmax(logits[: len(kept)].float(), dim=1)
+        index = torch.tensor(kept, device=logits.device)[:, None]
+        return kept, logprobs.gather(1, index).squeeze(1).tolist()
+
+    def settle(self, sequence: Sequence, accepted: int) -> None:
+        """Keep the first `accepted` drafted tokens of a sequence, and remove the others."""
+        if sequence in self.drafts:
+            computed = sequence.token_ids[sequence.num_known : sequence.table.num_tokens]
+            self.checked.append(Checked(sequence.name, sequence.num_known, computed, accepted))
+            sequence.roll_back(accepted)
 
     def clear(self) -> None:
-        """No text keeps a provisional token, whatever became of the step."""
-        for text in self.drafts:
-            text.drop_draft()
+        """Remove all drafted tokens that are left, whether the step succeeded or not."""
+        for sequence in self.drafts:
+            sequence.drop_draft()
         self.drafts.clear()
 
     def _asks(self, scheduler: Scheduler, params: Mapping[int, SamplingParams]) -> list[Ask]:
-        """How much may be proposed for whom: no more tokens and blocks than the step has to
-        spare.
+        """Return how many tokens may be proposed for each sequence.
+
+        All together they take no more tokens and blocks than the step has to spare.
         """
         size = scheduler.pool.block_size
-        texts = [text for request in scheduler.running for text in request.unfinished]
-        tokens = scheduler.max_batch_tokens - sum(text.num_uncomputed for text in texts)
-        due = sum(
-            blocks_for(len(text.token_ids), size) - len(text.table.block_ids) for text in texts
-        )
-        # one more for each: it may have to copy its last block
-        blocks = scheduler.pool.num_free - due - len(texts)
+        running = [seq for request in scheduler.running for seq in request.unfinished]
+        tokens = scheduler.max_batch_tokens - sum(seq.num_uncomputed for seq in running)
+        blocks = scheduler.pool.num_free
+        for seq in running:
+            missing = blocks_for(len(seq.token_ids), size) - len(seq.table.block_ids)
+            blocks -= missing + 1  # one more, because its last block may have to be copied
         asks = []
         for request in scheduler.running:
-            changing = params[request.request_id].adjusts  # by each token that is drafted
-            if (
-                changing
-                or request.num_to_fork
-                or any(text.num_uncomputed != 1 for text in request.unfinished)
-            ):
+            if not _is_decoding(request, params[request.request_id]):
                 continue
-            for text in request.unfinished:
-                # A check gives one token more than it accepts, and max_tokens bounds both.
-                length, left = len(text.token_ids), request.max_tokens - text.num_outputs - 1
-                has = blocks_for(length, size)
-                limit = min(self.drafter.k, left, tokens, (has + max(0, blocks)) * size - length)
+            for seq in request.unfinished:
+                length = len(seq.token_ids)
+                held = blocks_for(length, size)
+                slots = (held + max(0, blocks)) * size - length
+                # A check returns one token more than it accepts, and max_tokens bounds both.
+                left = request.max_tokens - seq.num_outputs - 1
+                limit = min(self.drafter.k, left, tokens, slots)
                 if limit > 0:
-                    asks.append(Ask(request, text, params[request.request_id], limit))
+                    asks.append(Ask(request, seq, params[request.request_id], limit))
                     tokens -= limit
-                    blocks -= blocks_for(length + limit, size) - has
+                    blocks -= blocks_for(length + limit, size) - held
         return asks
+
+
+def _is_decoding(request: Request, params: SamplingParams) -> bool:
+    """Return whether the request only waits for its sequences' next tokens, and allows drafts."""
+    if params.adjusts:  # penalties change with each drafted token
+        return False
+    if request.num_to_fork:
+        return False
+    return all(seq.num_uncomputed == 1 for seq in request.unfinished)
+
+
+def _count_equal(drafted: list[int], sampled: list[int]) -> int:
+    """Return how many drafted tokens are equal to the sampled ones, from the start."""
+    for i, token in enumerate(drafted):
+        if token != sampled[i]:
+            return i
+    return len(drafted)
 
 
 class DraftingRunner:
@@ -182,9 +220,9 @@ class DraftingRunner:
 
     Args:
         inner: runs the steps.
-        speculation: puts drafts after the sequences, and takes back what is rejected of them.
-        scheduler: whose running requests are drafted for.
-        params: what each request asks for, by request id.
+        speculation: appends drafts, and removes rejected tokens.
+        scheduler: its running requests get drafts.
+        params: the parameters of each request, by request id.
     """
 
     def __init__(
@@ -229,16 +267,20 @@ class DraftingRunner:
 
 
 def accept_or_redraw(
-    p: torch.Tensor, q: torch.Tensor, token: int, u_accept: float, u_draw: float
+    p: torch.Tensor, q: torch.Tensor, token: int, u_accept: float, u_redraw: float
 ) -> int | None:
-    """None if the drafted `token` is accepted, else the token that takes its place. p, q: [V], the
-    distributions of the model and of the draft.
+    """Return None if a drafted token is accepted, else the token that replaces it.
 
-    Each u is uniform in [0, 1).
+    Args:
+        p: [V], the model's distribution.
+        q: [V], the distribution that the token was sampled from.
+        token: the drafted token.
+        u_accept: uniform in [0, 1), decides about the token.
+        u_redraw: uniform in [0, 1), chooses the replacement.
     """
     if u_accept * q[token].item() < p[token].item():
         return None
     rest = (p - q).clamp(min=0)
     # Rounding can leave nothing where p and q are equal.
-    u = torch.tensor([u_draw], dtype=torch.float64, device=p.device)
+    u = torch.tensor([u_redraw], dtype=torch.float64, device=p.device)
     return int(invert((rest if rest.any() else p)[None], u))

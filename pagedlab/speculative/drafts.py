@@ -1,12 +1,11 @@
-"""Who proposes: what a drafter is asked and answers, and two of them, by looking up and by a
-smaller model.
-"""
+"""Drafters: `PromptLookup` looks tokens up in the sequence, `DraftModel` runs a smaller model."""
 
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -22,14 +21,17 @@ from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.validation import integer
 
-# Draws for one token must not depend on each other, so each kind has a stream of its own beside the
-# plain one.
-DRAFT_STREAM, ACCEPT_STREAM = 0x5851F42D4C957F2D, 0x14057B7EF767814F
+# Random numbers for one token must not depend on each other, so each use has its own stream.
+DRAFT_STREAM = 0x5851F42D4C957F2D
+ACCEPT_STREAM = 0x14057B7EF767814F
 
 
 class Draft(NamedTuple):
-    """Proposed tokens, and the distributions [n, V] that they were drawn from; None if they are
-    certain.
+    """Proposed tokens.
+
+    Args:
+        tokens: n token ids.
+        probs: [n, V], the distributions that they were sampled from; None if they are certain.
     """
 
     tokens: list[int]
@@ -37,48 +39,67 @@ class Draft(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Propose up to `limit` tokens, at least one, behind a text of which all but the last token is
-    computed.
+    """A request for a draft.
+
+    Args:
+        request: the request of the sequence.
+        sequence: the sequence. All its tokens but the last are computed.
+        params: the parameters of the request.
+        limit: how many tokens may be proposed, at least 1.
     """
 
     request: Request
-    text: Sequence
+    sequence: Sequence
     params: SamplingParams
     limit: int
 
 
 class Drafter(Protocol):
-    """Who proposes: `PromptLookup`, `DraftModel`, or a class of your own with these three."""
+    """Proposes tokens: `PromptLookup`, `DraftModel`, or your own class with these three members."""
 
     k: int
 
     def attach(self, llm: Any, block_size: int) -> int:
-        """Take note of the engine, before its pool is made; return the bytes that each block of it
-        costs here.
+        """Prepare for an engine, before its pool is made.
+
+        Args:
+            llm: the engine.
+            block_size: tokens a block.
+
+        Returns:
+            The bytes of memory that the drafter needs for each of the engine's blocks.
         """
-        return 0  # nothing to prepare, and no memory
+        return 0
 
     def propose(self, asks: Seq[Ask]) -> list[Draft]:
-        """One draft an ask, in order; empty ones are fine."""
+        """Return one draft for each ask, in order. A draft may be empty."""
 
 
 class Checked(NamedTuple):
-    """A draft that a step checked: its tokens, the first at `position`, and how many of them were
-    accepted.
+    """A draft that a step has checked.
+
+    Args:
+        name: the name of the sequence.
+        position: the position of the first drafted token.
+        tokens: the drafted tokens.
+        accepted: how many of them were accepted.
     """
 
-    text: str
+    name: str
     position: int
     tokens: list[int]
     accepted: int
 
 
 class PromptLookup(Drafter):
-    """Proposes what came last time: the k tokens behind the latest earlier place that ends like the
-    text does now.
+    """Proposes the k tokens that followed the latest earlier place that looks like the end.
 
-    Tries endings of max_ngram tokens first, then shorter ones, down to min_ngram. No model, no
-    memory; good where the answer copies from the prompt or repeats itself.
+    It compares the last max_ngram tokens first, then fewer, down to min_ngram. It needs no model
+    and no memory, and is good if the answer copies from the prompt or repeats itself.
+
+    Args:
+        k: tokens of a draft.
+        max_ngram, min_ngram: how many of the last tokens are compared.
     """
 
     def __init__(self, k: int = 4, max_ngram: int = 3, min_ngram: int = 1) -> None:
@@ -87,36 +108,62 @@ class PromptLookup(Drafter):
         self.max_ngram = integer("max_ngram", max_ngram, self.min_ngram)
 
     def propose(self, asks: Seq[Ask]) -> list[Draft]:
-        """What followed the latest place that looks like the end of each text."""
-        return [Draft(self.look_up(ask.text.token_ids, ask.limit)) for ask in asks]
+        """Look up a draft for each sequence."""
+        return [Draft(self.look_up(ask.sequence.token_ids, ask.limit)) for ask in asks]
 
     def look_up(self, token_ids: list[int], limit: int) -> list[int]:
-        """Up to `limit` tokens, none if no ending was seen before."""
-        # A character a token: Python searches a string of 2,000 in 12 us, and takes 400 for a list
-        # of them.
+        """Return `limit` tokens, or none if the last tokens were not seen before.
+
+        Args:
+            token_ids: the tokens of a sequence.
+            limit: how many tokens to return.
+        """
+        # One character a token: Python searches a string of 2,000 in 12 us, and a list in 400.
         text = array("I", token_ids).tobytes().decode("utf-32-le", "surrogatepass")
         for n in range(min(self.max_ngram, len(text) - 1), self.min_ngram - 1, -1):
-            start = text.rfind(text[-n:], 0, -1)  # the latest place but the end itself
+            start = text.rfind(text[-n:], 0, -1)  # the latest place before the end itself
             if start >= 0:
-                # What follows may reach the end of the text; there it goes on with the draft
-                # itself.
-                longer = token_ids[start + n :]
-                while len(longer) < limit:
-                    longer = longer + longer
-                return longer[:limit]
+                found = token_ids[start + n :]
+                while len(found) < limit:  # it reached the end: go on with the draft itself
+                    found = found + found
+                return found[:limit]
         return []
 
 
-class DraftModel(Drafter):
-    """Proposes what a smaller model with the same tokenizer would write, k tokens one by one.
-
-    it forks the text's table, writes behind it in fresh blocks, and frees the fork. What stays is
-    its KV of full blocks, found again by their names as in prefix.py; the tokens behind them are
-    read anew each time.
+@dataclass
+class Branch:
+    """A fork of a sequence, to which the draft model appends tokens.
 
     Args:
-        model: what `LLM` takes. Its KV lies in a cache of its own that is addressed by the engine's
-            block ids. To propose,
+        ask: the request for the draft.
+        sequence: the fork.
+        probs: the distribution [V] of each appended token, if it was sampled.
+    """
+
+    ask: Ask
+    sequence: Sequence
+    probs: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that were appended."""
+        return self.sequence.token_ids[len(self.ask.sequence.token_ids) :]
+
+    def draft(self) -> Draft:
+        return Draft(self.tokens, torch.stack(self.probs) if self.probs else None)
+
+
+class DraftModel(Drafter):
+    """Proposes k tokens that a smaller model with the same tokenizer writes, one by one.
+
+    The model has its own KV cache, which is addressed by the engine's block ids. To propose tokens,
+    it forks the sequence's table, writes into fresh blocks, and frees the fork. The KV of full
+    blocks stays, and their hashes tell which are still valid, as in prefix.py. Later tokens are
+    computed again each time.
+
+    Args:
+        model: hub id, folder or `Model`, as for `LLM`.
+        k: tokens of a draft.
     """
 
     def __init__(self, model: Any, k: int = 4) -> None:
@@ -124,15 +171,11 @@ class DraftModel(Drafter):
         self._source = model
 
     def attach(self, llm: Any, block_size: int) -> int:
-        """Load the model and see that it speaks the engine's language: `ValueError` if it
-        does not.
-        """
-        source, device = self._source, str(llm.model.device)
-        self.model = (
-            source
-            if isinstance(source, Model)
-            else load_model(source, device, llm.model.module.dtype, False)
-        )
+        """Load the model. `ValueError` if its vocabulary is not the one of the engine's model."""
+        self.model = self._source
+        if not isinstance(self.model, Model):
+            device = str(llm.model.device)
+            self.model = load_model(self._source, device, llm.model.module.dtype, False)
         if self.model.tokenizer.get_vocab() != llm.model.tokenizer.get_vocab():
             why = "their vocabularies differ, so a token id means something else to each"
             advice = "take a smaller model of the same family"
@@ -141,107 +184,124 @@ class DraftModel(Drafter):
             )
         self._llm = llm
         self._cache = self.model.kv_cache(1, block_size)
-        self._held: dict[int, bytes] = {}  # the name of what each block holds in this cache
+        self._held: dict[int, bytes] = {}  # block id -> hash of the tokens whose KV it holds here
         return self._cache.bytes_per_block
 
     def propose(self, asks: Seq[Ask]) -> list[Draft]:
-        """k passes of the draft model over all texts at once; a text for which blocks are short
-        gets none.
+        """Run up to k forward passes over all sequences at once.
+
+        A sequence for which there are not enough blocks gets an empty draft.
         """
-        llm, budget = self._llm, self._llm.scheduler.max_batch_tokens
-        if self._cache.keys.shape[1] != llm.pool.num_blocks:
-            self._cache = self.model.kv_cache(llm.pool.num_blocks, llm.pool.block_size)
-        params = {ask.request.request_id: ask.params for ask in asks}
-        branches: dict[Sequence, Ask] = {}
-        probs: dict[Sequence, list[torch.Tensor]] = defaultdict(list)
-        chunks: list[Chunk] = []
+        pool = self._llm.pool
+        if self._cache.keys.shape[1] != pool.num_blocks:
+            self._cache = self.model.kv_cache(pool.num_blocks, pool.block_size)
+        branches: dict[Sequence, Branch] = {}
         try:
             for ask in asks:
-                branch = self._fork(ask.text)
-                branches[branch] = ask
-                if chunk := self._catch_up(ask, branch, budget):
-                    chunks.append(chunk)
-                    budget -= chunk.stop - chunk.start
+                fork = self._fork(ask.sequence)
+                branches[fork] = Branch(ask, fork)
+            chunks = self._first_chunks(branches.values())
             while chunks:
                 with allowed_interrupts():
-                    logits = self.model.forward(
-                        build_batch(chunks, self.model.device), self._cache, llm.attend
-                    )
-                # Models of a family pad their vocabularies differently: no draft goes beyond the
-                # target's.
-                logits = torch.nn.functional.pad(
-                    logits, (0, llm.model.vocab_size - logits.shape[1]), value=-torch.inf
-                )
-                draws, _ = sample_step(logits, [chunk for chunk in chunks if chunk.is_last], params)
-                asked = [branches[draw.sequence].params for draw in draws]
-                warm = [row for row, p in enumerate(asked) if p.temperature > 0]
-                for row, q in zip(
-                    warm, probabilities(logits[warm], [asked[row] for row in warm]), strict=True
-                ):
-                    probs[draws[row].sequence].append(q)
-                chunks = []
-                for draw in draws:
-                    branch = draw.sequence
-                    branch.token_ids += draw.tokens
-                    length, ask = len(branch.token_ids), branches[branch]
-                    if length - len(ask.text.token_ids) < ask.limit and self._room(branch):
-                        chunks.append(Chunk(draw.request, branch, length - 1, length))
+                    logits = self._forward(chunks)
+                chunks = self._extend(branches, chunks, logits)
         except BaseException:
-            self._held.clear()  # it says of some blocks that they are filled, and they may not be
+            self._held.clear()  # some of these blocks may not be filled
             raise
         finally:
-            for branch in branches:
-                branch.table.free()
-        stacked = {branch: torch.stack(each) for branch, each in probs.items()}
-        return [
-            Draft(b.token_ids[len(ask.text.token_ids) :], stacked.get(b))
-            for b, ask in branches.items()
-        ]
+            for fork in branches:
+                fork.table.free()
+        return [branch.draft() for branch in branches.values()]
 
-    def _fork(self, text: Sequence) -> Sequence:
-        """A branch of the text: its full blocks are shared, and what the draft writes goes into
-        blocks of its own.
-        """
-        table = text.table.fork()
-        table.truncate(text.table.num_tokens // table.pool.block_size * table.pool.block_size)
+    def _fork(self, sequence: Sequence) -> Sequence:
+        """Return a fork that shares the full blocks of a sequence."""
+        size = sequence.table.pool.block_size
+        table = sequence.table.fork()
+        table.truncate(sequence.table.num_tokens // size * size)
         return Sequence(
-            f"{text.name}'",
+            f"{sequence.name}'",
             table,
-            text.token_ids[:],
-            text.seed ^ DRAFT_STREAM,
-            text.num_prompt_tokens,
+            sequence.token_ids[:],
+            sequence.seed ^ DRAFT_STREAM,
+            sequence.num_prompt_tokens,
         )
 
-    def _catch_up(self, ask: Ask, branch: Sequence, budget: int) -> Chunk | None:
-        """What the draft model has to read before it can go on; a long prompt takes several
-        steps.
+    def _first_chunks(self, branches: Iterable[Branch]) -> list[Chunk]:
+        """Return the tokens that the model has to compute before it can propose one."""
+        budget = self._llm.scheduler.max_batch_tokens
+        chunks = []
+        for branch in branches:
+            chunk = self._catch_up(branch, budget)
+            if chunk:
+                chunks.append(chunk)
+                budget -= chunk.stop - chunk.start
+        return chunks
+
+    def _catch_up(self, branch: Branch, budget: int) -> Chunk | None:
+        """Return the uncomputed tokens of a branch, or None if it gets no draft in this step.
+
+        A long prompt takes several steps.
         """
-        table, size = branch.table, self._llm.pool.block_size
-        names = hash_chain(branch.token_ids[: table.num_tokens], size)
-        read = next(
-            (i for i, name in enumerate(names) if self._held.get(table.block_ids[i]) != name),
-            len(names),
-        )
-        stop = min(len(branch.token_ids), read * size + budget)
-        if (
-            len(branch.token_ids) + ask.limit > self.model.max_length
-            or stop <= read * size
-            or not self._room(branch)
+        sequence = branch.sequence
+        table = sequence.table
+        size = self._llm.pool.block_size
+        hashes = hash_chain(sequence.token_ids[: table.num_tokens], size)
+        num_valid = 0
+        while num_valid < len(hashes) and self._holds(
+            table.block_ids[num_valid], hashes[num_valid]
         ):
+            num_valid += 1
+        start = num_valid * size
+        stop = min(len(sequence.token_ids), start + budget)
+        if stop <= start or len(sequence.token_ids) + branch.ask.limit > self.model.max_length:
             return None
-        for i in range(read, min(len(names), stop // size)):
-            # From now on, for the siblings too: a layer's KV of all texts is written before anybody
-            # attends to it.
-            self._held[table.block_ids[i]] = names[i]
-        return Chunk(ask.request, branch, read * size, stop)
+        if not self._append(sequence):
+            return None
+        # Siblings may use these blocks in the same step: a layer writes all KV before it attends.
+        for i in range(num_valid, min(len(hashes), stop // size)):
+            self._held[table.block_ids[i]] = hashes[i]
+        return Chunk(branch.ask.request, sequence, start, stop)
 
-    def _room(self, branch: Sequence) -> bool:
-        """Give slots to the branch's tokens, if there are blocks for them."""
-        before = len(branch.table.block_ids)
+    def _holds(self, block_id: int, block_hash: bytes) -> bool:
+        return self._held.get(block_id) == block_hash
+
+    def _append(self, sequence: Sequence) -> bool:
+        """Append slots for the uncomputed tokens of a fork. False if there are no blocks."""
+        before = len(sequence.table.block_ids)
         try:
-            branch.table.append(branch.num_uncomputed)
+            sequence.table.append(sequence.num_uncomputed)
         except OutOfBlocks:
             return False
-        for block_id in branch.table.block_ids[before:]:
-            self._held.pop(block_id, None)  # about to be written over
+        for block_id in sequence.table.block_ids[before:]:
+            self._held.pop(block_id, None)  # it is overwritten
         return True
+
+    def _forward(self, chunks: list[Chunk]) -> torch.Tensor:
+        """Return the logits [R, V] of the chunks, with V of the engine's model.
+
+        Models of a family pad their vocabularies differently.
+        """
+        batch = build_batch(chunks, self.model.device)
+        logits = self.model.forward(batch, self._cache, self._llm.attend)
+        missing = self._llm.model.vocab_size - logits.shape[1]
+        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+
+    def _extend(
+        self, branches: dict[Sequence, Branch], chunks: list[Chunk], logits: torch.Tensor
+    ) -> list[Chunk]:
+        """Append a sampled token to each branch, and return the chunks of the next forward pass."""
+        params = {b.ask.request.request_id: b.ask.params for b in branches.values()}
+        results, _ = sample_step(logits, [chunk for chunk in chunks if chunk.is_last], params)
+        extended = [branches[result.sequence] for result in results]
+        random = [row for row, b in enumerate(extended) if b.ask.params.temperature > 0]
+        probs = probabilities(logits[random], [extended[row].ask.params for row in random])
+        for row, q in zip(random, probs, strict=True):
+            extended[row].probs.append(q)
+        following = []
+        for branch, result in zip(extended, results, strict=True):
+            sequence = branch.sequence
+            sequence.token_ids += result.tokens
+            if len(branch.tokens) < branch.ask.limit and self._append(sequence):
+                length = len(sequence.token_ids)
+                following.append(Chunk(branch.ask.request, sequence, length - 1, length))
+        return following

@@ -51,7 +51,7 @@ def test_a_killed_rank_is_noticed_and_a_new_engine_runs() -> None:
         expected = texts(llm, 3)
         llm.add(PROMPTS[3], SamplingParams(max_tokens=2000, ignore_eos=True))
         llm.step()  # a window is under way
-        llm.model.ranks.children.processes[0].kill()  # type: ignore[attr-defined]
+        llm.model.ranks.workers.processes[0].kill()  # type: ignore[attr-defined]
         began = time.monotonic()
         with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code -9\)"):
             llm.generate(PROMPTS, SamplingParams(max_tokens=2000, ignore_eos=True))

@@ -862,7 +862,7 @@ def test_pieces_that_came_while_the_loop_was_busy_are_one_by_then(tiny: Model) -
     engine.stop()
     assert len(items) == len(items[0]) == 1
     assert items[0][0].text == text
-    assert len(items[0][0].said) == 40
+    assert len(items[0][0].logprobs) == 40
     assert items[0][0].finish_reason == "length"
 
 
