@@ -271,14 +271,14 @@ class HostBuffers(StepBuffers):
         asked = [params[plan.chunk.request.request_id] for plan in plans]
         positions = [plan.position for plan in plans]
         columns = self.params
-        _write(columns.start[:rows], positions)
-        _write(columns.stop[:rows], [plan.position + plan.num_samples for plan in plans])
-        _write(columns.may_end[:rows], [not each.ignore_eos for each in asked])
-        _write(columns.seed[:rows], [plan.chunk.sequence.seed % 2**63 for plan in plans])
-        _write(columns.token[:rows], [plan.token or 0 for plan in plans])
-        _write(columns.position[:rows], positions)
-        _write(columns.source[:rows], sources, padding=-1)
-        _write(self.temperature[:rows], [each.temperature for each in asked])
+        _write(columns.start, positions, rows)
+        _write(columns.stop, [plan.position + plan.num_samples for plan in plans], rows)
+        _write(columns.may_end, [not each.ignore_eos for each in asked], rows)
+        _write(columns.seed, [plan.chunk.sequence.seed % 2**63 for plan in plans], rows)
+        _write(columns.token, [plan.token or 0 for plan in plans], rows)
+        _write(columns.position, positions, rows)
+        _write(columns.source, sources, rows, padding=-1)
+        _write(self.temperature, [each.temperature for each in asked], rows)
 
     def write_block_tables(self, chunks: Seq[Chunk]) -> None:
         """Write the block ids of each chunk's sequence, where they have changed."""
@@ -309,8 +309,8 @@ class HostBuffers(StepBuffers):
         return len(last_rows)
 
 
-def _write(tensor: Tensor, values: Seq[Any], padding: int = 0) -> None:
-    """Write the values into a tensor on the host, and the padding after them."""
+def _write(tensor: Tensor, values: Seq[Any], stop: int | None = None, padding: int = 0) -> None:
+    """Write the values into a tensor on the host, and the padding after them, up to `stop`."""
     array = tensor.numpy()  # NumPy reads lists faster than torch
     array[: len(values)] = values
-    array[len(values) :] = padding
+    array[len(values) : stop] = padding

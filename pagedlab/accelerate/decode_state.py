@@ -91,8 +91,9 @@ def advance_kernel(
     tl.store(sample + 1, tl.load(logprobs + row).to(tl.float64), mask=active)
     i = tl.arange(0, ENDS)
     is_end = tl.load(ends + i, mask=i < num_ends, other=-1).to(tl.int32) == token
+    is_any_end = tl.max(is_end.to(tl.int32), 0)
     may_end = tl.load(param + 2).to(tl.int32)
-    ended = tl.where(active, tl.max(is_end.to(tl.int32), 0) * may_end, ended)
+    ended = tl.where(active, is_any_end * may_end, ended)
     position = tl.where(active, position + 1, position)
     tl.store(state + row * 3, token)
     tl.store(state + row * 3 + 1, position)
