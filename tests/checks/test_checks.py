@@ -148,6 +148,13 @@ def test_pools_named_in_a_list_are_asked_for_as_a_dict() -> None:
     assert "AttributeError" not in str(result)
 
 
+def test_a_replacement_that_is_no_distribution_is_named() -> None:
+    def unnormalised(p: list[float], q: list[float], token: int) -> tuple[float, list[float]]:
+        return min(1.0, p[token] / q[token]), [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
+
+    assert "do not add up to 1" in check.acceptance_rule(unnormalised).message
+
+
 def test_compare_reports_the_first_case_and_protects_its_arguments() -> None:
     def empties(values: list[int]) -> int:
         return len([values.pop() for _ in range(len(values))])
