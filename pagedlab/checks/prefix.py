@@ -290,8 +290,8 @@ def foreign_kv(answer: Sequence[str]) -> str:
             found = server.serve([*token_ids, 7])
         except Wrong:
             return (
-                f"Request {number}, {request}, gets a block of another past. Its name is "
-                "right, since A and B\nhash alike and so do all blocks after them; its own tokens are "
+                f"Request {number}, {request}, gets a block of another past. Its name is right, "
+                "since A and B\nhash alike and so do all blocks after them; its own tokens are "
                 "right; the tokens before it are not."
             )
         steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
