@@ -83,6 +83,7 @@ class _StyledAxes(Axes):
     """Axes to which a notebook adds parts in the style of the series."""
 
     legend = _in_style(Axes.legend)
+    set_title = _in_style(Axes.set_title)
     text = _in_style(Axes.text)
     annotate = _in_style(Axes.annotate)
     bar = _in_style(Axes.bar)

@@ -41,6 +41,8 @@ def test_a_readers_own_figures_keep_their_style() -> None:
     assert dict(matplotlib.rcParams) == before
     # ... and what is added to ours later is in our style.
     ax.plot([1, 2], label="line")
+    ax.set(title="title")
+    assert ax.title.get_fontsize() == 10
     assert not ax.legend().get_frame_on()
     assert not fig.legend().get_frame_on()
     assert ax.text(0, 0, "text").get_color() == ax.xaxis.label.get_color() == INK
