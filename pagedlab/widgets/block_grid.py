@@ -87,7 +87,7 @@ class BlockPoolWidget(Page):
     def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
         """Do what a click does. An error of the pool or the table is shown, not raised.
 
-        The verbs:
+        The verbs::
 
             new         make a sequence of `n` tokens (default 0)
             append      add `n` tokens (default 1)
