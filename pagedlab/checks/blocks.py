@@ -1,18 +1,16 @@
-"""Checks of notebooks 00, 02 and 03: positions and slots, the block pool, the block table,
-copy-on-write.
-"""
+"""Checks of notebooks 00, 02 and 03: slots, the block pool, the block table, copy-on-write."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
 from pagedlab.checks import Trial, Wrong, agree, compared, exercise, explain, search
 from pagedlab.lessons.broken import POOLS, CountsForks
 
-Names = dict[str, Any]  # among which operations are carried out
+Names = dict[str, Any]  # variables of the operations
 INVARIANTS = {
     "counted": "a block's count is its number of references: allocate gives one, share adds one, "
     "release takes one",
@@ -21,22 +19,38 @@ INVARIANTS = {
     "twice",
     "atomic": "an operation that raises an error changes nothing",
 }
-"""What holds in a right pool after every operation. Notebook 02 asks which one each of
-`broken.POOLS` breaks.
+"""What is true of a right pool after every operation.
+
+Notebook 02 asks which one each of `broken.POOLS` breaks.
 """
 
 
 def family(num_tokens: int, block_size: int, num_forks: int) -> tuple[BlockPool, list[BlockTable]]:
-    """A pool with a table of so many tokens, and its forks."""
+    """Return a pool with a table of `num_tokens` tokens, and that table with its forks."""
     pool = BlockPool(256, block_size)
     table = BlockTable(pool)
     table.append(num_tokens)
-    return pool, [table, *(table.fork() for _ in range(num_forks))]
+    forks = [table.fork() for _ in range(num_forks)]
+    return pool, [table, *forks]
 
 
-def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tuple[Any, str]:
-    """Execute "call" or "name = call", `Wrong` unless it raises what is expected: the value, and
-    when that was.
+class _Outcome(NamedTuple):
+    """The value of an operation, and how a message about the state after it begins."""
+
+    value: Any
+    when: str
+
+
+def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> _Outcome:
+    """Execute "call" or "name = call".
+
+    Args:
+        line: the operation.
+        names: its variables; gets `name`.
+        expected: the error that it must raise, None if it must raise none.
+
+    Raises:
+        Wrong: If it does not raise what is expected.
     """
     name, _, call = line.rpartition(" = ")
     try:
@@ -46,203 +60,304 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tup
         if expected is None or isinstance(error, NotImplementedError):
             raise
         if isinstance(error, expected):
-            return None, f"After {line}, which raises as it should and must change nothing"
+            when = f"After {line}, which raises as it should and must change nothing"
+            return _Outcome(None, when)
         got = explain(error)
     if expected is not None:
         raise Wrong(f"{line} must raise {expected.__name__}.", expected.__name__, got)
-    return value, f"After {line}"
+    return _Outcome(value, f"After {line}")
+
+
+# The pool -----------------------------------------------------------------------------------------
 
 
 def pool_trial(
     pool_class: Callable[[int, int], Any], num_blocks: int = 3, block_size: int = 4
 ) -> Trial:
-    """A pool beside a plain list of counts, one a block, that says what every operation
-    should do.
+    """Drive a pool beside a plain list of counts, one for each block.
+
+    Args:
+        pool_class: the reader's.
+        num_blocks: of the pool.
+        block_size: of the pool.
     """
     yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
-    pool, when = pool_class(num_blocks, block_size), "In a new pool"
-    names, counts = {"pool": pool}, [0] * num_blocks
-    ids: dict[str, int] = {}  # what each variable of the operations holds
-    agree(
-        [num_blocks, block_size],
-        [pool.num_blocks, pool.block_size],
-        "pool.num_blocks or pool.block_size differs.",
-    )
+    pool = pool_class(num_blocks, block_size)
+    names: Names = {"pool": pool}
+    counts = [0] * num_blocks
+    ids: dict[str, int] = {}  # the block that each variable holds
+    sizes = "pool.num_blocks or pool.block_size differs."
+    agree([num_blocks, block_size], [pool.num_blocks, pool.block_size], sizes)
+    when = "In a new pool"
     while True:
-        free = [b for b, count in enumerate(counts) if count == 0]
-        refcounts = [pool.refcount(b) for b in range(num_blocks)]
-        off = [
-            f"the count of block {b} differs"
-            for b, count in enumerate(counts)
-            if count != refcounts[b]
-        ]
-        message = f"{when}: {(off or ['num_free differs'])[0]}."
-        agree(
-            (counts, len(free)),
-            (refcounts, pool.num_free),
-            message,
-            "counts {0[0]}, num_free {0[1]}".format,
-        )
-
-        fresh = [f"{name} = pool.allocate()" for name in ascii_lowercase[len(ids) :][:1]]
-        arguments = [*ids, "-1", str(num_blocks)]
-        operation = yield fresh + [
-            f"pool.{verb}({name})" for verb in ("share", "release") for name in arguments
-        ]
+        _check_counts(when, pool, counts)
+        operation = yield _pool_operations(ids, num_blocks)
         verb, argument = operation.rpartition("pool.")[2].rstrip(")").split("(")
+        if verb == "allocate":
+            free = [block_id for block_id, count in enumerate(counts) if count == 0]
+            value, when = _carry_out(operation, names, None if free else OutOfBlocks)
+            if free:
+                _check_allocated(when, value, free)
+                ids[operation[0]] = value
+                counts[value] = 1
+            continue
         block_id = ids.get(argument, -1)
         in_use = block_id >= 0 and counts[block_id] > 0
-        allowed, error = (free, OutOfBlocks) if verb == "allocate" else (in_use, ValueError)
-        value, when = _carry_out(operation, names, None if allowed else error)
-        if allowed and verb == "allocate":
-            if type(value) is not int or value not in free:
-                raise Wrong(
-                    f"{when}: allocate must hand out a free block.", f"one of {free}", repr(value)
-                )
-            ids[operation[0]], counts[value] = value, 1
-        elif allowed:
-            counts[block_id] += 1 if verb == "share" else -1
-            if verb == "share":
-                agree(block_id, value, f"{when}: share must return the block's id.")
+        value, when = _carry_out(operation, names, None if in_use else ValueError)
+        if in_use and verb == "share":
+            counts[block_id] += 1
+            agree(block_id, value, f"{when}: share must return the block's id.")
+        elif in_use:
+            counts[block_id] -= 1
+
+
+def _pool_operations(ids: dict[str, int], num_blocks: int) -> list[str]:
+    """Return the operations that may come next, those with bad block ids included."""
+    lines = []
+    if len(ids) < len(ascii_lowercase):
+        lines.append(f"{ascii_lowercase[len(ids)]} = pool.allocate()")
+    for verb in ("share", "release"):
+        for argument in (*ids, "-1", str(num_blocks)):
+            lines.append(f"pool.{verb}({argument})")
+    return lines
+
+
+def _check_counts(when: str, pool: Any, counts: list[int]) -> None:
+    """Raise `Wrong` unless the pool's counts and its number of free blocks are right."""
+    refcounts = [pool.refcount(block_id) for block_id in range(len(counts))]
+    wrong = [
+        block_id
+        for block_id, (right, yours) in enumerate(zip(counts, refcounts, strict=True))
+        if right != yours
+    ]
+    differs = f"the count of block {wrong[0]} differs" if wrong else "num_free differs"
+    expected = counts, counts.count(0)
+    words = "counts {0[0]}, num_free {0[1]}".format
+    agree(expected, (refcounts, pool.num_free), f"{when}: {differs}.", words)
+
+
+def _check_allocated(when: str, value: Any, free: list[int]) -> None:
+    """Raise `Wrong` unless `allocate` returned a free block."""
+    if type(value) is not int or value not in free:
+        message = f"{when}: allocate must hand out a free block."
+        raise Wrong(message, f"one of {free}", repr(value))
+
+
+# Tables -------------------------------------------------------------------------------------------
 
 
 def table_trial(
     table_class: type, verbs: Sequence[str], num_blocks: int = 4, block_size: int = 2
 ) -> Trial:
-    """A table class beside `BlockTable`, each over a `BlockPool` of its own, doing the same
-    operations.
+    """Drive a table class beside `BlockTable`, each over its own `BlockPool`.
+
+    Args:
+        table_class: the reader's.
+        verbs: methods to call.
+        num_blocks: of each pool.
+        block_size: of each pool.
     """
     new = f"{table_class.__name__}(pool)"
     yield f"pool = BlockPool({num_blocks}, {block_size}); a = {new}"
-    pools = BlockPool(num_blocks, block_size), BlockPool(num_blocks, block_size)
-    both = zip(pools, (BlockTable, table_class), strict=True)
-    right, mine = (
-        {"pool": pool, table_class.__name__: made, "a": made(pool)} for pool, made in both
-    )
-    tables, renamed = ["a"], _compare("In a new table", ["a"], right, mine, {})
+    right = _names_of(table_class.__name__, BlockTable, BlockPool(num_blocks, block_size))
+    mine = _names_of(table_class.__name__, table_class, BlockPool(num_blocks, block_size))
+    tables = ["a"]
+    renamed = _compare_tables("In a new table", tables, right, mine, {})
     while True:
-        operation = yield _choices(
-            {name: right[name].num_tokens for name in tables}, verbs, block_size, new
-        )
-        copies, raised = list[BlockCopy](), None
+        lengths = {name: right[name].num_tokens for name in tables}
+        operation = yield _table_operations(lengths, verbs, block_size, new)
+        copies: list[BlockCopy] = []
+        raised = None
         try:
-            copies, _ = _carry_out(operation, right, None)
+            copies = _carry_out(operation, right, None).value
         except (OutOfBlocks, ValueError) as error:
             raised = type(error)
         value, when = _carry_out(operation, mine, raised)
         if " = " in operation:
             tables.append(operation[0])
-        renamed = _compare(when, tables, right, mine, renamed)
+        renamed = _compare_tables(when, tables, right, mine, renamed)
         if ".append(" in operation and not raised:
-            wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
-            if value is None or [tuple(copy) for copy in value] != wanted:
-                raise Wrong(
-                    f"{operation} must return its copies, as (source, destination).",
-                    wanted,
-                    repr(value),
-                )
-        for name in tables if "slot" in verbs else ():
-            ids = list(mine[name].block_ids)
-            for p in range(mine[name].num_tokens):
-                message = f"{name}.slot({p}) differs; {name} maps blocks {ids}."
-                agree(slot(ids, p, block_size), mine[name].slot(p), message)
+            _check_copies(operation, copies, renamed, value)
+        if "slot" in verbs:
+            for name in tables:
+                _check_slots(name, mine[name], block_size)
 
 
-def _choices(tables: dict[str, int], verbs: Sequence[str], block_size: int, new: str) -> list[str]:
-    """Operations on tables of so many tokens. `new` makes another one."""
+def _names_of(class_name: str, table_class: type, pool: BlockPool) -> Names:
+    """Return the variables that the operations on one side begin with."""
+    return {"pool": pool, class_name: table_class, "a": table_class(pool)}
+
+
+def _table_operations(
+    lengths: dict[str, int], verbs: Sequence[str], block_size: int, new: str
+) -> list[str]:
+    """Return the operations that may come next.
+
+    Args:
+        lengths: tokens of each table.
+        verbs: methods to call.
+        block_size: of the pool.
+        new: the call that makes a table.
+    """
     lines = []
-    for name, tokens in tables.items():
-        lengths = [n for n in sorted({tokens - 1, block_size, tokens + 1}) if 0 <= n <= tokens + 1]
-        arguments = {"append": (1, 2 * block_size + 1), "truncate": lengths, "free": ("",)}
-        lines += [f"{name}.{verb}({n})" for verb in verbs for n in arguments.get(verb, ())]
-    makers = (
-        [*(f"{name}.fork()" for name in tables if "fork" in verbs), new] if len(tables) < 5 else []
-    )
-    return lines + [f"{ascii_lowercase[len(tables)]} = {maker}" for maker in makers]
+    for name, tokens in lengths.items():
+        for verb in verbs:
+            lines += [
+                f"{name}.{verb}({argument})" for argument in _arguments(verb, tokens, block_size)
+            ]
+    if len(lengths) < 5:
+        makers = [f"{name}.fork()" for name in lengths] if "fork" in verbs else []
+        fresh = ascii_lowercase[len(lengths)]
+        lines += [f"{fresh} = {maker}" for maker in (*makers, new)]
+    return lines
 
 
-def _compare(
+def _arguments(verb: str, tokens: int, block_size: int) -> list[Any]:
+    """Return arguments of a method to try on a table of `tokens` tokens, bad ones included."""
+    if verb == "append":
+        return [1, 2 * block_size + 1]
+    if verb == "truncate":
+        lengths = sorted({-1, tokens - 1, block_size, tokens + 1})
+        return [n for n in lengths if n <= tokens + 1]
+    return [""] if verb == "free" else []
+
+
+def _check_copies(
+    operation: str, copies: list[BlockCopy], renamed: dict[int, int], value: Any
+) -> None:
+    """Raise `Wrong` unless `append` returned its copies."""
+    wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
+    if value is None or [tuple(copy) for copy in value] != wanted:
+        message = f"{operation} must return its copies, as (source, destination)."
+        raise Wrong(message, wanted, repr(value))
+
+
+def _check_slots(name: str, table: Any, block_size: int) -> None:
+    """Raise `Wrong` unless the table's `slot` is right at all positions."""
+    ids = list(table.block_ids)
+    for position in range(table.num_tokens):
+        message = f"{name}.slot({position}) differs; {name} maps blocks {ids}."
+        agree(slot(ids, position, block_size), table.slot(position), message)
+
+
+def _compare_tables(
     when: str, tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
 ) -> dict[int, int]:
-    """`Wrong` where the tables of these names differ.
+    """Compare the tables of both sides, and the reader's counts with the reader's tables.
 
-    Takes and returns what our blocks are called by the answer.
+    A right answer may pick other physical blocks. So the reference's block ids are renamed to the
+    answer's as they turn up. A block keeps its name as long as a table maps it.
 
-    A right answer may pick other physical blocks, so the reference's ids are renamed to the
-    answer's as they turn up; a block keeps its name for as long as a table maps it.
+    Args:
+        when: how a message begins.
+        tables: names of the tables.
+        right: variables of the reference.
+        mine: variables of the answer.
+        renamed: the answer's name of each block of the reference.
+
+    Returns:
+        `renamed`, up to date.
+
+    Raises:
+        Wrong: Where the two differ.
     """
-    mapped = {b for name in tables for b in right[name].block_ids}
+    renamed = _rename(tables, right, mine, renamed)
+    wanted = {
+        name: [str(renamed.get(block_id, "new")) for block_id in right[name].block_ids]
+        for name in tables
+    }
+    have = {name: [str(block_id) for block_id in mine[name].block_ids] for name in tables}
+    expected = [_say_table(name, wanted[name], right) for name in tables]
+    got = [_say_table(name, have[name], mine) for name in tables]
+    if expected != got:
+        message = f"{when}: {_first_difference(wanted, have)}."
+        widths = [max(map(len, pair)) for pair in zip(expected, got, strict=True)]
+        raise Wrong(message, _aligned(expected, widths), _aligned(got, widths))
+    _check_users(when, "  ".join(got), have, mine["pool"])
+    return renamed
+
+
+def _rename(
+    tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
+) -> dict[int, int]:
+    mapped = {block_id for name in tables for block_id in right[name].block_ids}
     renamed = {ours: theirs for ours, theirs in renamed.items() if ours in mapped}
     for name in tables:
         for ours, theirs in zip(right[name].block_ids, list(mine[name].block_ids), strict=False):
             if ours not in renamed and theirs not in renamed.values():
                 renamed[ours] = theirs
-    wanted = {name: [str(renamed.get(b, "new")) for b in right[name].block_ids] for name in tables}
-    have = {name: list(map(str, mine[name].block_ids)) for name in tables}
-    sides = (right, wanted), (mine, have)
-    states = [
-        [f"{n} [{', '.join(ids[n])}] {its[n].num_tokens} tokens" for n in tables]
-        for its, ids in sides
-    ]
-    if states[0] != states[1]:
-        pairs = [
-            (i, name, *two)
-            for name in tables
-            for i, two in enumerate(zip_longest(wanted[name], have[name]))
-        ]
-        off = [
-            f"logical block {i} of {name} is the first that differs"
-            for i, name, *two in pairs
-            if len({*two}) > 1
-        ]
-        widths = [max(map(len, pair)) for pair in zip(*states, strict=True)]
-        said = ("  ".join(map(str.ljust, state, widths)).rstrip() for state in states)
-        raise Wrong(f"{when}: {(off or ['num_tokens differs'])[0]}.", *said)
-    for b in range(mine["pool"].num_blocks):
-        counts, users = mine["pool"].refcount(b), sum(have[name].count(str(b)) for name in tables)
-        if counts != users:
-            said = (
-                f"{'  '.join(states[1])}, block {b} counts {count}" for count in (users, counts)
-            )
-            raise Wrong(f"{when}: block {b} counts {counts}, but {users} tables map it.", *said)
     return renamed
 
 
+def _say_table(name: str, blocks: list[str], names: Names) -> str:
+    return f"{name} [{', '.join(blocks)}] {names[name].num_tokens} tokens"
+
+
+def _aligned(states: list[str], widths: list[int]) -> str:
+    """Return states side by side, each as wide as asked for."""
+    return "  ".join(map(str.ljust, states, widths)).rstrip()
+
+
+def _first_difference(wanted: dict[str, list[str]], have: dict[str, list[str]]) -> str:
+    """Return which logical block differs first, in words."""
+    for name in wanted:
+        for i, (right, yours) in enumerate(zip_longest(wanted[name], have[name])):
+            if right != yours:
+                return f"logical block {i} of {name} is the first that differs"
+    return "num_tokens differs"
+
+
+def _check_users(when: str, state: str, have: dict[str, list[str]], pool: BlockPool) -> None:
+    """Raise `Wrong` unless each block's count is the number of tables that map it."""
+    for block_id in range(pool.num_blocks):
+        count = pool.refcount(block_id)
+        users = sum(blocks.count(str(block_id)) for blocks in have.values())
+        if count != users:
+            tables = "1 table maps it" if users == 1 else f"{users} tables map it"
+            raise Wrong(
+                f"{when}: block {block_id} counts {count}, but {tables}.",
+                f"{state}, block {block_id} counts {users}",
+                f"{state}, block {block_id} counts {count}",
+            )
+
+
 def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
-    search(
-        [
-            partial(table_trial, table_class, verbs, n, size)
-            for n, size in ((6, 2), (6, 4), (5, 1), (7, 3))
-        ]
-    )
+    """Search for a sequence of operations on which a table class goes wrong."""
+    sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
+    search([partial(table_trial, table_class, verbs, *size) for size in sizes])
+
+
+# The exercises ------------------------------------------------------------------------------------
 
 
 @exercise
 def block_of(answer: int) -> str:
-    """In which logical block does token 37 lie, at 16 tokens a block?"""
+    """The number of the logical block of token 37, at 16 tokens a block."""
     if answer == 37 // 16:
         return (
-            "Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts "
-            "at zero."
+            "Token 37 is in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at "
+            "zero."
         )
-    blocks = [f"block {i}: tokens {16 * i} to {16 * i + 15}" for i in range(3)]
-    asked = "the number of the block where 37 is"
-    raise Wrong("Tokens and blocks are counted from zero.", asked, repr(answer), *blocks)
+    if isinstance(answer, int) and answer >= 0:
+        message = f"Block {answer} holds tokens {16 * answer} to {16 * answer + 15}."
+    elif answer == 37 / 16:
+        message = "Token 37 is in one block: a block's number is whole."
+    else:
+        message = "A block's number is a whole number from 0 on."
+    raise Wrong(message, "the number of the block that holds token 37", repr(answer))
 
 
 @exercise
 def block_pool(answer: type) -> str:
-    """A pool with BlockPool's verbs: num_blocks, block_size, num_free, allocate, share, release,
-    refcount.
+    """A class with BlockPool's verbs.
+
+    These are num_blocks, block_size, num_free, allocate, share, release and refcount.
     """
-    search([partial(pool_trial, answer, n) for n in (3, 2, 8)])
-    does = (
-        "Your pool does what a plain list of counts says, over every short sequence of operations "
-        "tried and over"
-    )
+    search([partial(pool_trial, answer, num_blocks) for num_blocks in (3, 2, 8)])
     return (
-        f"{does}\nrandom longer ones: no block is lost, none is handed out twice, and an error "
-        "changes nothing."
+        "Your pool does what a plain list of counts says, over every short sequence of operations "
+        "tried and over\nrandom longer ones: no block is lost, none is handed out twice, and an "
+        "error changes nothing."
     )
 
 
@@ -258,7 +373,7 @@ _TABLES = [
 
 
 @compared(
-    "All {} positions tried are found, in blocks that lie anywhere in memory.",
+    "All {} positions tried are found, in blocks anywhere in memory.",
     [
         (block_ids, position, size)
         for block_ids, size in _TABLES
@@ -282,106 +397,117 @@ def block_table(answer: type) -> str:
 
 @exercise
 def broken_pools(answer: dict[str, str]) -> str:
-    """The invariant, by its name in `INVARIANTS`, that each of the three broken pools breaks
-    first.
+    """The invariant that each of the three broken pools breaks first, by its name in `INVARIANTS`.
+
+    Such as {"A": "counted", "B": ..., "C": ...}.
     """
-    for name, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
-        said = answer.get(name)
-        if said not in INVARIANTS:
-            raise Wrong(f"Pool {name} needs one of the names.", " | ".join(INVARIANTS), repr(said))
-        if said != invariant:
-            try:
-                # Under a name that says nothing of what is wrong with it.
-                search([partial(pool_trial, type(f'POOLS["{name}"]', (POOLS[name],), {}))])
-            except Wrong as shown:
-                hint = (
-                    " Its counts are right as long as no call raises."
-                    if said == "counted" and name == "C"
-                    else ""
-                )
-                shown.args = (
-                    f"Pool {name} breaks another one.{hint} Watch it here, beside a right pool. "
-                    f"{shown}",
-                )
-                shown.got = f"{shown.got} (pool {name})"
-                raise
+    if not isinstance(answer, dict):
+        wanted = '{"A": name, "B": name, "C": name}'
+        raise Wrong("Give a dict from pool to invariant.", wanted, repr(answer))
+    for pool, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
+        given = answer.get(pool)
+        if given not in INVARIANTS:
+            raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))
+        if given != invariant:
+            _show_broken_pool(pool, given)
     return "A loses blocks, B hands out a block that is in use, C counts before it looks."
+
+
+def _show_broken_pool(pool: str, given: str) -> None:
+    """Raise `Wrong` with the shortest sequence of operations on which a pool goes wrong."""
+    # The class gets a name that does not say what is wrong with it.
+    anonymous = type(f'POOLS["{pool}"]', (POOLS[pool],), {})
+    hint = ""
+    if pool == "C" and given == "counted":
+        hint = " Its counts are right as long as no call raises."
+    try:
+        search([partial(pool_trial, anonymous)])
+    except Wrong as found:
+        found.args = (
+            f"Pool {pool} breaks another one.{hint} Watch it here, beside a right pool. {found}",
+        )
+        found.got = f"{found.got} (pool {pool})"
+        raise
 
 
 @exercise
 def copy_on_write(answer: type) -> str:
     """A table with append, fork and free over the real pool, copying on write and only then."""
     _search_tables(answer, ("append", "fork", "free"))
-    does = (
+    return (
         "Your forks share every block, a write copies at most the last one, and every count "
-        "returns to zero."
+        "returns to zero.\nNo sequence can overwrite what another one reads."
     )
-    return f"{does}\nNo sequence can write what another one reads."
 
 
 @compared(
     "The same as counting on the real pool in all {} cases: a full last block is never copied, a\n"
     "partial one once for each sequence but the last, however long the prompt.",
     sorted(
-        (n, tokens, b)
-        for n in range(4)
-        for b in (4, 1, 16)
-        for tokens in {0, 1, b - 1, b, b + 1, 2 * b}
+        (num_forks, num_tokens, size)
+        for num_forks in range(4)
+        for size in (4, 1, 16)
+        for num_tokens in {0, 1, size - 1, size, size + 1, 2 * size}
     ),
 )
 def copies_after_forks(num_forks: int, num_tokens: int, block_size: int) -> int:
-    """Blocks copied when a sequence of `num_tokens` is forked `num_forks` times and all then append
-    one token.
+    """Blocks copied when a sequence is forked and all then append one token.
+
+    The sequence has `num_tokens` tokens and is forked `num_forks` times.
     """
-    return sum(len(table.append(1)) for table in family(num_tokens, block_size, num_forks)[1])
+    _, tables = family(num_tokens, block_size, num_forks)
+    return sum(len(table.append(1)) for table in tables)
 
 
 @exercise
 def truncate(answer: Callable[[Any, int], None]) -> str:
-    """`truncate(table, num_tokens)`: forget the tokens from there on and release the blocks that
-    held only those.
+    """truncate(table, num_tokens): keep the first tokens, and release the blocks of the others.
+
+    A length that the table does not have raises ValueError.
     """
-    table_class = type(
-        "TableWithYours", (BlockTable,), {"truncate": answer, "free": BlockTable.free}
-    )
+    members = {"truncate": answer, "free": BlockTable.free}
+    table_class = type("TableWithYours", (BlockTable,), members)
     _search_tables(table_class, ("append", "fork", "truncate"))
     return (
-        "Rolling back releases just the blocks that are no longer needed, also when a fork still "
+        "Truncating releases just the blocks that are no longer needed, also when a fork still "
         "reads them."
     )
 
 
 @exercise
 def order_of_frees(answer: Sequence[str]) -> str:
-    """An order of freeing a, b, c and d after which `broken.CountsForks` has freed a block that
-    somebody reads.
+    """An order of freeing a, b, c and d after which a block is free that a table still reads.
+
+    The tables are of `broken.CountsForks`.
     """
     setup = "a.append(8); b = a.fork(); c = b.fork(); d = a.fork()"
     if sorted(answer) != list("abcd"):
-        raise Wrong(
-            "Name each of a, b, c and d once.", "an order of a, b, c, d", answer, setup=setup
-        )
+        message = "Name each of a, b, c and d once."
+        raise Wrong(message, "an order of a, b, c, d", answer, setup=setup)
     names: Names = {"a": CountsForks(BlockPool(4, 4))}
     exec(setup, names)  # noqa: S102 - the line above
-    pool, steps = names["a"].pool, []
+    pool = names["a"].pool
+    steps = []
     for number, name in enumerate(answer, 1):
         names[name].free()
         left = answer[number:]
-        if readers := [
-            reader for reader in left if any(not pool.refcount(i) for i in names[reader].block_ids)
-        ]:
-            still = f"{readers[0]} still reads them. It is a fork\nof a fork"
-            counts = "a counts b and d, b counts c, and nobody counts who reads the block."
-            return f"After {name} is freed the prompt's blocks are free, and {still}: {counts}"
-        steps.append(
-            f"{name}.free()  # num_free {pool.num_free}, still reading: "
-            f"{', '.join(left) or 'nobody'}"
-        )
-    expected, got = "blocks free while somebody reads them", "blocks free when nobody does"
+        readers = [
+            reader
+            for reader in left
+            if any(pool.refcount(block_id) == 0 for block_id in names[reader].block_ids)
+        ]
+        if readers:
+            return (
+                f"After {name} is freed the prompt's blocks are free, and {readers[0]} still reads "
+                "them. It is a fork\nof a fork: a counts b and d, b counts c, and nothing counts "
+                "the readers of a block."
+            )
+        still = ", ".join(left) or "none"
+        steps.append(f"{name}.free()  # num_free {pool.num_free}, still reading: {still}")
     raise Wrong(
         "With this order the blocks are freed after their last reader.",
-        expected,
-        got,
+        "blocks that are free while a table reads them",
+        "blocks that are free when no table reads them",
         *steps,
         setup=setup,
     )

@@ -1,6 +1,4 @@
-"""Checks of notebook 01: the last block's waste, the block size that keeps it small, holes that are
-no use.
-"""
+"""Checks of notebook 01: the waste of the last block, the block size, holes of no use."""
 
 import random
 from collections.abc import Sequence
@@ -9,22 +7,23 @@ from pagedlab.blocks import blocks_for
 from pagedlab.checks import Wrong, compared, exercise
 from pagedlab.lessons.memory import FirstFit, OutOfMemory
 
+_SMALL_FILLS = [(4, 4), (5, 4), (1, 4)]  # a full block wastes nothing
+
 
 @compared(
     "Right at every fill of the last block, the full one included. Over many lengths it averages "
     "(B - 1) / 2.",
+    _SMALL_FILLS,
     [(n, block_size) for block_size in (1, 2, 4, 16, 48) for n in range(1, 3 * block_size + 2)],
 )
 def last_block_waste(num_tokens: int, block_size: int) -> int:
-    """Slots of the last block that `num_tokens` tokens leave empty."""
+    """Slots of the last block that `num_tokens` tokens leave empty; a full block wastes none."""
     return -num_tokens % block_size
 
 
 @compared(
-    (
-        "Right for long and short requests: what block size is affordable depends on how long the "
-        "requests are."
-    ),
+    "Right for long and short requests: which block size is affordable depends on the lengths of "
+    "the requests.",
     [([12], 0.25), ([5], 0.4), ([64], 0.04), ([65], 0.04), ([1024, 1], 0.04)],
     [([5, 9], 0.25), ([1, 1, 3], 0.1), ([3072, 1000], 0.25)],
     [
@@ -34,11 +33,13 @@ def last_block_waste(num_tokens: int, block_size: int) -> int:
     ],
 )
 def largest_block(lengths: Sequence[int], limit: float) -> int:
-    """The largest power of two, up to 1,024, whose empty slots are below `limit` of the slots
-    allocated; else 1.
+    """The largest power of two, up to 1,024, that wastes less than `limit` of the allocated slots.
+
+    It is 1 if there is none.
     """
-    for size in (1 << e for e in range(10, 0, -1)):
-        allocated = sum(blocks_for(n, size) * size for n in lengths)
+    for exponent in range(10, 0, -1):
+        size = 2**exponent
+        allocated = sum(blocks_for(length, size) * size for length in lengths)
         if allocated - sum(lengths) < limit * allocated:
             return size
     return 1
@@ -46,29 +47,27 @@ def largest_block(lengths: Sequence[int], limit: float) -> int:
 
 @exercise
 def useless_holes(answer: Sequence[int]) -> str:
-    """Which of twenty regions of five slots to free so that 60 slots are free and 15 neighbours are
-    not to be had.
+    """Which of twenty regions of five slots to free, by number.
+
+    Afterwards 60 slots are free, and no 15 of them are neighbours.
     """
-    memory, freed = FirstFit(100), list(answer)
+    memory = FirstFit(100)
     regions = [memory.allocate(5) for _ in range(20)]
+    freed = list(answer)
     step = f"free({freed})"
     if sorted(set(freed) & set(range(20))) != sorted(freed):
-        raise Wrong(
-            "These are not regions to free.", "different numbers, each from 0 to 19", freed, step
-        )
-    for i in freed:
-        memory.release(regions[i])
+        message = "These are not regions to free."
+        raise Wrong(message, "different numbers, each from 0 to 19", freed, step)
+    for number in freed:
+        memory.release(regions[number])
     if memory.num_free != 60:
-        raise Wrong(
-            "Free 60 of the 100 slots.", "60 slots free", f"{memory.num_free} slots free", step
-        )
+        message = "Free 60 of the 100 slots."
+        raise Wrong(message, "60 slots free", f"{memory.num_free} slots free", step)
     try:
         start = memory.allocate(15).start
     except OutOfMemory as error:
-        return (
-            f"{error}. The largest request that still fits has {max(h.size for h in memory.holes)}."
-        )
+        largest = max(hole.size for hole in memory.holes)
+        return f"{error}. The largest request that still fits has {largest}."
+    message = "15 neighbouring slots are still free."
     got = f"slots {start} to {start + 14}"
-    raise Wrong(
-        "15 neighbouring slots are still free.", "refused", got, step, "memory.allocate(15)"
-    )
+    raise Wrong(message, "refused", got, step, "memory.allocate(15)")

@@ -21,46 +21,59 @@ from pagedlab.checks import (
 from pagedlab.checks.tensors import normal
 from pagedlab.distributed.shards import ring_bytes
 
+_SIZES = [
+    (2, 2, 1),
+    (2, 2, 2),
+    (3, 4, 2),
+    (4, 6, 3),
+    (8, 16, 4),
+    (16, 8, 8),
+]  # hidden, width, ranks
+
+
+def _mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Return the output of an MLP, or of a rank's part of one."""
+    return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
 
 @exercise
 def mlp_part(answer: Callable[..., Any]) -> str:
-    """Rank's part of three weights [out, in] such that the parts' outputs add up to the whole
-    MLP's.
+    """mlp_part(gate, up, down, rank, size): a rank's part of three weights [out, in].
+
+    The outputs of all parts add up to the whole MLP's.
     """
-
-    def mlp(
-        x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
-    ) -> torch.Tensor:
-        return (silu(x @ gate.T) * (x @ up.T)) @ down.T
-
-    randn = normal()
-    for hidden, width, size in [(2, 2, 1), (2, 2, 2), (3, 4, 2), (4, 6, 3), (8, 16, 4), (16, 8, 8)]:
-        weights, x = (
-            (randn(width, hidden), randn(width, hidden), randn(hidden, width)),
-            randn(3, hidden),
-        )
-        setup = f"hidden size {hidden}, MLP width {width}, {size} rank{'s' if size > 1 else ''}"
-        expected = mlp(x, *weights)
-        total = 0 * expected
-        for rank in range(size):
-            with trying(f"mlp_part(gate, up, down, rank={rank}, size={size})", setup=setup):
-                parts = list(answer(*(weight.clone() for weight in weights), rank, size))
-                message = (
-                    "A rank holds one part in size of each weight: here are the shapes of gate, up "
-                    "and down."
-                )
-                agree(
-                    [[width // size, hidden]] * 2 + [[hidden, width // size]], shape(parts), message
-                )
-                total += mlp(x, *parts)
-        if at := first_wrong(expected, total):
-            message = "The sum over the ranks is another vector than the whole MLP's."
-            step = f"sum of the outputs of the {size} parts, for one token"
-            raise Wrong(message, say(expected[at[0]]), say(total[at[0]]), step, setup=setup)
+    for hidden, width, size in _SIZES:
+        _check_parts(answer, hidden, width, size)
     return (
-        "Each rank holds its part of every weight, computes alone, and one sum at the end makes it "
-        "whole."
+        "Each rank holds its part of every weight and computes alone; one sum at the end gives the "
+        "whole output."
     )
+
+
+def _check_parts(answer: Callable[..., Any], hidden: int, width: int, size: int) -> None:
+    """Raise `Wrong` unless the parts have the right shapes and the right sum."""
+    randn = normal()
+    weights = [randn(width, hidden), randn(width, hidden), randn(hidden, width)]
+    x = randn(3, hidden)
+    setup = f"hidden size {hidden}, MLP width {width}, {size} rank{'s' if size > 1 else ''}"
+    part = width // size
+    shapes = [[part, hidden], [part, hidden], [hidden, part]]
+    expected = _mlp(x, *weights)
+    total = torch.zeros_like(expected)
+    for rank in range(size):
+        with trying(f"mlp_part(gate, up, down, rank={rank}, size={size})", setup=setup):
+            parts = list(answer(*(weight.clone() for weight in weights), rank, size))
+            message = (
+                f"A rank holds one part in {size} of each weight: here are the shapes of gate, up "
+                "and down."
+            )
+            agree(shapes, shape(parts), message)
+            total += _mlp(x, *parts)
+    at = first_wrong(expected, total)
+    if at:
+        message = "The sum over the ranks is another vector than the whole MLP's."
+        step = f"sum of the outputs of the {size} parts, for one token"
+        raise Wrong(message, say(expected[at[0]]), say(total[at[0]]), step, setup=setup)
 
 
 _MODELS = [(2, 1), (2, 2), (8, 2), (14, 2), (15, 5), (24, 6), (32, 8), (64, 8), (28, 4)]
@@ -73,13 +86,19 @@ _MODELS = [(2, 1), (2, 2), (8, 2), (14, 2), (15, 5), (24, 6), (32, 8), (64, 8), 
 def heads_of_rank(
     rank: int, size: int, num_heads: int, num_kv_heads: int
 ) -> tuple[list[int], list[int]] | None:
-    """The query heads and the KV heads of a rank, None if they cannot be shared evenly."""
+    """The query heads and the KV heads of a rank, None if they cannot be shared evenly.
+
+    A KV head is never on two ranks.
+    """
     if num_heads % size or num_kv_heads % size:
         return None
-    heads, kv_heads = num_heads // size, num_kv_heads // size
-    return [*range(rank * heads, (rank + 1) * heads)], [
-        *range(rank * kv_heads, (rank + 1) * kv_heads)
-    ]
+    return _share(num_heads, rank, size), _share(num_kv_heads, rank, size)
+
+
+def _share(num_heads: int, rank: int, size: int) -> list[int]:
+    """Return the heads of a rank: neighbours."""
+    each = num_heads // size
+    return list(range(rank * each, (rank + 1) * each))
 
 
 @compared(

@@ -1,14 +1,13 @@
-"""Checks of notebook 05: match and insert, leaf before parent, the flaw of a cache that checks own
-tokens only.
+"""Checks of notebook 05: match and insert, leaf before parent, the flaw of a naive cache.
 
-The two naive caches that the notebook runs stand here too. Use neither: both serve foreign keys and
+The two naive caches that the notebook runs are here too. Use neither: both serve foreign keys and
 values.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.checks import Trial, Wrong, agree, compared, exercise, replay, search, trying
@@ -20,9 +19,7 @@ B = [94153, 49592, *[0] * 6, 144702, 104073, *[0] * 6]
 
 
 class ChecksOwnTokens:
-    """A naive prefix cache: chained xxh64 names, and a hit is verified by the block's own tokens
-    alone.
-    """
+    """A naive prefix cache: chained xxh64 names; a hit is verified by the block's own tokens."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -56,90 +53,113 @@ class ChecksOwnTokens:
 
 
 class ForgetsThePast(ChecksOwnTokens):
-    """Names every block by its own tokens, as if its keys and values did not depend on what came
-    before.
-    """
+    """Names a block by its own tokens, as if keys and values did not depend on earlier ones."""
 
     def names(self, token_ids: list[int], salt: str | None) -> list[bytes]:
         blocks = [self.own(token_ids, i) for i in range(len(token_ids) // self.pool.block_size)]
         return [hash_chain(block, self.pool.block_size, salt=salt)[0] for block in blocks]
 
 
-class Served:
-    """Prompts served one after another through a cache, with a memory that knows whose KV each
-    block holds.
+class _Computed(NamedTuple):
+    """The table of a prompt after its prefill, and the tokens that were found in the cache."""
 
-    A block's contents are the salt and all the tokens from the prompt's first to the block's last:
-    that is what keys and values depend on. `serve` returns how many tokens were found, and raises
-    `Wrong` for a foreign hit.
+    table: Any
+    found: int
+
+
+class Served:
+    """Prompts served through a cache, with a memory that knows whose KV each block holds.
+
+    A block's contents are the salt and all tokens from the prompt's first to the block's last: keys
+    and values depend on these.
+
+    Args:
+        new_cache: makes a cache from a pool.
+        num_blocks: of the pool.
+        block_size: of the pool.
     """
 
     def __init__(self, new_cache: Callable[[Any], Any], num_blocks: int, block_size: int) -> None:
         self.pool = BlockPool(num_blocks, block_size)
         self.cache = new_cache(self.pool)
-        self.memory: dict[int, str] = {}
+        self.memory: dict[int, str] = {}  # the contents of each block
 
     def serve(self, *prompts: Sequence[int], salt: str | None = None) -> int:
-        """Look them all up and compute what is not found, before the first is inserted."""
-        tables = [self._compute(list(prompt), salt) for prompt in prompts]
-        for prompt, (table, _) in zip(prompts, tables, strict=True):
+        """Look up all prompts and compute the rest, before the first one is inserted.
+
+        Args:
+            prompts: token ids.
+            salt: of all of them.
+
+        Returns:
+            The number of tokens that were found.
+
+        Raises:
+            Wrong: If the cache returns foreign KV or breaks another rule.
+        """
+        computed = [self._compute(list(prompt), salt) for prompt in prompts]
+        for prompt, (table, _) in zip(prompts, computed, strict=True):
             self._insert(table, list(prompt), salt)
-        for table, _ in tables:
+        for table, _ in computed:
             table.free()
-        with trying(
-            message="Once every table is freed, no block may be in use.",
-            expected="every count zero",
-        ):
+        message = "Once every table is freed, no block may be in use."
+        with trying(message=message, expected="every count zero"):
             self.pool.check([])
-        return sum(found for _, found in tables)
+        return sum(found for _, found in computed)
 
     together = serve  # the name for several
 
-    def _compute(self, token_ids: list[int], salt: str | None) -> tuple[Any, int]:
+    def _compute(self, token_ids: list[int], salt: str | None) -> _Computed:
+        """Match a prompt and compute what is missing; all blocks found must be the prompt's own."""
         size = self.pool.block_size
         table = self.cache.match(list(token_ids), leave=1, salt=salt)
         if not isinstance(table, BlockTable):
-            raise Wrong("match returns another thing than a table.", "a BlockTable", table)
-        found, full = table.num_tokens, size * len(table.block_ids)
+            raise Wrong("match must return a BlockTable.", "a BlockTable", table)
+        found = table.num_tokens
+        full = size * len(table.block_ids)
         agree(full, found, "match returns full blocks.", "num_tokens {}".format)
         if found >= len(token_ids):
-            raise Wrong(
-                "leave=1: a token must be left to compute.",
-                f"at most {len(token_ids) - 1} tokens",
-                found,
-            )
-        under = "" if salt is None else f" under salt {salt!r}"
-        past = [
-            f"computed for {token_ids[: start + size]}{under}"
-            for start in range(0, len(token_ids), size)
-        ]
-        for block_id, wanted in zip(table.block_ids, past, strict=False):
+            message = "leave=1: a token must be left to compute."
+            raise Wrong(message, f"at most {len(token_ids) - 1} tokens", found)
+        contents = self._contents(token_ids, salt)
+        for block_id, wanted in zip(table.block_ids, contents, strict=False):
             agree(wanted, self.memory[block_id], f"Block {block_id} holds foreign KV.", str)
         table.append(len(token_ids) - found)
-        self.memory |= zip(table.block_ids[found // size :], past[found // size :], strict=True)
-        return table, found
+        first = found // size
+        self.memory |= zip(table.block_ids[first:], contents[first:], strict=True)
+        return _Computed(table, found)
+
+    def _contents(self, token_ids: list[int], salt: str | None) -> list[str]:
+        """Return what each block of a prompt holds, in words."""
+        size = self.pool.block_size
+        under = "" if salt is None else f" under salt {salt!r}"
+        ends = range(size, len(token_ids) + size, size)
+        return [f"computed for {token_ids[:end]}{under}" for end in ends]
 
     def _insert(self, table: BlockTable, token_ids: list[int], salt: str | None) -> None:
-        """Afterwards all full blocks are found, and names that were known before stand for the same
-        blocks.
+        """Insert a prompt.
+
+        Afterwards all its full blocks must be found, and known names must be those of the same
+        blocks as before.
         """
         before = self._found(token_ids, salt)
         self.cache.insert(table, list(token_ids), salt=salt)
-        after, full = self._found(token_ids, salt), len(token_ids) // self.pool.block_size
+        after = self._found(token_ids, salt)
+        full = len(token_ids) // self.pool.block_size
         message = (
             "insert gives a known name another block. The first keeps it: of two blocks alike only "
             "one is found."
         )
-        agree(before, after[: len(before)], message, "the known names stand for blocks {}".format)
+        words = "the known names are those of blocks {}".format
+        agree(before, after[: len(before)], message, words)
         if len(after) < full:
-            empty = len(self._found(token_ids, salt, leave=1)) > len(after)
-            hint = (
-                " With leave=1 it finds more: mind that token_ids[:-0] is empty." if empty else ""
-            )
-            message = f"match with leave=0 must find every full block that was just inserted.{hint}"
+            message = "match with leave=0 must find every full block that was just inserted."
+            if len(self._found(token_ids, salt, leave=1)) > len(after):
+                message += " With leave=1 it finds more: mind that token_ids[:-0] is empty."
             raise Wrong(message, f"{full} blocks", f"{len(after)} blocks")
 
     def _found(self, token_ids: list[int], salt: str | None, leave: int = 0) -> list[int]:
+        """Return the blocks that the cache finds now."""
         table = self.cache.match(list(token_ids), leave=leave, salt=salt)
         block_ids = list(table.block_ids)
         table.free()
@@ -155,112 +175,142 @@ _PROMPTS = [
     [1, 1],
     [1, 1, 2, 2, 4, 4, 9],
 ]
-# In six blocks: of two that begin alike only one beginning is kept; it goes, and what is behind
-# stays.
-_ORPHAN = ["together([1, 1, 2, 2, 9], [1, 1, 3, 3, 9])"]
-_ORPHAN += ["serve([2, 2, 2, 2, 9])", "serve([3, 3, 2, 2, 9])", "serve([1, 1, 3, 3, 9])"]
+# In six blocks: two prompts share a beginning, which is kept once. It is evicted, and the blocks
+# after it stay.
+_ORPHAN = [
+    "together([1, 1, 2, 2, 9], [1, 1, 3, 3, 9])",
+    "serve([2, 2, 2, 2, 9])",
+    "serve([3, 3, 2, 2, 9])",
+    "serve([1, 1, 3, 3, 9])",
+]
+_CACHE_OPERATIONS = [
+    *(f"serve({prompt})" for prompt in _PROMPTS),
+    "serve([1, 1, 9], salt='x')",
+    "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])",
+    *_ORPHAN,
+]
 
 
 def cache_trial(cache_class: type, exact: bool) -> Trial:
-    """A reader's cache beside `PrefixCache`.
+    """Drive a reader's cache beside `PrefixCache`.
 
-    With `exact`, nothing is ever evicted, and both must find the same.
+    Args:
+        cache_class: the reader's.
+        exact: the pool is so large that nothing is evicted, and both must find the same.
     """
     num_blocks = 64 if exact else 6
     yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, 2))"
-    mine, right = (Served(made, num_blocks, 2) for made in (cache_class, PrefixCache))
-    lines = [f"serve({prompt})" for prompt in _PROMPTS]
-    lines += ["serve([1, 1, 9], salt='x')", "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])", *_ORPHAN]
+    mine = Served(cache_class, num_blocks, 2)
+    right = Served(PrefixCache, num_blocks, 2)
+    choices = list(dict.fromkeys(_CACHE_OPERATIONS))
     while True:
-        operation = yield list(dict.fromkeys(lines))
-        got, expected = (eval(f"it.{operation}", {"it": it}) for it in (mine, right))  # noqa: S307 - one of `lines`
+        operation = yield choices
+        got = eval(f"server.{operation}", {"server": mine})  # noqa: S307 - one of `choices`
+        expected = eval(f"server.{operation}", {"server": right})  # noqa: S307
         if exact:
-            agree(expected, got, f"{operation} finds another number of tokens.", "{} tokens".format)
+            message = f"{operation} finds another number of tokens."
+            agree(expected, got, message, "{} tokens".format)
 
 
 @exercise
 def prefix_cache(answer: type) -> str:
-    """A cache with match(token_ids, leave, salt) and insert(table, token_ids, salt) over the real
-    pool.
+    """A class with match(token_ids, leave, salt) and insert(table, token_ids, salt).
+
+    It is made with a pool, the real one.
     """
     starts = [partial(cache_trial, answer, exact) for exact in (True, False)]
     search(starts, sequences=200, walks=24, length=12)
     replay(starts[1], _ORPHAN)
-    does = (
-        "Your cache finds what ours finds, never a block with another past, and holds no block "
-        "that nobody uses."
-    )
     return (
-        f"{does}\nIn a pool of six blocks, where something is evicted at almost every request, it "
+        "Your cache finds what ours finds, never a block with another past, and keeps no unused "
+        "block from the pool.\nIn a pool of six blocks, where almost every request evicts one, it "
         "stays right."
     )
 
 
-def _cached_blocks() -> Iterator[tuple[dict[int, int], dict[int, int | None]]]:
+class _Cached(NamedTuple):
     """When each block was last used, and its parent; a parent is used whenever its child is."""
-    yield {4: 1}, {4: None}
-    yield {4: 1, 2: 1}, {4: None, 2: 4}
-    yield {4: 2, 2: 1}, {4: None, 2: None}
-    yield {4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}
-    yield {4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}
+
+    last_used: dict[int, int]
+    parent: dict[int, int | None]
+
+
+_SMALL_CACHES = [
+    _Cached({4: 1}, {4: None}),
+    _Cached({4: 1, 2: 1}, {4: None, 2: 4}),
+    _Cached({4: 2, 2: 1}, {4: None, 2: None}),
+    _Cached({4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}),
+    _Cached({4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}),
+]
+
+
+def _random_cache(chance: random.Random) -> _Cached:
+    """Return a tree of blocks, used in random order."""
+    blocks = chance.sample(range(40), chance.randint(2, 8))
+    tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
+    last_used: dict[int, int] = {}
+    for time in range(1, chance.randint(3, 7)):
+        block: int | None = chance.choice(blocks)
+        while block is not None:
+            last_used[block] = time
+            block = tree[block]
+    return _Cached(last_used, {block: tree[block] for block in last_used})
+
+
+def _caches() -> list[_Cached]:
     chance = random.Random(2)
-    for _ in range(60):
-        blocks = chance.sample(range(40), chance.randint(2, 8))
-        tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
-        last_used: dict[int, int] = {}
-        for time in range(1, chance.randint(3, 7)):
-            block: int | None = chance.choice(blocks)
-            while block is not None:
-                last_used[block] = time
-                block = tree[block]
-        yield last_used, {block: tree[block] for block in last_used}
+    return [*_SMALL_CACHES, *(_random_cache(chance) for _ in range(60))]
 
 
 @compared(
-    "Right in all {} caches tried: what goes is never a block that others need to be found.",
-    _cached_blocks(),
+    "Right in all {} caches tried: the evicted block is never one that others need to be found.",
+    _caches(),
 )
 def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
-    """Which cached block goes next: the least recently used of those that are no other's parent."""
+    """The cached block to evict next: the least recently used of those without a child."""
     parents = {parent[block_id] for block_id in last_used}
-    return min(
-        (block_id for block_id in last_used if block_id not in parents), key=last_used.__getitem__
-    )
+    leaves = [block_id for block_id in last_used if block_id not in parents]
+    return min(leaves, key=last_used.__getitem__)
 
 
 @exercise
 def foreign_kv(answer: Sequence[str]) -> str:
-    """Requests, each a string over the blocks A, B and T, after which `ChecksOwnTokens` serves
-    foreign KV.
+    """Requests after which `ChecksOwnTokens` serves foreign KV.
+
+    A list of strings over the blocks A, B and T, such as ["A", "AT"].
     """
     blocks = {"A": A, "B": B, "T": list(range(100, 116))}
-    requests = list(answer)
-    if not requests or not all(
-        isinstance(r, str) and r and set(r) <= set(blocks) for r in requests
-    ):
-        raise Wrong(
-            "Name each request by its blocks, such as 'A' or 'AT'.", "a list of strings", answer
-        )
+    requests = _requests_of(answer, blocks)
     server = Served(ChecksOwnTokens, 16 * len(requests) + 256, 16)
     steps = []
     for number, request in enumerate(requests, 1):
-        ids = [token for name in request for token in blocks[name]]
+        token_ids = [token for name in request for token in blocks[name]]
         try:
-            # one token more, so that the last block can be found too
-            found = server.serve([*ids, 7])
+            # One token more, so that the last block can be found too.
+            found = server.serve([*token_ids, 7])
         except Wrong:
-            past = (
-                f"Request {number}, {request}, is served a block of another past. Its name is right"
+            return (
+                f"Request {number}, {request}, gets a block of another past. Its name is right, "
+                "since A and B\nhash alike and so do all blocks after them; its own tokens are "
+                "right; the tokens before it are not."
             )
-            alike = (
-                "since A and B\nhash alike and so does all that follows them; its own tokens are "
-                "right"
-            )
-            return f"{past}, {alike}; what came before them is not."
         steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
     raise Wrong(
-        "The cache got away with it.",
+        "The cache served every request its own KV.",
         "a foreign block is served",
         f"none in {number} requests",
         *steps[-6:],
     )
+
+
+def _requests_of(answer: Any, blocks: Mapping[str, Any]) -> list[str]:
+    """Return the requests if each is a string of names of blocks."""
+    is_list = isinstance(answer, Sequence) and not isinstance(answer, str)
+    if not is_list or not answer or not all(_is_request(one, blocks) for one in answer):
+        message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
+        raise Wrong(message, "a list of strings", repr(answer))
+    return list(answer)
+
+
+def _is_request(one: Any, blocks: Mapping[str, Any]) -> bool:
+    return isinstance(one, str) and bool(one) and set(one) <= set(blocks)

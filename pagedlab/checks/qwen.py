@@ -33,32 +33,46 @@ from pagedlab.lessons.puzzles import pages_of
 )
 def paged_bytes(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
     """KV bytes of sequences of these lengths in whole blocks."""
-    return sum(blocks_for(length, block_size) for length in lengths) * block_size * bytes_per_token
+    num_blocks = sum(blocks_for(length, block_size) for length in lengths)
+    return num_blocks * block_size * bytes_per_token
+
+
+# Block size, length of the sequence, queries.
+_SEQUENCES = [
+    (4, 1, 1),
+    (4, 4, 1),
+    (4, 5, 1),
+    (4, 6, 6),
+    (4, 6, 3),
+    (2, 9, 4),
+    (8, 30, 30),
+]
 
 
 @exercise
 def attend_one(answer: Callable[..., Any]) -> str:
-    """Causal attention of a sequence's last n queries over its blocks, unused slots full of NaN."""
-    for size, length, n in [
-        (4, 1, 1),
-        (4, 4, 1),
-        (4, 5, 1),
-        (4, 6, 6),
-        (4, 6, 3),
-        (2, 9, 4),
-        (8, 30, 30),
-    ]:
-        *caches, tables = pages_of([length], size, 1, 4)
-        k, v = (cache.double() for cache in caches)
-        q, block_ids = normal(1)(n, 4), tables[0].tolist()
+    """attend(q, k_cache, v_cache, block_ids, length, scale) for one head.
+
+    Causal attention of a sequence's last queries over its blocks. Unused slots hold NaN.
+    """
+    for block_size, length, n in _SEQUENCES:
+        k, v, tables = pages_of([length], block_size, 1, 4)
+        k = k.double()
+        v = v.double()
+        block_ids = tables[0].tolist()
+        q = normal(1)(n, 4)
         expected = concat_attention(q[:, None], k, v, block_ids, length, 0.5)[:, 0]
-        with trying(
-            setup=f"block_size {size}, block_ids {block_ids}, length {length}, the last {n} queries"
-        ):
+        setup = (
+            f"block_size {block_size}, block_ids {block_ids}, length {length}, the last {n} queries"
+        )
+        with trying(setup=setup):
             got = answer(q, k[:, :, 0], v[:, :, 0], list(block_ids), length, 0.5)
             agree(shape(q), shape(got), "The result has another shape.", str)
-            if at := first_wrong(expected, got):
+            at = first_wrong(expected, got)
+            if at:
                 message = f"The query at position {length - n + at[0]} gets another value."
+                if got[at[0]].isnan().any():
+                    message += " NaN comes from unused slots: cut them off before the product."
                 raise Wrong(message, say(expected[at[0]]), say(got[at[0]]))
     return (
         "Right at every block boundary, with one query and with many, and no unused slot is ever "

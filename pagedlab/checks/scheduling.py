@@ -1,28 +1,32 @@
-"""Checks of notebook 09: a queue that starves nobody, the victim, swap or recompute, the edge of a
+"""Checks of notebook 09: a queue without starvation, the victim, swap or recompute, the edge of a
 block.
 
-`ToyEngine` runs a scheduler without a model, and `FirstThatFits` is the scheduler that starves.
+`ToyEngine` runs a scheduler without a model. `FirstThatFits` is the scheduler that starves large
+requests.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, product
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.checks import Trial, Wrong, agree, compare, compared, exercise, search, trying
-from pagedlab.scheduler import Request, Schedule, Scheduler
-from pagedlab.scheduler import Sequence as Text
+from pagedlab.scheduler import Request, Schedule, Scheduler, Sequence
 
-PATIENCE = 3  # how often the first in line may be passed
+PATIENCE = 3  # how often the first in the queue may be passed
 
 
 class ToyEngine:
-    """A scheduler at work, without a model: each text gets a number for its next token, and ends
-    when it has them all.
+    """A scheduler at work, without a model: a sequence's next token is a number.
 
-    It has what `trace.Recorder` asks of an engine. options: the scheduler's. A swap moves
-    only the books.
+    It has what `trace.Recorder` asks of an engine. A swap changes tables only.
+
+    Args:
+        scheduler: the scheduler's class.
+        num_blocks: of the pool.
+        block_size: of the pool.
+        options: the scheduler's.
     """
 
     def __init__(
@@ -36,7 +40,8 @@ class ToyEngine:
         roomy: dict[str, Any] = {"max_batch_tokens": 64, "max_sequences": 8, "swapper": self}
         self.scheduler = scheduler(self.pool, **roomy | options)
         self.plan = self.scheduler.plan  # the latest step's
-        self._ids, self._callbacks = count(), list[Callable[[], None]]()
+        self._ids = count()
+        self._callbacks: list[Callable[[], None]] = []
 
     def swap_in(self, *block_ids: Any) -> None:
         """Nothing to move."""
@@ -44,66 +49,68 @@ class ToyEngine:
     swap_out = swap_in
 
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every step; what is returned stops it."""
+        """Call `callback` after every step; call what is returned to stop."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
-    def sequences(self) -> list[Text]:
-        """The texts that hold blocks."""
+    def sequences(self) -> list[Sequence]:
+        """Return the sequences that hold blocks."""
         return [
-            text for r in self.scheduler.running for text in r.sequences if text.table.block_ids
+            sequence
+            for request in self.scheduler.running
+            for sequence in request.sequences
+            if sequence.table.block_ids
         ]
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Token i is the word "i"."""
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Return the text of tokens: token i is the word "i"."""
         return "".join(f" {i}" for i in token_ids)
 
     def add(self, prompt: int, new: int) -> Request:
-        """Queue a request of so many prompt tokens and new ones."""
+        """Queue a request with these numbers of prompt tokens and of new ones."""
         number = next(self._ids)
-        text = Text(f"r{number}", BlockTable(self.pool), list(range(prompt)), 0, prompt)
-        request = Request(number, [text], 1, new)
+        table = BlockTable(self.pool)
+        sequence = Sequence(f"r{number}", table, list(range(prompt)), 0, prompt)
+        request = Request(number, [sequence], 1, new)
         self.scheduler.add(request)
         return request
 
     def step(self) -> Schedule:
-        """One step, if there is anything to do."""
-        self.plan = plan = self.scheduler.schedule()
-        for request, text, _, stop in plan.chunks:
-            if stop == len(text.token_ids):
-                text.token_ids.append(stop)
-                if len(text.output_ids) == request.max_tokens:
-                    text.finish_reason = "length"
+        """Run one step, if there is anything to do."""
+        plan = self.scheduler.schedule()
+        self.plan = plan
+        for request, sequence, _, stop in plan.chunks:
+            if stop == len(sequence.token_ids):
+                sequence.token_ids.append(stop)
+                if len(sequence.output_ids) == request.max_tokens:
+                    sequence.finish_reason = "length"
                     self.scheduler.remove(request)
         for callback in tuple(self._callbacks if plan.chunks else ()):
             callback()
         return plan
 
     def run(self) -> None:
-        """Steps until nobody is left."""
+        """Run steps until no request is left."""
         while self.step().chunks:
             pass
 
 
 class FirstThatFits(Scheduler):
-    """Fills every gap, and lets a large request wait as long as small ones keep coming."""
+    """Fills every gap, and lets a large request wait as long as small ones arrive."""
 
     def next_waiting(self) -> Request:
-        """The first in line for whom there is room."""
-        return next(
-            (request for request in self.waiting if self.may_admit(request)), self.waiting[0]
-        )
+        """Return the first waiting request that fits."""
+        fitting = (request for request in self.waiting if self.may_admit(request))
+        return next(fitting, self.waiting[0])
 
 
 class Patient(Scheduler):
-    """Right: the first in line is passed `PATIENCE` times and no more."""
+    """Right: the first in the queue is passed `PATIENCE` times and no more."""
 
     passed = 0
 
     def next_waiting(self) -> Request:
-        """The first in line for whom there is room, unless the very first has been passed often
-        enough.
-        """
+        """Return the first request that fits; the very first after `PATIENCE` others."""
         first = self.waiting[0]
         if self.may_admit(first):
             self.passed = 0
@@ -115,47 +122,56 @@ class Patient(Scheduler):
         return first
 
 
-def queue_trial(answer: type[Scheduler]) -> Trial:
-    """The reader's scheduler beside `Patient`, on the same arrivals.
+_SIZES = {"s": 6, "m": 10, "L": 30}  # prompt tokens: with 3 new ones, 2, 3 and 8 blocks of 4
+_QUEUE_OPERATIONS = [
+    "step()",
+    "arrive('s')",
+    "arrive('sL')",
+    "arrive('sLssss')",
+    "arrive('sLms')",
+    "step(12)",
+]
 
-    Nobody's blocks grow, so nobody gives way.
+
+def queue_trial(answer: type[Scheduler]) -> Trial:
+    """Drive the reader's scheduler beside `Patient`, on the same arrivals.
+
+    No request grows beyond its blocks, so none is preempted.
     """
     yield f"LLM(scheduler={answer.__name__}), 10 blocks of 4; for 3 steps s takes 2, m 3, L 8"
 
     class Mine(answer):  # type: ignore[misc, valid-type]
         def next_waiting(self) -> Request:
-            if not isinstance(chosen := super().next_waiting(), Request):
-                raise Wrong(
-                    "next_waiting returns a request, whether it fits or not.",
-                    "one of self.waiting",
-                    chosen,
-                )
+            chosen = super().next_waiting()
+            if not isinstance(chosen, Request):
+                message = "next_waiting returns a request, whether it fits or not."
+                raise Wrong(message, "one of self.waiting", chosen)
             return chosen
 
-    def let_in(engine: ToyEngine, operation: str) -> list[str]:
-        verb, argument = operation.rstrip("')").split("(")
-        if verb == "step":
-            return [
-                f"r{r.request_id}"
-                for _ in range(int(argument or 1))
-                for r in engine.step().admitted
-            ]
-        for kind in argument.lstrip("'"):
-            engine.add({"s": 6, "m": 10, "L": 30}[kind], 3)
-        return []
-
-    mine, right = (ToyEngine(made, num_blocks=10) for made in (Mine, Patient))
+    mine = ToyEngine(Mine, num_blocks=10)
+    right = ToyEngine(Patient, num_blocks=10)
     while True:
-        operation = yield [
-            "step()",
-            "arrive('s')",
-            "arrive('sL')",
-            "arrive('sLssss')",
-            "arrive('sLms')",
-            "step(12)",
-        ]
-        got, expected = let_in(mine, operation), let_in(right, operation)
-        agree(expected, got, f"{operation} lets others in.", "lets in {}".format)
+        operation = yield _QUEUE_OPERATIONS
+        got = _admitted(mine, operation)
+        expected = _admitted(right, operation)
+        message = (
+            f"{operation} admits other requests. The first in the queue is passed {PATIENCE} times "
+            "at most, and only if it does not fit."
+        )
+        agree(expected, got, message, "admits {}".format)
+
+
+def _admitted(engine: ToyEngine, operation: str) -> list[str]:
+    """Carry out one of `_QUEUE_OPERATIONS`; return the requests that were admitted."""
+    verb, argument = operation.rstrip("')").split("(")
+    if verb == "arrive":
+        for kind in argument.lstrip("'"):
+            engine.add(_SIZES[kind], 3)
+        return []
+    admitted = []
+    for _ in range(int(argument or 1)):
+        admitted += [f"r{request.request_id}" for request in engine.step().admitted]
+    return admitted
 
 
 def _check_subclass(answer: Any) -> None:
@@ -165,50 +181,61 @@ def _check_subclass(answer: Any) -> None:
 
 @exercise
 def patient(answer: type[Scheduler]) -> str:
-    """next_waiting(self): the first that fits, but the first in line is passed three times at
-    most.
+    """A Scheduler with next_waiting(self): the first request that fits.
+
+    The first in the queue is passed three times at most.
     """
     _check_subclass(answer)
     search([partial(queue_trial, answer)], sequences=300, walks=60, length=16)
-    same = (
-        "The same order as ours in hundreds of queues: gaps are filled, and whoever is first in "
-        "line is passed"
+    return (
+        "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
+        f"is passed\n{PATIENCE} times at most, however many small requests arrive."
     )
-    return f"{same}\n{PATIENCE} times at most, however many small requests keep coming."
 
 
 class Cheapest(Scheduler):
-    """Right: of all but the oldest, whoever loses the fewest tokens."""
+    """Right: of all requests but the oldest, preempt the one that loses the fewest tokens."""
 
     def victim(self) -> Request:
-        """Who gives way; the later one of two that lose as many, and nobody who holds no block."""
+        """Return the request to preempt; the later one of two that lose as many.
+
+        A request without a block is never chosen.
+        """
         others = [r for r in reversed(self.running[1:]) if r.unfinished[0].table.num_tokens]
-        return min(
-            others,
-            key=lambda r: sum(t.table.num_tokens for t in r.unfinished),
-            default=self.running[0],
-        )
+        return min(others, key=_tokens_lost, default=self.running[0])
+
+
+def _tokens_lost(request: Request) -> int:
+    return sum(sequence.table.num_tokens for sequence in request.unfinished)
+
+
+def _victim_if_computed(policy: type[Scheduler], *computed: int) -> Any:
+    """Return which of the running requests a policy preempts.
+
+    Args:
+        policy: the scheduler.
+        computed: tokens computed of each request, in the order of their arrival.
+    """
+    engine = ToyEngine(policy)
+    for tokens in computed:
+        # Prompts in chunks: of one length, computed up to here.
+        engine.add(44, 4).sequences[0].table.append(tokens)
+    engine.scheduler.running += engine.scheduler.waiting
+    engine.scheduler.waiting.clear()
+    chosen = engine.scheduler.victim()
+    return f"r{chosen.request_id}" if isinstance(chosen, Request) else chosen
 
 
 @exercise
 def victim(answer: type[Scheduler]) -> str:
-    """victim(self): whoever loses the fewest tokens, but not the oldest, and nobody without a
-    block.
+    """A Scheduler with victim(self): the running request that loses the fewest tokens.
+
+    It never chooses the oldest request, nor one without a block.
     """
     _check_subclass(answer)
 
-    def victim_if_computed(*computed: int, policy: type[Scheduler] = answer) -> Any:
-        """Which of running requests, in order of arrival and with so many tokens computed, gives
-        way.
-        """
-        engine = ToyEngine(policy)
-        for tokens in computed:
-            # prompts in chunks: equally long, computed so far
-            engine.add(44, 4).sequences[0].table.append(tokens)
-        engine.scheduler.running += engine.scheduler.waiting
-        engine.scheduler.waiting.clear()
-        chosen = engine.scheduler.victim()
-        return f"r{chosen.request_id}" if isinstance(chosen, Request) else chosen
+    def victim_if_computed(*computed: int) -> Any:
+        return _victim_if_computed(answer, *computed)
 
     cases = [
         (5,),
@@ -222,48 +249,57 @@ def victim(answer: type[Scheduler]) -> str:
         (9, 0),
         (30, 8, 12, 8, 40),
     ]
-    compare(victim_if_computed, partial(victim_if_computed, policy=Cheapest), cases)
-    goes = (
-        "The oldest goes on whatever happens, so somebody always finishes; and of the others the "
-        "one gives way"
+    compare(victim_if_computed, partial(_victim_if_computed, Cheapest), cases)
+    return (
+        "The oldest request is never preempted, so one always finishes; of the others the one is "
+        "preempted\nwhose work is the cheapest to do again."
     )
-    return f"{goes}\nwhose work is the cheapest to do again."
+
+
+# Tokens, bytes of KV a token, bytes a second, parameters, operations a second.
+_SWAP_CASES = [
+    (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
+    (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
+    (1, 1000, 1e9, 1e6, 1e12),
+    (1, 1000, 2e9, 1e6, 1e12),
+    (1, 1000, 0.5e9, 1e6, 1e12),
+    (100, 1500, 1e9, 1e6, 1e12),
+    (100, 700, 1e9, 1e6, 1e12),
+    (100, 1500, 1e9, 2e6, 1e12),
+    (100, 1000, 1e9, 1e6, 0.7e12),
+    (100, 1000, 1e9, 1e6, 1.5e12),
+]
 
 
 @exercise
 def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
-    """Which is over sooner: the KV of so many tokens out and back, or their forward pass once
-    more.
+    """swap_or_recompute(tokens, kv_bytes, bandwidth, parameters, flops): "swap" or "recompute".
+
+    The shorter one of: moving the KV of these tokens out and back, or their forward pass again.
     """
-    cases = [(1000, 12 * 1024, 25e9, 0.5e9, 400e12), (1000, 512 * 1024, 25e9, 6.7e9, 400e12)]
-    cases += [(1, 1000, bandwidth, 1e6, 1e12) for bandwidth in (1e9, 2e9, 0.5e9)]
-    cases += [
-        (100, kv, 1e9, parameters, 1e12)
-        for kv, parameters in ((1500, 1e6), (700, 1e6), (1500, 2e6))
-    ]
-    cases += [(100, 1000, 1e9, 1e6, flops) for flops in (0.7e12, 1.5e12)]
-    for tokens, kv_bytes, bandwidth, parameters, flops in cases:
-        moved, computed = 2 * tokens * kv_bytes / bandwidth, 2 * tokens * parameters / flops
+    for tokens, kv_bytes, bandwidth, parameters, flops in _SWAP_CASES:
+        moved = 2 * tokens * kv_bytes / bandwidth
+        computed = 2 * tokens * parameters / flops
         expected = "swap" if moved < computed else "recompute"
         line = (
             f"swap_or_recompute({tokens=}, {kv_bytes=}, {bandwidth=:g}, {parameters=:g}, "
             f"{flops=:g})"
         )
         with trying(line, expected=expected):
-            if (got := answer(tokens, kv_bytes, bandwidth, parameters, flops)) != expected:
+            got = answer(tokens, kv_bytes, bandwidth, parameters, flops)
+            if got != expected:
                 times = f"swap takes {1000 * moved:.4g} ms, recompute {1000 * computed:.4g} ms"
-                raise Wrong("Not the one that is over sooner:", f"{expected!r}: {times}", repr(got))
-    right = (
-        "Right on all of them. The number of tokens drops out: what decides is bytes of KV a token "
-        "over the"
+                raise Wrong("Not the shorter one:", f"{expected!r}: {times}", repr(got))
+    return (
+        "Right on all of them. The number of tokens cancels: what decides is bytes of KV a token "
+        "over the\nbandwidth, against parameters over the arithmetic."
     )
-    return f"{right}\nbandwidth, against parameters over the arithmetic."
 
 
 @compared(
-    "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, "
-    "and no other.",
-    [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9)],
+    "Right on both sides of every edge: a sequence that fills a whole number of blocks needs one "
+    "more, and no other.",
+    [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)],
     [([*pair], free, 4) for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2) for free in (0, 1, 2)],
     [
         ([tokens], 0, size)
@@ -273,5 +309,5 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
     [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)],
 )
 def must_give_way(held: list[int], free: int, block_size: int) -> bool:
-    """Whether one more token for each text takes more blocks than are free."""
+    """Whether one more token for each sequence takes more blocks than are free."""
     return sum(tokens % block_size == 0 for tokens in held) > free

@@ -1,10 +1,13 @@
-"""Checks of notebook 06: one step of online softmax, the merge of two halves, query heads that
-share KV heads.
+"""Checks of notebook 06: a step of online softmax, the merge of two halves, shared KV heads.
 
-A state is what online softmax keeps of the scores it has read: m [..., 1], the largest; total [...,
-1], the sum of exp(score - m); out [..., D], the sum of exp(score - m) * v. Before the first block
-it is (-inf, 0, 0). The functions that answers are compared with stand here too; the notebook uses
-them until the reader's own pass.
+A state is what online softmax keeps of the scores that it has read:
+
+    m      [..., 1]   the largest score
+    total  [..., 1]   the sum of exp(score - m)
+    out    [..., D]   the sum of exp(score - m) * v
+
+Before the first block it is (-inf, 0, 0). The functions that answers are compared with are here
+too; the notebook uses them until the reader's own pass.
 """
 
 from __future__ import annotations
@@ -27,136 +30,172 @@ State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def online_step(
     m: torch.Tensor, total: torch.Tensor, out: torch.Tensor, scores: torch.Tensor, v: torch.Tensor
 ) -> State:
-    """The state after one more block, scores [..., n, b] and values [..., b, D]; a score of -inf
-    does not count.
+    """Return the state after one more block.
+
+    Args:
+        m: [..., n, 1]
+        total: [..., n, 1]
+        out: [..., n, D]
+        scores: [..., n, b]; a score of -inf does not count.
+        v: [..., b, D]
     """
     new_m = m.maximum(scores.amax(dim=-1, keepdim=True))
-    # nothing seen yet: (-inf) - 0 is -inf, (-inf) - (-inf) would be NaN
+    # No score so far: (-inf) - 0 is -inf; (-inf) - (-inf) would be NaN.
     base = new_m.masked_fill(new_m == -inf, 0)
-    rescale, p = (m - base).exp(), (scores - base).exp()
+    rescale = (m - base).exp()
+    p = (scores - base).exp()
     return new_m, total * rescale + p.sum(dim=-1, keepdim=True), out * rescale + p @ v
 
 
 def merge_states(a: State, b: State) -> State:
-    """The state of two halves read as one, whichever came first; a half that saw nothing changes
-    nothing.
+    """Return the state of two halves read as one, in either order.
+
+    A half without scores changes nothing.
     """
-    m = a[0].maximum(b[0])
+    m_a, total_a, out_a = a
+    m_b, total_b, out_b = b
+    m = m_a.maximum(m_b)
     base = m.masked_fill(m == -inf, 0)
-    rescale_a, rescale_b = (a[0] - base).exp(), (b[0] - base).exp()
-    return m, a[1] * rescale_a + b[1] * rescale_b, a[2] * rescale_a + b[2] * rescale_b
+    rescale_a = (m_a - base).exp()
+    rescale_b = (m_b - base).exp()
+    return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b
 
 
 def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """q [n, Hq, D] and k [L, Hkv, D] -> q k^T [Hkv, G, n, L], G = Hq / Hkv: a group's heads as rows
-    of one product.
+    """Return q k^T, with the heads of a group as the rows of one product.
+
+    Args:
+        q: [n, Hq, D]
+        k: [L, Hkv, D]
+
+    Returns:
+        [Hkv, G, n, L], with G = Hq / Hkv.
     """
     grouped = group_heads(q, k.shape[1])  # [Hkv, G, n, D]
     return (grouped.flatten(1, 2) @ k.permute(1, 2, 0)).unflatten(1, grouped.shape[1:3])
 
 
 def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
-    """What the call returns, and the elements of the largest tensor that torch puts into memory on
-    the way.
+    """Call a function and watch the tensors that torch allocates.
+
+    Args:
+        function: what to call.
+        args: its arguments.
+
+    Returns:
+        What the function returns, and the number of elements of the largest tensor.
     """
-    given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
-    largest = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            nonlocal largest
-            made = op(*args, **(kwargs or {}))
-            # A view, expanded ones included, lies in the storage of what it looks at.
-            if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in given:
-                largest = max(largest, made.untyped_storage().nbytes() // made.element_size())
-            return made
-
-    with Watch():
+    with _Allocations(args) as allocations:
         result = function(*args)
-    return result, largest
+    return result, allocations.largest
 
 
-# Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` shows
-# nothing.
+class _Allocations(TorchDispatchMode):
+    """Notes the largest tensor that torch allocates; views and the arguments do not count."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        super().__init__()
+        self.largest = 0
+        self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        # A view, also an expanded one, has the storage of the tensor that it shows.
+        if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in self._given:
+            elements = made.untyped_storage().nbytes() // made.element_size()
+            self.largest = max(self.largest, elements)
+        return made
+
+
+# Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` is
+# masked out.
 _NONE: list[float] = [-inf, -inf]
 _ROWS: list[tuple[list[float], list[float]]] = [
     ([1, 3], [2, 0]),
     ([1, 3], [5, 4]),
     ([2, 2], [2, 1]),
-]
-_ROWS += [
     ([0, 1], [1000, 999]),
     ([1000, 999], [0, 1]),
     ([-1e6, -1e6 + 1], [-1e6 + 2, -1e6]),
     ([1, -inf], [-inf, 2]),
+    ([1, 3], _NONE),
+    (_NONE, [-1000, -1001]),
+    (_NONE, _NONE),
 ]
-_ROWS += [([1, 3], _NONE), (_NONE, [-1000, -1001]), (_NONE, _NONE)]
-_PAIRS: list[list[list[list[float]]]] = [[[a], [b]] for a, b in _ROWS] + [
-    [[[1, 2], _NONE], [[3, -inf], [0, 1]]]
+_PAIRS: list[list[list[list[float]]]] = [
+    *([[first], [second]] for first, second in _ROWS),
+    [[[1, 2], _NONE], [[3, -inf], [0, 1]]],
+    [[[1, 2], _NONE, [7, 7]], [[3, 0], [0, 1], _NONE]],
 ]
-_PAIRS += [[[[1, 2], _NONE, [7, 7]], [[3, 0], [0, 1], _NONE]]]
+
+Block = tuple[torch.Tensor, torch.Tensor]  # scores and values
 
 
 def _before(scores: torch.Tensor, v: torch.Tensor) -> State:
-    """The state before the first block, which is such a one."""
+    """Return the state before the first block, which has these shapes."""
     m = scores[..., :1].new_full((*scores.shape[:-1], 1), -inf)
     return m, m.new_zeros(m.shape), m.new_zeros(*m.shape[:-1], v.shape[-1])
 
 
-def _blocks(scores: list[list[list[float]]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Blocks of two keys, each with other values."""
+def _blocks(scores: list[list[list[float]]]) -> list[Block]:
+    """Return blocks of two keys with these scores, each block with other values."""
     v = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     return [(torch.tensor(block, dtype=torch.float64), v * i) for i, block in enumerate(scores, 1)]
 
 
+def _random_blocks() -> list[list[Block]]:
+    """Return walks over larger blocks: of one head, of two, and of groups of heads."""
+    randn = normal()
+    walks = []
+    for rows, heads in [((3,), ()), ((2, 3), (2,)), ((2, 4, 3), (2, 1))]:
+        walks.append([(randn(*rows, keys) * 10, randn(*heads, keys, 6)) for keys in (5, 1, 8)])
+    return walks
+
+
 def _say_state(state: Sequence[Any]) -> str:
-    return ", ".join(
-        f"{name} {say(x)}" for name, x in zip(("m", "total", "out"), state, strict=True)
-    )
+    named = zip(("m", "total", "out"), state, strict=True)
+    return ", ".join(f"{name} {say(x)}" for name, x in named)
 
 
 def _check_state(expected: State, got: Any) -> None:
-    """`Wrong` unless `got` is this state, within one part in 10^5: who computes in fp32 may."""
+    """Raise `Wrong` unless `got` is this state, within one part in 10^5, as fp32 gives it."""
     agree(shape(expected), shape(got), "m, total and out have other shapes.", str)
     for name, right, yours in zip(("m", "total", "out"), expected, got, strict=True):
-        if at := first_wrong(right, yours, 1e-5):
-            expects, found = _say_state(expected), _say_state(got)
-            if right.numel() > 4:
-                expects, found = f"{name}{at} = {right[tuple(at)]:.5g}", f"{yours[tuple(at)]:.5g}"
-            raise Wrong(f"{name} differs after the last of these:", expects, found)
+        at = first_wrong(right, yours, 1e-5)
+        if not at:
+            continue
+        message = f"{name} differs after the last of these:"
+        if right.numel() > 4:
+            number = f"{name}{at} = {right[tuple(at)]:.5g}"
+            raise Wrong(message, number, f"{yours[tuple(at)]:.5g}")
+        raise Wrong(message, _say_state(expected), _say_state(got))
+
+
+def _say_tensor(x: torch.Tensor) -> str:
+    return say(x) if x.numel() <= 6 else f"a tensor {shape(x)}"
 
 
 @exercise
 def softmax_step(answer: Callable[..., Any]) -> str:
-    """One more block for the running state of online softmax."""
-    walks = [
-        _blocks(scores)
-        for scores in [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]
-    ]
-    randn = normal()
-    for rows, heads in [((3,), ()), ((2, 3), (2,)), ((2, 4, 3), (2, 1))]:
-        walks.append([(randn(*rows, keys) * 10, randn(*heads, keys, 6)) for keys in (5, 1, 8)])
-    for blocks in walks:
+    """step(m, total, out, scores, v): the state of online softmax after one more block."""
+    small = [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]
+    for blocks in [*map(_blocks, small), *_random_blocks()]:
         lines = ["state = (-inf, 0, 0)"]
-        state = expected = _before(*blocks[0])
+        state: Any = _before(*blocks[0])
+        expected = state
         for scores, v in blocks:
-            written = (say(x) if x.numel() <= 6 else f"a tensor {shape(x)}" for x in (scores, v))
-            lines.append(f"state = step(*state, {', '.join(written)})")
-            expected = online_step(*expected, scores, v)
+            lines.append(f"state = step(*state, {_say_tensor(scores)}, {_say_tensor(v)})")
+            m, total, out = expected
+            expected = online_step(m, total, out, scores, v)
             with trying(*lines):
                 state = answer(*deepcopy((*state, scores, v)))
                 _check_state(expected, state)
-    return (
-        "The past is corrected by one multiplication, and a block that shows nothing changes "
-        "nothing."
-    )
+    return "One multiplication corrects the past, and a block that is masked out changes nothing."
 
 
 @exercise
 def merge_halves(answer: Callable[..., Any]) -> str:
-    """Two states over different blocks as one."""
+    """merge(a, b): two states over different blocks as one."""
     for pair in _PAIRS:
         a, b = (online_step(*_before(*block), *block) for block in _blocks(pair))
         with trying(f"a = ({_say_state(a)})", f"b = ({_say_state(b)})", "merge(a, b)"):
@@ -166,39 +205,63 @@ def merge_halves(answer: Callable[..., Any]) -> str:
     )
 
 
+_HEADS = [  # query heads, KV heads, queries
+    (2, 1, 1),
+    (4, 2, 1),
+    (6, 3, 1),
+    (4, 4, 1),
+    (4, 2, 3),
+    (14, 2, 2),
+    (28, 4, 5),
+]
+
+
 @exercise
 def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
-    """Scores of query heads that share KV heads, without repeating the keys in memory."""
+    """scores(q, k): scores of query heads that share KV heads.
+
+    Shapes: q [n, Hq, D], k [L, Hkv, D] and the scores [Hkv, Hq / Hkv, n, L]. The keys must not be
+    repeated in memory.
+    """
     randn = normal()
-    for heads, kv_heads, n in [
-        (2, 1, 1),
-        (4, 2, 1),
-        (6, 3, 1),
-        (4, 4, 1),
-        (4, 2, 3),
-        (14, 2, 2),
-        (28, 4, 5),
-    ]:
-        q, k = randn(n, heads, 16), randn(9, kv_heads, 16)
+    for heads, kv_heads, n in _HEADS:
+        q = randn(n, heads, 16)
+        k = randn(9, kv_heads, 16)
         with trying(f"scores(q {shape(q)}, k {shape(k)})"):
-            got, expected = answer(*deepcopy((q, k))), grouped_scores(q, k)
+            got = answer(*deepcopy((q, k)))
+            expected = grouped_scores(q, k)
             agree(shape(expected), shape(got), "The scores have another shape.", str)
-            if at := first_wrong(
-                expected, got, 0.02
-            ):  # another head's score is further off than bf16 rounds
-                kv, g, i, key = at
-                head, score = kv * (heads // kv_heads) + g, got[kv, g, i, key]
-                other = ((k[key] @ q[i, head] - score).abs() < 1e-3).nonzero()
-                read = f", the score with KV head {int(other[0])}" if len(other) else ""
-                said = f"The score of query {i}, head {head}, with key {key} of KV head {kv}:"
-                raise Wrong(said, f"{at} = {expected[kv, g, i, key]:.5g}", f"{score:.5g}{read}")
-    q, k = randn(1, 8, 16), randn(32, 2, 16)
-    _, largest = largest_tensor(answer, q, k)  # not bounded: torch imports a lot for it
-    if largest >= 8 * 32 * 16:
-        message = "The scores are right, but the keys were repeated in memory on the way."
-        wanted = f"no tensor larger than k, which has {k.numel():,} elements"
-        raise Wrong(message, wanted, f"one of {largest:,}", f"scores(q {shape(q)}, k {shape(k)})")
+            # Another head's score is further off than bf16 rounds.
+            at = first_wrong(expected, got, 0.02)
+            if at:
+                raise _wrong_score(q, k, expected, got, at)
+    _check_memory(answer, randn(1, 8, 16), randn(32, 2, 16))
     return (
         "Each group of query heads is the rows of one product with its KV head; nothing is "
         "repeated."
     )
+
+
+def _wrong_score(
+    q: torch.Tensor, k: torch.Tensor, expected: torch.Tensor, got: torch.Tensor, at: list[int]
+) -> Wrong:
+    """Return what to say of the first wrong score: which one it is, and the head that was read."""
+    kv_head, g, query, key = at
+    head = kv_head * (q.shape[1] // k.shape[1]) + g
+    score = got[tuple(at)]
+    same = ((k[key] @ q[query, head] - score).abs() < 1e-3).nonzero()
+    read = f", the score with KV head {int(same[0])}" if len(same) else ""
+    message = f"The score of query {query}, head {head}, with key {key} of KV head {kv_head}:"
+    if len(same):
+        message = f"Query heads that share a KV head are neighbours. {message}"
+    return Wrong(message, f"{at} = {expected[tuple(at)]:.5g}", f"{score:.5g}{read}")
+
+
+def _check_memory(answer: Callable[..., Any], q: torch.Tensor, k: torch.Tensor) -> None:
+    """Raise `Wrong` if the keys are repeated in memory for each query head."""
+    # Without a limit of steps: torch imports a lot for it.
+    _, largest = largest_tensor(answer, q, k)
+    if largest >= q.shape[1] * k.shape[0] * k.shape[2]:
+        message = "The scores are right, but the keys were repeated in memory on the way."
+        wanted = f"no tensor larger than k, which has {k.numel():,} elements"
+        raise Wrong(message, wanted, f"one of {largest:,}", f"scores(q {shape(q)}, k {shape(k)})")

@@ -1,6 +1,4 @@
-"""Checks of notebook 10: the floor of a decode step, what a change to it would gain, and rows
-computed in vain.
-"""
+"""Checks of notebook 10: the floor of a decode step, the gain of a change, rows in vain."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +6,7 @@ from pagedlab.checks import compared
 
 
 @compared(
-    "Right: the weights are read once for everybody, keys and values by each text for itself.",
+    "Right: the weights are read once for all sequences, keys and values once for each.",
     [
         (0, 1000, [500], 1e9),
         (1e6, 1000, [500], 1e9),
@@ -21,17 +19,21 @@ from pagedlab.checks import compared
 def floor_ms(
     weight_bytes: float, kv_bytes: float, contexts: Sequence[int], bandwidth: float
 ) -> float:
-    """Milliseconds a decode step takes at least: its weights are read once, and every text's keys
-    and values once.
+    """Milliseconds that a decode step takes at least.
+
+    Its weights are read once, and the keys and values of each sequence once.
 
     Args:
-        kv_bytes: of one token. contexts: tokens that each text looks back on. bandwidth: bytes a
-            second.
+        weight_bytes: of the model.
+        kv_bytes: of one token.
+        contexts: tokens of each sequence.
+        bandwidth: bytes a second.
     """
     return 1000 * (weight_bytes + kv_bytes * sum(contexts)) / bandwidth
 
 
-_ONE, _ALL = {"attention": 2.0}, {"attention": 2.0, "products": 1.0, "other": 4.0}
+_ONE = {"attention": 2.0}
+_ALL = {"attention": 2.0, "products": 1.0, "other": 4.0}
 
 
 @compared(
@@ -53,16 +55,22 @@ _ONE, _ALL = {"attention": 2.0}, {"attention": 2.0, "products": 1.0, "other": 4.
     name="step_time",
 )
 def step_ms(host_ms: float, kernels_ms: Mapping[str, float], faster: Mapping[str, float]) -> float:
-    """Milliseconds of a step whose host and kernels work side by side, groups of kernels `faster`
-    times as fast.
+    """Milliseconds of a step whose host and kernels work side by side.
+
+    Args:
+        host_ms: of the host.
+        kernels_ms: of each group of kernels.
+        faster: how many times as fast some groups become; other groups stay as they are, and
+            groups without kernels change nothing.
     """
-    return max(host_ms, sum(ms / faster.get(group, 1) for group, ms in kernels_ms.items()))
+    kernels = sum(ms / faster.get(group, 1) for group, ms in kernels_ms.items())
+    return max(host_ms, kernels)
 
 
 @compared(
-    "Right at every edge of a window: the rest of the window in which a text ends, and one window "
-    "more\n"
-    "if nobody could know.",
+    "Right at every edge of a window: the rest of the window in which a sequence ends, and one "
+    "window more\n"
+    "if the end was not foreseen.",
     [
         (tokens, steps, foreseen)
         for steps in (8, 1, 5)
@@ -72,9 +80,12 @@ def step_ms(host_ms: float, kernels_ms: Mapping[str, float], faster: Mapping[str
     name="in_vain",
 )
 def rows_in_vain(tokens: int, steps: int, foreseen: bool) -> int:
-    """Rows that are computed for nobody, in windows of `steps`, behind a text that ended with its
-    `tokens`-th step.
+    """Rows computed in vain after the end of a sequence.
 
-    An end that was not foreseen is known only when the next window has been sent.
+    Args:
+        tokens: steps of the sequence.
+        steps: of a window.
+        foreseen: whether the end was known in advance; otherwise it is known only when the next
+            window has been sent.
     """
     return -tokens % steps + (0 if foreseen else steps)

@@ -1,20 +1,23 @@
-"""What the notebooks' pictures are drawn with: SVG as text, which `widgets.explore` shows and draws
-again.
+"""Parts of the notebooks' pictures: SVG as text, which `widgets.explore` shows.
 
-Elements that share a word of `data-link` light together; `data-say` is what the line below says of
-one.
+Elements that share a word of `data-link` light up together. `data-say` is what the line below the
+picture says of an element.
 """
 
 import html
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from pagedlab.lessons.colors import sequence_color
 
-INK, SOFT, LINE, CARD = (f"var(--{name})" for name in ("ink", "soft", "line", "card"))
-WRONG, BAD, BOLD = sequence_color(5), "var(--bad)", "font-weight:700"
+INK = "var(--ink)"  # text
+SOFT = "var(--soft)"  # secondary text
+LINE = "var(--line)"
+CARD = "var(--card)"  # the ground of a part
+BAD = "var(--bad)"
+WRONG = sequence_color(5)
+BOLD = "font-weight:700"
 
 
 def svg(width: int, height: float, parts: Iterable[str], name: str = "") -> str:
@@ -47,9 +50,17 @@ def box(
     edge: str = "none",
     look: str = "",
 ) -> str:
-    """A rectangle in a share of a colour.
+    """Draw a rectangle.
 
-    Attributes rather than a style: what is pointed at gets another edge.
+    Args:
+        x: in pixels.
+        y: in pixels.
+        w: width in pixels.
+        h: height in pixels.
+        color: of the inside.
+        share: of the colour, 0 to 1.
+        edge: colour of the edge. It is an attribute: the style changes it for what is pointed at.
+        look: more attributes.
     """
     kind = f'rx="3" fill="{color}" fill-opacity="{share}" stroke="{edge}" {look}'
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" {kind}/>'
@@ -64,7 +75,17 @@ def label(
     within: float = 0,
     look: str = "",
 ) -> str:
-    """Text on the line `y`; if it would be wider than `within` it is squeezed into that."""
+    """Draw a text.
+
+    Args:
+        x: in pixels.
+        y: of its base line, in pixels.
+        text: any.
+        size: of the font, in pixels.
+        color: of the text.
+        within: a longer text is squeezed into these pixels; 0 for no limit.
+        look: more style.
+    """
     squeeze = (
         f' textLength="{within:.0f}" lengthAdjust="spacingAndGlyphs"'
         if 0 < within < wide(text, size)
@@ -77,8 +98,18 @@ def label(
 def words(
     x: float, y: float, texts: Sequence[str], within: float, marked: Collection[int] = ()
 ) -> list[str]:
-    """Words in a row, squeezed into `within`; those with these numbers are marked."""
-    scale, drawn = min(1.0, within / (sum(wide(text, 12) + 6 for text in texts) or 1)), []
+    """Draw words in a row.
+
+    Args:
+        x: in pixels.
+        y: of the base line, in pixels.
+        texts: the words.
+        within: pixels into which they are squeezed.
+        marked: numbers of the words to mark.
+    """
+    length = sum(wide(text, 12) + 6 for text in texts)
+    scale = min(1.0, within / (length or 1))
+    drawn = []
     for i, text in enumerate(texts):
         look = f"{BOLD};text-decoration:underline 2px {WRONG}" if i in marked else ""
         drawn.append(label(x, y, text, 12, INK, scale * wide(text, 12), look))
@@ -87,8 +118,13 @@ def words(
 
 
 def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str:
-    """Parts that light together with all that share a word of `link`. goes: "name=value", what a
-    click sets.
+    """Return parts as one that lights up together with all that share a word of `link`.
+
+    Args:
+        link: words.
+        say: what the line below the picture says.
+        parts: SVG elements.
+        goes: "name=value", the control that a click sets.
     """
     goes = f'data-set="{html.escape(goes)}" ' if goes else ""
     shared = html.escape(" ".join(map(str, link)))
@@ -96,7 +132,13 @@ def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str
 
 
 def legend(x: float, y: float, looks: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """What each look of a box stands for, side by side."""
+    """Draw what each look of a box means, side by side.
+
+    Args:
+        x: in pixels.
+        y: in pixels.
+        looks: by their meaning: colour, share and edge of a box.
+    """
     parts = []
     for text, look in looks.items():
         parts += [box(x, y, 20, 14, *look), label(x + 26, y + 11.5, text, 12, SOFT)]
@@ -141,38 +183,56 @@ Owner = tuple[str, str, str, float]
 
 
 def memory(
-    x: float, y: float, width: float, many: int, owners: Mapping[int, Owner], row: int = 32
+    x: float,
+    y: float,
+    width: float,
+    num_blocks: int,
+    owners: Mapping[int, Owner],
+    row: int = 32,
 ) -> list[str]:
-    """A pool's blocks, `row` beside each other, 22 pixels a row: in the colour of who has one, as
-    full as it is.
+    """Draw a pool's blocks, each in its owner's colour and filled as far as it holds tokens.
+
+    Args:
+        x: in pixels.
+        y: in pixels.
+        width: in pixels.
+        num_blocks: of the pool.
+        owners: of blocks that are not free.
+        row: blocks in a row; a row has 22 pixels.
     """
-    parts, each = list[str](), width / min(many, row)
-    for block in range(many):
-        link, say, color, full = owners.get(block, (f"b{block}", f"block {block}: free", "none", 0))
-        left, top = x + each * (block % row), y + 22 * (block // row)
-        drawn = [box(left, top, each - 3, 19, "var(--well)", 1, LINE)]
-        drawn.append(box(left, top, (each - 3) * full, 19, color, 0.7))
-        drawn.append(
-            label(
-                left + 4, top + 13.5, str(block), 11, INK if full else SOFT, look=BOLD * bool(full)
-            )
+    pitch = width / min(num_blocks, row)
+    parts = []
+    for block in range(num_blocks):
+        free = (f"b{block}", f"block {block}: free", "none", 0)
+        link, say, color, full = owners.get(block, free)
+        left = x + pitch * (block % row)
+        top = y + 22 * (block // row)
+        number = label(
+            left + 4, top + 13.5, str(block), 11, INK if full else SOFT, look=BOLD if full else ""
         )
-        parts.append(linked([link], say, *drawn))
+        well = box(left, top, pitch - 3, 19, "var(--well)", 1, LINE)
+        filled = box(left, top, (pitch - 3) * full, 19, color, 0.7)
+        parts.append(linked([link], say, well, filled, number))
     return parts
 
 
 def wide(text: str, size: float) -> float:
+    """Return the pixels of a text in a font of this size."""
     return 0.602 * size * len(text)
 
 
 def runs(block_ids: Iterable[int | None]) -> str:
-    """Block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
-    ids = (block_id for block_id in block_ids if block_id is not None)
-    parts = [
-        [b for _, b in run] for _, run in groupby(enumerate(ids), lambda place: place[1] - place[0])
-    ]
+    """Return block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
+    found: list[list[int]] = []
+    for block_id in block_ids:
+        if block_id is None:
+            continue
+        if found and block_id == found[-1][-1] + 1:
+            found[-1].append(block_id)
+        else:
+            found.append([block_id])
     return ", ".join(
-        f"{part[0]}-{part[-1]}" if part[2:] else ", ".join(map(str, part)) for part in parts
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found
     )
 
 

@@ -1,5 +1,6 @@
-"""Who touches what: a kernel's tensors with a margin around each, while Triton's interpreter runs
-the kernel.
+"""Watch the loads and stores of a kernel, while Triton's interpreter runs it.
+
+Each of the kernel's tensors has a margin, so an access outside of it is noticed.
 
     memory = Memory()
     given = memory.put_all(given)               # the same numbers, fenced
@@ -37,21 +38,22 @@ class Access(NamedTuple):
     """
 
     program: Program
-    step: int  # how manieth load, or store, of this tensor in this program
+    step: int  # index of this load (or store) of the tensor within the program
     elements: np.ndarray
 
 
 class Outside(BaseException):
-    """A kernel reaches behind a tensor. No `Exception`: the interpreter would wrap it."""
+    """A kernel loads or stores outside of a tensor.
+
+    It is no `Exception`: the interpreter would wrap it.
+    """
 
     def __init__(self, verb: str, name: str, size: int, element: int, program: Program) -> None:
-        self.verb, self.name, self.size, self.element, self.program = (
-            verb,
-            name,
-            size,
-            element,
-            program,
-        )
+        self.verb = verb
+        self.name = name
+        self.size = size
+        self.element = element
+        self.program = program
         super().__init__(f"program {program} {verb}s {self.where} of {name}")
 
     @property
@@ -62,17 +64,24 @@ class Outside(BaseException):
 class Memory:
     """Tensors of a launch.
 
-    Not `strict`: what a kernel does with other tensors is none of our business.
+    Args:
+        strict: stop the kernel at an access to other memory; otherwise let it pass.
     """
 
     def __init__(self, strict: bool = True) -> None:
         self.loads: defaultdict[str, list[Access]] = defaultdict(list)
         self.stores: defaultdict[str, list[Access]] = defaultdict(list)
-        self._strict, self.tensors, self._far = strict, dict[str, torch.Tensor](), dict[str, int]()
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._far: dict[str, int] = {}  # bytes that a tensor seems to be further
+        self._strict = strict
 
     def put(self, name: str, tensor: torch.Tensor, far: int = 0) -> torch.Tensor:
-        """A copy on the CPU with a margin on both sides. far: it seems to lie that many elements
-        further as well.
+        """Return a copy on the CPU with a margin on both sides.
+
+        Args:
+            name: of the tensor.
+            tensor: to copy.
+            far: accesses that many elements further count as accesses to the tensor too.
         """
         arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
         own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)

@@ -1,5 +1,4 @@
-"""How much memory a KV cache takes, and four allocators that hand it out: the arithmetic and the
-bookkeeping.
+"""The size of a KV cache, and four allocators that share it between requests.
 
 No tensors here: memory is a row of token slots, each large enough for one token's keys and values
 in every layer. An allocator decides which slots a request gets, and when. What each wastes is
@@ -25,9 +24,7 @@ ALLOCATORS = ("max", "pow2", "oracle", "paged")
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
-    """Bytes of keys and values that one token leaves behind: 2 x layers x KV heads x head_dim x
-    bytes a number.
-    """
+    """Return the bytes of keys and values of one token, in all layers."""
     return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
 
 
@@ -109,8 +106,13 @@ MODELS = {
 
 
 def padding_waste(lengths: Sequence[int]) -> tuple[float, float]:
-    """Waste of padding a batch to its longest sequence: share of the token slots, and of the n x n
-    attention scores.
+    """Return the waste of padding a batch to its longest sequence.
+
+    Args:
+        lengths: tokens of each sequence.
+
+    Returns:
+        The wasted share of the token slots, and of the n x n attention scores.
     """
     longest = max(lengths)
     slots = sum(lengths) / (len(lengths) * longest)
@@ -143,11 +145,9 @@ class FirstFit:
 
     @property
     def holes(self) -> list[Region]:
-        """What lies between the regions taken, by address; two holes never touch."""
-        starts, stops = (
-            [0, *map(sum, self.taken)],
-            [*(start for start, _ in self.taken), self.num_slots],
-        )
+        """The free regions by address; two holes never touch."""
+        starts = [0, *(region.start + region.size for region in self.taken)]
+        stops = [*(region.start for region in self.taken), self.num_slots]
         return [
             Region(start, stop - start)
             for start, stop in zip(starts, stops, strict=True)
@@ -182,7 +182,7 @@ class FirstFit:
 
 
 class Buddy(FirstFit):
-    """Every region is a power of two, rounded up, and lies at a multiple of its size.
+    """Every region is a power of two, rounded up, at a multiple of its size.
 
     A hole is halved until it fits; a region given back joins its other half, its buddy, when that
     is free too (Knuth, The Art of Computer Programming, volume 1, section 2.5). So holes are powers
@@ -193,7 +193,7 @@ class Buddy(FirstFit):
 
     @property
     def holes(self) -> list[Region]:
-        """What lies between the regions taken, by address, cut at multiples of powers of two."""
+        """The free regions by address, cut at multiples of powers of two."""
         holes = []
         for start, size in super().holes:
             while size:
@@ -278,7 +278,7 @@ class Paged:
 
     @property
     def num_free(self) -> int:
-        """Free slots, those behind the last whole block included."""
+        """Free slots, those after the last whole block included."""
         return self.num_slots - self.pool.num_used * self.pool.block_size
 
     def needs(self, request: Request) -> int:
@@ -315,13 +315,17 @@ def make_allocator(
     block_size: int = 16,
     placement: str = "buddy",
 ) -> Contiguous | Paged:
-    """One of the four allocators that the vLLM paper compares (section 6.1, figure 2), over
-    `num_slots` slots.
+    """Return one of the four allocators that the vLLM paper compares (section 6.1, figure 2).
 
-    "max" reserves `max_length` slots a request; "pow2" is told the output to the next power of two
-    (25 tokens reserve 32), "oracle" to the token; "paged" takes blocks as they are needed.
-    `placement` says where the contiguous ones put a region: "buddy", as the paper assumes, or
-    "first-fit".
+    "max" reserves `max_length` slots a request. "pow2" knows the output to the next power of two
+    (25 tokens reserve 32), "oracle" knows it exactly. "paged" takes blocks as they are needed.
+
+    Args:
+        name: one of `ALLOCATORS`.
+        num_slots: of the memory.
+        max_length: slots that "max" reserves.
+        block_size: of "paged".
+        placement: of the regions of the others: "buddy", as the paper assumes, or "first-fit".
     """
     reserve: dict[str, Callable[[Request], int]] = {
         "max": lambda request: max_length,
@@ -329,9 +333,8 @@ def make_allocator(
         "oracle": lambda request: request.prompt + request.output,
     }
     spaces = {"buddy": Buddy, "first-fit": FirstFit}
-    name, space = one_of("name", name, ALLOCATORS), spaces[one_of("placement", placement, spaces)]
-    return (
-        Paged(num_slots, block_size)
-        if name == "paged"
-        else Contiguous(space(num_slots), reserve[name])
-    )
+    name = one_of("name", name, ALLOCATORS)
+    space = spaces[one_of("placement", placement, spaces)]
+    if name == "paged":
+        return Paged(num_slots, block_size)
+    return Contiguous(space(num_slots), reserve[name])

@@ -1,14 +1,20 @@
-"""The pictures that open notebooks, drawn with drawing.py; those of 08 and 09 stand in races.py."""
+"""The pictures that open notebooks 01 to 05. Those of 08 and 09 are in races.py.
+
+Each function returns an SVG, drawn with drawing.py.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from textwrap import wrap
 
-from pagedlab.blocks import BlockTable, OutOfBlocks
+from pagedlab.blocks import BlockTable, OutOfBlocks, blocks_for
 from pagedlab.lessons.colors import NEUTRAL, sequence_color
 from pagedlab.lessons.drawing import (
+    BAD,
     BOLD,
     CARD,
     INK,
@@ -27,509 +33,832 @@ from pagedlab.lessons.drawing import (
     words,
 )
 from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
-from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401 - the notebooks take them from here
+
+# The notebooks import these from here.
+from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401
+
+WIDTH = 1080  # of a picture, in pixels
+WELL = "var(--well)"  # the colour of empty memory
 
 # 03: two stories ----------------------------------------------------------------------------------
 
 Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
+STORY_WIDTH = 344  # of each of the three columns
+STORY_LEFT = (0, 736)  # of the column of each story
+SHARED_LEFT = 368  # of the column in the middle
+BLOCKS_TOP = 182
+BLOCK_PITCH = 48
+STRUCK = f"text-decoration:line-through 2px {WRONG}"
+FRAMED = 'stroke-width="2"'
 
-def _words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Words without punctuation, each with the numbers of its tokens."""
-    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith((" ", "\n"))]
-    spans = [range(a, b) for a, b in pairwise([*starts, len(tokens)])]
-    return [(re.sub(r"\W", "", "".join(tokens[i] for i in span)), [*span]) for span in spans]
 
+def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: int) -> str:
+    """Draw two forks of one beginning: their words in the colour of their block, and the blocks.
 
-def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> str:
-    """Two forks of one beginning, their words in the colour of the block that each lies in, and the
-    blocks.
-
-    other story wrote there, and words that come from the other story.
+    Two kinds of words are marked: words that memory no longer holds, since the other story wrote
+    there, and words that come from the other story.
 
     Args:
-        right: what they write when nobody forgets to copy. Marked are words that memory does not
-            hold any more, since the
+        stories: what the two forks wrote; the second one writes last in each step.
+        right: what they write with copy-on-write.
+        block_size: slots in a block.
     """
-    length = min(len(slots) for _, slots in stories)
-    # the second writes last
-    held = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}
-    tables = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
-    blocks = [*enumerate(dict.fromkeys(tables[0] + tables[1]))]
-    # then they come again
-    color = {number: sequence_color(i) if i < 7 else f"url(#ps-{i})" for i, number in blocks}
-    lost = {
-        slot
-        for tokens, slots in stories
-        for at, slot in enumerate(slots)
-        if held[slot] != tokens[at]
-    }
-    strike, frame = f"text-decoration:line-through 2px {WRONG}", 'stroke-width="2"'
+    return _TwoStories(stories, right, block_size).draw()
 
-    def block(x: float, y: float, number: int, whose: str) -> str:
-        slots = range(number * size, (number + 1) * size)
-        texts = [plain(held[slot]) if slot in held else "·" for slot in slots]
-        say, marked = (
-            f"block {number}, {whose}: {' '.join(texts)}",
-            [i for i, slot in enumerate(slots) if slot in lost],
-        )
-        return block_of_words(x, y, 344, 40, number, texts, color[number], say, *marked)
 
-    parts = [label(368, 16, "In both tables", 15, look=BOLD)]
-    said = (
-        "The first to write found a block that two tables list, and took a copy. What is shared is "
-        "only read."
-    )
-    if lost:
-        said = (
-            "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past "
-            "of its own."
-        )
-        parts += [
-            label(368, 142, "word", 12, look=strike),
-            box(368, 150, 42, 17, edge=WRONG, look=frame),
-        ]
-        for y, text in (
-            (142.0, "said, then overwritten in memory"),
-            (163.0, "taken from the other story"),
-        ):
-            parts.append(label(418, y, text, 12, SOFT))
-    parts += [label(368, 52 + 20 * i, line, 12.5) for i, line in enumerate(wrap(said, 44))]
-    shared = [number for number in tables[0] if number in tables[1]]
-    parts += [block(368, 182 + 48 * i, number, "in both tables") for i, number in enumerate(shared)]
-    for me, (tokens, slots) in enumerate(stories):
-        x, y, mine = 736 * me, 52.0, {word for word, _ in _words(right[me][0])}
-        others = {
-            word for word, _ in _words(stories[1 - me][0]) if len(word) > 3 or word[:1].isupper()
+@dataclass(frozen=True)
+class _Word:
+    """A word without punctuation, and the numbers of its tokens."""
+
+    text: str
+    tokens: range
+
+
+def _words(tokens: Sequence[str]) -> list[_Word]:
+    """Return the words that these tokens spell."""
+    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith((" ", "\n"))]
+    spans = [range(start, end) for start, end in pairwise([*starts, len(tokens)])]
+    return [_Word(re.sub(r"\W", "", "".join(tokens[i] for i in span)), span) for span in spans]
+
+
+class _TwoStories:
+    """The parts of the picture that `two_stories` draws."""
+
+    def __init__(self, stories: Sequence[Story], right: Sequence[Story], block_size: int) -> None:
+        self.stories = stories
+        self.right = right
+        self.block_size = block_size
+        self.held = self._memory()
+        self.tables = [self._table_of(slots) for _, slots in stories]
+        self.shared = [number for number in self.tables[0] if number in self.tables[1]]
+        self.numbers = list(dict.fromkeys(self.tables[0] + self.tables[1]))
+        self.overwritten = {
+            slot
+            for tokens, slots in stories
+            for token, slot in zip(tokens, slots, strict=True)
+            if self.held[slot] != token
         }
-        taken = {at for word, places in _words(tokens) if word in others - mine for at in places}
-        table = f"table: {' '.join(map(str, tables[me]))}"
-        parts += [label(x, 16, f"Story {me}", 15, look=BOLD), label(x + 84, 16, table, 12, SOFT)]
-        left: float = x
-        for at, (token, slot) in enumerate(zip(tokens, slots, strict=True)):
-            width = wide(plain(token), 12.5) + 2
-            left += 5 * token.startswith((" ", "\n"))
-            if left + width > x + 344:
-                left, y = x, y + 25
-            drawn, look = [box(left - 2, y - 14, width + 3, 20, color[slot // size], 0.28)], ""
-            say = f"{plain(token)!r} lies in block {slot // size}"
-            if held[slot] != token:
-                look, say = (
-                    strike,
-                    f"said {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}",
-                )
-            elif at in taken:
-                drawn.append(box(left - 2, y - 14, width + 3, 20, edge=WRONG, look=frame))
-                look, say = (
-                    BOLD,
-                    f"{plain(token)!r} is a word of story {1 - me}; without the accident it is not "
-                    "here",
-                )
-            drawn.append(label(left, y, plain(token), 12.5, INK, width, look))
-            parts.append(linked([f"b{slot // size}"], say, *drawn))
-            left += width
-        own = [number for number in tables[me] if number not in shared]
-        parts += [
-            block(x, 182 + 48 * i, number, f"story {me}'s own") for i, number in enumerate(own)
+
+    def _memory(self) -> dict[int, str]:
+        """Return the token in each slot after both stories have written."""
+        held = {}
+        length = min(len(slots) for _, slots in self.stories)
+        for position in range(length):
+            for tokens, slots in self.stories:
+                held[slots[position]] = tokens[position]
+        return held
+
+    def _table_of(self, slots: Sequence[int]) -> list[int]:
+        """Return the block table that these slots come from."""
+        return list(dict.fromkeys(slot // self.block_size for slot in slots))
+
+    def _color(self, number: int) -> str:
+        """Return the fill of a block: a colour, or stripes for the eighth block and later ones."""
+        at = self.numbers.index(number)
+        return sequence_color(at) if at < 7 else f"url(#ps-{at})"
+
+    def draw(self) -> str:
+        parts = self._draw_middle()
+        most = len(self.shared)
+        below = BLOCKS_TOP + BLOCK_PITCH * 5
+        for me in (0, 1):
+            parts += self._draw_story(me)
+            own = [number for number in self.tables[me] if number not in self.shared]
+            bottom = BLOCKS_TOP + BLOCK_PITCH * len(own)
+            for i, number in enumerate(own):
+                top = BLOCKS_TOP + BLOCK_PITCH * i
+                parts.append(self._draw_block(STORY_LEFT[me], top, number, f"story {me}'s own"))
+            if self.stories[me][0] != self.right[me][0]:
+                lines = self._lines_of_the_right_story(me)
+                parts += _lines(STORY_LEFT[me], bottom + 16, lines)
+                bottom += 16 + 17 * len(lines)
+            most = max(most, len(own))
+            below = max(below, bottom)
+        below = max(below, BLOCKS_TOP + BLOCK_PITCH * most)
+        for i in range(7, len(self.numbers)):
+            parts.append(stripes(f"ps-{i}", sequence_color(i), share=0.3))
+        return svg(WIDTH, below, parts)
+
+    def _draw_middle(self) -> list[str]:
+        """Draw the blocks in both tables, and what the picture shows."""
+        parts = [label(SHARED_LEFT, 16, "In both tables", 15, look=BOLD)]
+        if self.overwritten:
+            explained = (
+                "Both wrote into one block. Story 1 wrote last, and story 0 now reads the words of "
+                "story 1 as its own past."
+            )
+            parts += self._draw_legend()
+        else:
+            explained = (
+                "The first story to write found a block that two tables list, and copied it. "
+                "Shared blocks are only read."
+            )
+        for i, line in enumerate(wrap(explained, 44)):
+            parts.append(label(SHARED_LEFT, 52 + 20 * i, line, 12.5))
+        for i, number in enumerate(self.shared):
+            top = BLOCKS_TOP + BLOCK_PITCH * i
+            parts.append(self._draw_block(SHARED_LEFT, top, number, "in both tables"))
+        return parts
+
+    def _draw_legend(self) -> list[str]:
+        return [
+            label(SHARED_LEFT, 142, "word", 12, look=STRUCK),
+            label(SHARED_LEFT + 50, 142, "written, then overwritten in memory", 12, SOFT),
+            box(SHARED_LEFT, 150, 42, 17, edge=WRONG, look=FRAMED),
+            label(SHARED_LEFT + 50, 163, "taken from the other story", 12, SOFT),
         ]
-        if tokens != right[me][0]:
-            pairs = enumerate(zip(right[0][0], right[1][0], strict=False))
-            apart = next(at for at, (one, other) in pairs if one != other)
-            lines = ["With a copy it writes:", *wrap("".join(right[me][0][apart:]).strip(), 46)]
-            y = 182 + 48 * len(own) + 16
-            parts += [
-                label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)
-            ]
-    return svg(
-        1080,
-        182 + 48 * 5,
-        [*parts, *(stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:])],
-    )
+
+    def _draw_block(self, x: float, y: float, number: int, whose: str) -> str:
+        """Draw a block with the words in its slots; overwritten ones are marked."""
+        slots = range(number * self.block_size, (number + 1) * self.block_size)
+        texts = [plain(self.held[slot]) if slot in self.held else "·" for slot in slots]
+        marked = [i for i, slot in enumerate(slots) if slot in self.overwritten]
+        say = f"block {number}, {whose}: {' '.join(texts)}"
+        color = self._color(number)
+        return block_of_words(x, y, STORY_WIDTH, 40, number, texts, color, say, *marked)
+
+    def _draw_story(self, me: int) -> list[str]:
+        """Draw the words of a story, line by line."""
+        left = STORY_LEFT[me]
+        tokens, slots = self.stories[me]
+        table = f"table: {' '.join(map(str, self.tables[me]))}"
+        parts = [
+            label(left, 16, f"Story {me}", 15, look=BOLD),
+            label(left + 84, 16, table, 12, SOFT),
+        ]
+        taken = self._taken_tokens(me)
+        x: float = left
+        y = 52.0
+        for i, (token, slot) in enumerate(zip(tokens, slots, strict=True)):
+            width = wide(plain(token), 12.5) + 2
+            if token.startswith((" ", "\n")):
+                x += 5
+            if x + width > left + STORY_WIDTH:
+                x = left
+                y += 25
+            parts.append(self._draw_token(x, y, width, token, slot, me, i in taken))
+            x += width
+        return parts
+
+    def _taken_tokens(self, me: int) -> set[int]:
+        """Return the positions of tokens whose word comes from the other story."""
+        own = {word.text for word in _words(self.right[me][0])}
+        others = {
+            word.text
+            for word in _words(self.stories[1 - me][0])
+            if len(word.text) > 3 or word.text[:1].isupper()
+        }
+        taken = set[int]()
+        for word in _words(self.stories[me][0]):
+            if word.text in others - own:
+                taken.update(word.tokens)
+        return taken
+
+    def _draw_token(
+        self, x: float, y: float, width: float, token: str, slot: int, me: int, taken: bool
+    ) -> str:
+        """Draw a token in the colour of its block.
+
+        Tokens of one word touch, and do not overlap: their colours are translucent.
+        """
+        text = plain(token)
+        number = slot // self.block_size
+        drawn = [box(x - 2, y - 14, width, 20, self._color(number), 0.28)]
+        look = ""
+        if self.held[slot] != token:
+            look = STRUCK
+            now = plain(self.held[slot])
+            say = f"wrote {text!r}; memory now holds {now!r}, of story {1 - me}"
+        elif taken:
+            look = BOLD
+            drawn.append(box(x - 2, y - 14, width, 20, edge=WRONG, look=FRAMED))
+            say = f"{text!r} is a word of story {1 - me}; with a copy it would not be here"
+        else:
+            say = f"{text!r} is in block {number}"
+        drawn.append(label(x, y, text, 12.5, INK, width, look))
+        return linked([f"b{number}"], say, *drawn)
+
+    def _lines_of_the_right_story(self, me: int) -> list[str]:
+        """Return what this story writes with copy-on-write, from where the two differ."""
+        both = zip(self.right[0][0], self.right[1][0], strict=False)
+        apart = next(at for at, (one, other) in enumerate(both) if one != other)
+        text = "".join(self.right[me][0][apart:]).strip()
+        return ["With a copy it writes:", *wrap(text, 46)]
+
+
+def _lines(x: float, y: float, lines: Iterable[str]) -> list[str]:
+    """Draw lines of text; the first one is soft."""
+    return [label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)]
 
 
 # 04: a tree of beams ------------------------------------------------------------------------------
 
-# of one step, best first: new token ids and block ids of each
+# The beams of one step, best first: new token ids and block ids of each.
 Beams = list[tuple[list[int], list[int]]]
+
+TREE_TOP = 34  # of the first row of beams
+TREE_ROW = 31
+CHIP_HEIGHT = 24  # of a box with a token
+TABLE_ROW = 44
 
 
 def parents_of(run: Sequence[Beams]) -> list[list[int]]:
-    """For each step but the first, the beam of the step before that each beam continues."""
-    return [
-        [[ids for ids, _ in old].index(ids[:-1]) for ids, _ in new] for old, new in pairwise(run)
-    ]
+    """Return the parents of each step but the first.
+
+    Args:
+        run: the beams of each step.
+
+    Returns:
+        For each beam of a step, the beam of the step before that it continues.
+    """
+    parents = []
+    for old, new in pairwise(run):
+        before = [ids for ids, _ in old]
+        parents.append([before.index(ids[:-1]) for ids, _ in new])
+    return parents
 
 
 def beam_tree(
     run: Sequence[Beams],
     step: int,
     prompt: Sequence[int],
-    size: int,
+    block_size: int,
     decode: Callable[[list[int]], str],
 ) -> str:
-    """Above, all beams up to a step, token by token, a column a step; below, the blocks that its
-    beams hold.
+    """Draw the beams up to a step as a tree, and below it the blocks that its beams hold.
 
-    A row below is a beam, whose sentence stands in its blocks; a block that several hold is drawn
-    across their rows.
+    A column of the tree is a step, a box is a beam and shows its newest token. A row below the tree
+    is a beam, with its tokens in its blocks. A block that several beams share is drawn across their
+    rows.
+
+    Args:
+        run: the beams of each step.
+        step: the step to show.
+        prompt: token ids.
+        block_size: slots in a block.
+        decode: from token ids to text.
     """
-    parents, width = parents_of(run)[:step], len(run[0])
-    # children stand in the order of their parents, so no line crosses another
-    ranked = [list(range(width))]
-    for known in parents:
-        places = [ranked[-1].index(parent) for parent in known]
-        ranked.append(sorted(range(width), key=places.__getitem__))
-    # who of the last step descends from each beam
-    heirs = [{beam: {beam} for beam in range(width)}]
-    for known in reversed(parents):
-        heirs.insert(
-            0,
-            {
-                parent: {h for b in heirs[0] if known[b] == parent for h in heirs[0][b]}
-                for parent in known
-            },
-        )
-    pitch, row, top = 1080 / len(run), 31, 50 + 31 * width
-    chip, lines, parts = pitch - 14, list[str](), list[str]()
-    for t in range(step + 1):
-        for beam, (ids, _) in enumerate(run[t]):
-            x, y, mine = (
-                pitch * t + 7,
-                34 + row * ranked[t].index(beam),
-                sorted(heirs[t].get(beam, ())),
-            )
-            if t:
-                before = 34 + row * ranked[t - 1].index(parents[t - 1][beam])
-                look = (
-                    f'stroke="{sequence_color(mine[0]) if mine else LINE}" '
-                    f'stroke-width="{1 + len(mine)}"'
-                )
+    tree = _BeamTree(run, step, prompt, block_size, decode)
+    below = tree.tables_top + TABLE_ROW * tree.width
+    unstored = "The newest word is not stored yet: no block holds it."
+    parts = [
+        *tree.draw_lines(),
+        *tree.draw_tokens(),
+        *tree.draw_tables(),
+        label(0, 14, tree.headline(), 12.5, INK, WIDTH, "font-weight:600"),
+        label(0, below + 8, unstored, 11.5, SOFT),
+    ]
+    return svg(WIDTH, below + 16, parts, tree.headline())
+
+
+@dataclass(frozen=True)
+class _BeamTree:
+    """The parts of the picture that `beam_tree` draws."""
+
+    run: Sequence[Beams]
+    step: int
+    prompt: Sequence[int]
+    block_size: int
+    decode: Callable[[list[int]], str]
+
+    @property
+    def width(self) -> int:
+        return len(self.run[0])
+
+    @property
+    def tables_top(self) -> int:
+        return TREE_TOP + 16 + TREE_ROW * self.width
+
+    @property
+    def pitch(self) -> float:
+        """Pixels from one step to the next."""
+        return WIDTH / len(self.run)
+
+    @property
+    def chip(self) -> float:
+        """Pixels of a box with a token."""
+        return self.pitch - 14
+
+    @cached_property
+    def parents(self) -> list[list[int]]:
+        return parents_of(self.run)[: self.step]
+
+    @cached_property
+    def ranked(self) -> list[list[int]]:
+        """The beams of each step from top to bottom.
+
+        Children are in the order of their parents, so no line crosses another.
+        """
+        ranked = [list(range(self.width))]
+        for parents in self.parents:
+            row_of_parent = [ranked[-1].index(parent) for parent in parents]
+            ranked.append(sorted(range(self.width), key=row_of_parent.__getitem__))
+        return ranked
+
+    @cached_property
+    def heirs(self) -> list[dict[int, list[int]]]:
+        """For each step and beam, the beams of the shown step that descend from it."""
+        heirs = [{beam: [beam] for beam in range(self.width)}]
+        for parents in reversed(self.parents):
+            of_parents: dict[int, list[int]] = {}
+            for beam, parent in enumerate(parents):
+                of_parents.setdefault(parent, []).extend(heirs[0].get(beam, ()))
+            heirs.insert(0, {parent: sorted(found) for parent, found in of_parents.items()})
+        return heirs
+
+    def _heirs(self, step: int, beam: int) -> list[int]:
+        return self.heirs[step].get(beam, [])
+
+    def _place(self, step: int, beam: int) -> tuple[float, int]:
+        """Return where a token's box begins, and the middle of its height."""
+        return self.pitch * step + 7, TREE_TOP + TREE_ROW * self.ranked[step].index(beam)
+
+    def draw_lines(self) -> list[str]:
+        """Draw a line from each beam to its parent, as wide as many beams descend from it."""
+        lines = []
+        for step in range(1, self.step + 1):
+            for beam in range(self.width):
+                x, y = self._place(step, beam)
+                _, before = self._place(step - 1, self.parents[step - 1][beam])
+                heirs = self._heirs(step, beam)
+                color = sequence_color(heirs[0]) if heirs else LINE
                 curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
+                look = f'stroke="{color}" stroke-width="{1 + len(heirs)}"'
                 lines.append(f'<path fill="none" d="{curve}" {look}/>')
-            # the token chosen last is not stored yet
-            text, at = (
-                plain(decode(ids[-1:])),
-                (len(prompt) + t) // size,
-            )
-            blocks = dict.fromkeys(run[step][heir][1][at] for heir in mine if t < step)
-            say = f"{text!r}, chosen at step {t}" + ("" if mine else ": this branch was dropped")
-            say += f", in block {' and '.join(map(str, blocks))}" if blocks else ""
-            drawn = [box(x, y - 12, chip, 24, CARD, 1, LINE)]
-            band = chip / max(1, len(mine))
-            drawn += [
-                box(x + i * band, y - 12, band, 24, sequence_color(h), 0.34)
-                for i, h in enumerate(mine)
-            ]
-            left = x + max(2, (chip - wide(text, 12)) / 2)
-            strike = "" if mine else "text-decoration:line-through"
-            drawn.append(label(left, y + 4, text, 12, INK if mine else SOFT, chip - 4, strike))
-            parts.append(linked([f"b{block}" for block in blocks] or [f"t{t}-{beam}"], say, *drawn))
-    stored = [[plain(decode([token])) for token in (*prompt, *ids[:-1])] for ids, _ in run[step]]
-    tables = {beam: run[step][beam][1] for beam in ranked[step]}
-    parts += _tables(tables, stored, len(prompt) // size, len(prompt) + len(run), size, top)
-    used = {block for _, blocks in run[step] for block in blocks}
-    copies = sum(len(blocks) for _, blocks in run[step])
-    said = f"Step {step}: {len(used)} blocks in use; a copy for each beam would take {copies}."
-    if step:
-        gone = [f"beam {beam} is dropped" for beam in range(width) if beam not in parents[-1]]
-        twice = [(beam, n) for beam, n in Counter(parents[-1]).items() if n > 1]
-        more = [f"beam {beam} goes on {'twice' if n == 2 else f'{n} times'}" for beam, n in twice]
-        freed = sorted({block for _, blocks in run[step - 1] for block in blocks} - used)
-        said += (
-            f" Of the step before, {', '.join(more + gone)}."
-            if gone
-            else " Each beam of the step before goes on."
-        )
-        said += f" Free again: block {' and '.join(map(str, freed))}." if freed else ""
-    parts.append(label(0, 14, said, 12.5, INK, 1080, "font-weight:600"))
-    below = top + 44 * width
-    parts.append(
-        label(
-            0, below + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT
-        )
-    )
-    return svg(1080, below + 16, [*lines, *parts])
+        return lines
 
-
-def _tables(
-    tables: dict[int, list[int]],
-    stored: list[list[str]],
-    whole: int,
-    longest: int,
-    size: int,
-    top: int,
-) -> list[str]:
-    """The blocks of beams, a row each, with the words in them; the `whole` full ones of the prompt
-    as one.
-    """
-    parts = list[str]()
-    # Who has a block in common stands together: all its blocks before are common too.
-    order = {
-        (at, block): i
-        for i, beam in reversed([*enumerate(tables)])
-        for at, block in enumerate(tables[beam])
-    }
-    ranked = sorted(tables, key=lambda beam: [order[place] for place in enumerate(tables[beam])])
-    column = 916 / (-(-longest // size) - whole)
-    for at, beam in enumerate(ranked):
-        y, blocks = top + 44 * at, tables[beam]
-        name = [
-            label(0, y + 25, f"beam {beam}", 12.5, look=BOLD),
-            box(58, y + 12, 14, 18, sequence_color(beam), 0.6),
+    def draw_tokens(self) -> list[str]:
+        """Draw the newest token of each beam of each step."""
+        return [
+            self._draw_token(step, beam)
+            for step in range(self.step + 1)
+            for beam in range(self.width)
         ]
-        parts.append(
-            linked([f"b{block}" for block in blocks], f"beam {beam}: blocks {blocks}"[:-1], *name)
+
+    def _draw_token(self, step: int, beam: int) -> str:
+        x, y = self._place(step, beam)
+        heirs = self._heirs(step, beam)
+        text = plain(self.decode(self.run[step][beam][0][-1:]))
+        blocks = self._blocks_of_token(step, heirs)
+        say = f"{text!r}, chosen at step {step}"
+        if not heirs:
+            say += ": this branch was dropped"
+        if blocks:
+            say += f", in block {_listed(blocks)}"
+        top = y - CHIP_HEIGHT / 2
+        drawn = [box(x, top, self.chip, CHIP_HEIGHT, CARD, 1, LINE)]
+        drawn += self._bands(heirs, x, top, self.chip, CHIP_HEIGHT, 0.34)
+        left = x + max(2, (self.chip - wide(text, 12)) / 2)
+        ink = INK if heirs else SOFT
+        look = "" if heirs else "text-decoration:line-through"
+        drawn.append(label(left, y + 4, text, 12, ink, self.chip - 4, look))
+        links = [f"b{block}" for block in blocks] or [f"t{step}-{beam}"]
+        return linked(links, say, *drawn)
+
+    def _blocks_of_token(self, step: int, heirs: Iterable[int]) -> list[int]:
+        """Return the blocks that hold the token chosen at a step; the newest is not stored yet."""
+        if step == self.step:
+            return []
+        at = (len(self.prompt) + step) // self.block_size
+        return list(dict.fromkeys(self.run[self.step][heir][1][at] for heir in heirs))
+
+    def _bands(
+        self, beams: Sequence[int], x: float, y: float, width: float, height: float, share: float
+    ) -> list[str]:
+        """Draw a box in the colours of several beams, side by side."""
+        band = width / max(1, len(beams))
+        return [
+            box(x + band * i, y, band, height, sequence_color(beam), share)
+            for i, beam in enumerate(beams)
+        ]
+
+    def headline(self) -> str:
+        """Return what the picture shows, in words."""
+        used = self._used(self.step)
+        copies = sum(len(blocks) for _, blocks in self.run[self.step])
+        parts = [
+            f"Step {self.step}: {len(used)} blocks in use; "
+            f"a copy for each beam would take {copies}."
+        ]
+        if self.step:
+            parts.append(self._what_became_of_the_parents())
+            freed = sorted(self._used(self.step - 1) - used)
+            if freed:
+                parts.append(f"Free again: block {_listed(freed)}.")
+        return " ".join(parts)
+
+    def _used(self, step: int) -> set[int]:
+        return {block for _, blocks in self.run[step] for block in blocks}
+
+    def _what_became_of_the_parents(self) -> str:
+        parents = self.parents[-1]
+        changes = []
+        for beam, children in Counter(parents).items():
+            if children > 1:
+                times = "twice" if children == 2 else f"{children} times"
+                changes.append(f"beam {beam} goes on {times}")
+        dropped = [f"beam {beam} is dropped" for beam in range(self.width) if beam not in parents]
+        if not dropped:
+            return "Each beam of the step before goes on."
+        return f"Of the step before, {', '.join(changes + dropped)}."
+
+    # The blocks of the beams of the shown step
+
+    @property
+    def full_prompt_blocks(self) -> int:
+        return len(self.prompt) // self.block_size
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """The beams of the shown step, a row each: beams that share a block are neighbours.
+
+        If two beams share a block they share all blocks before it.
+        """
+        beams = self.ranked[self.step]
+        order: dict[tuple[int, int], int] = {}
+        for i, beam in enumerate(beams):
+            for place in enumerate(self._table(beam)):
+                order.setdefault(place, i)
+        return sorted(
+            beams, key=lambda beam: [order[place] for place in enumerate(self._table(beam))]
         )
-    first = tables[0][:whole]
-    said = f"blocks {first}: the first {whole * size} tokens of the prompt, for all beams"
-    drawn = [
-        box(84, top, 72, 44 * len(ranked) - 6, sequence_color(0), 0.16, LINE),
-        label(90, top + 20, "prompt"),
-    ]
-    drawn += [
-        label(90, top + 38, f"{whole} blocks", 11.5),
-        label(90, top + 56, f"×{len(ranked)}", look=BOLD),
-    ]
-    parts.append(linked([f"b{block}" for block in first], said, *drawn))
-    for place in range(whole, len(tables[0])):
-        x, at = 164 + column * (place - whole), 0
-        # those that share one are neighbours
-        holders = Counter(tables[beam][place] for beam in ranked)
-        for block, rows in holders.items():
-            mine, y, high = ranked[at : at + rows], top + 44 * at, 44 * rows - 6
-            text, band = (
-                " ".join(stored[mine[0]][place * size : (place + 1) * size]),
-                (column - 6) / rows,
-            )
-            drawn = [
-                box(x + band * i, y, band, high, sequence_color(beam), 0.3)
-                for i, beam in enumerate(mine)
-            ]
-            drawn += [
-                box(x, y, column - 6, high, edge=LINE),
-                label(x + 6, y + 30, text, 12, INK, column - 18),
-            ]
-            drawn.append(
-                label(
-                    x + 6, y + 13, f"{block} ×{rows}" if rows > 1 else f"{block}", 10.5, look=BOLD
-                )
-            )
-            who = " and ".join(map(str, sorted(mine)))
-            parts.append(
-                linked([f"b{block}"], f"block {block}, held by beam {who}: {text}", *drawn)
-            )
-            at += rows
-    return parts
+
+    def _table(self, beam: int) -> list[int]:
+        return self.run[self.step][beam][1]
+
+    def draw_tables(self) -> list[str]:
+        """Draw the names of the beams, the prompt's full blocks as one, and every other block."""
+        parts = [self._draw_name(row, beam) for row, beam in enumerate(self.rows)]
+        parts.append(self._draw_prompt())
+        for at in range(self.full_prompt_blocks, len(self._table(0))):
+            first_row = 0
+            # Beams that share a block are neighbours.
+            for block, num_rows in Counter(self._table(beam)[at] for beam in self.rows).items():
+                beams = self.rows[first_row : first_row + num_rows]
+                parts.append(self._draw_block(at, block, beams, first_row))
+                first_row += num_rows
+        return parts
+
+    def _draw_name(self, row: int, beam: int) -> str:
+        y = self.tables_top + TABLE_ROW * row
+        blocks = self._table(beam)
+        name = label(0, y + 25, f"beam {beam}", 12.5, look=BOLD)
+        color = box(58, y + 12, 14, 18, sequence_color(beam), 0.6)
+        say = f"beam {beam}: blocks {', '.join(map(str, blocks))}"
+        return linked([f"b{block}" for block in blocks], say, name, color)
+
+    def _draw_prompt(self) -> str:
+        """Draw the prompt's full blocks, which all beams share."""
+        blocks = self._table(0)[: self.full_prompt_blocks]
+        top = self.tables_top
+        tokens = self.full_prompt_blocks * self.block_size
+        say = f"blocks {blocks}: the first {tokens} tokens of the prompt, for all beams"
+        return linked(
+            [f"b{block}" for block in blocks],
+            say,
+            box(84, top, 72, TABLE_ROW * self.width - 6, sequence_color(0), 0.16, LINE),
+            label(90, top + 20, "prompt"),
+            label(90, top + 38, f"{len(blocks)} blocks", 11.5),
+            label(90, top + 56, f"×{self.width}", look=BOLD),
+        )
+
+    def _draw_block(self, at: int, block: int, beams: list[int], row: int) -> str:
+        """Draw a block across the rows of the beams that share it."""
+        longest = len(self.prompt) + len(self.run)
+        column = 916 / (blocks_for(longest, self.block_size) - self.full_prompt_blocks)
+        x = 164 + column * (at - self.full_prompt_blocks)
+        y = self.tables_top + TABLE_ROW * row
+        height = TABLE_ROW * len(beams) - 6
+        text = " ".join(self._stored(beams[0])[at * self.block_size : (at + 1) * self.block_size])
+        number = f"{block} ×{len(beams)}" if len(beams) > 1 else f"{block}"
+        return linked(
+            [f"b{block}"],
+            f"block {block}, held by beam {_listed(sorted(beams))}: {text}",
+            *self._bands(beams, x, y, column - 6, height, 0.3),
+            box(x, y, column - 6, height, edge=LINE),
+            label(x + 6, y + 30, text, 12, INK, column - 18),
+            label(x + 6, y + 13, number, 10.5, look=BOLD),
+        )
+
+    def _stored(self, beam: int) -> list[str]:
+        """Return the tokens in a beam's blocks, as text."""
+        token_ids = [*self.prompt, *self.run[self.step][beam][0][:-1]]
+        return [plain(self.decode([token])) for token in token_ids]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Return "1 and 2" for [1, 2]."""
+    return " and ".join(map(str, numbers))
 
 
 # 05: two prompts ----------------------------------------------------------------------------------
 
-# its tokens, its blocks, the names of the full ones
-Prompt = tuple[list[str], list[int], list[str]]
+Prompt = tuple[list[str], list[int], list[str]]  # its tokens, its blocks, the names of full blocks
+
+PROMPT_ROW = 128  # pixels of two rows of blocks, one for each prompt
+MOST_BLOCKS = 24  # that are drawn of a prompt
 
 
-def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
-    """Two prompts block by block, in up to four rows of six: a block that both hold is drawn once,
-    across both.
+def two_prompts(prompts: Sequence[Prompt], block_size: int) -> str:
+    """Draw two prompts block by block; a block that both hold is drawn once, across both.
+
+    Args:
+        prompts: the two; the second one was matched with the prefix cache.
+        block_size: slots in a block.
     """
-    length = len(prompts[1][0])
-    found, most = (sum(map(int.__eq__, *(p[1] for p in prompts))), max(len(p[1]) for p in prompts))
-    said = (
-        f"The second prompt has {length} tokens. {found * size} of them stand in the first one's "
-        "blocks"
+    tokens, blocks, _ = prompts[1]
+    shared = sum(one == other for one, other in zip(prompts[0][1], blocks, strict=False))
+    hits = shared * block_size
+    headline = (
+        f"The second prompt has {len(tokens)} tokens. {hits} of them are in the first one's "
+        f"blocks; {len(tokens) - hits} are to be computed."
     )
-    parts = [
-        label(
-            0,
-            16,
-            f"{said}; {length - found * size} are to be computed.",
-            14,
-            INK,
-            1080,
-            "font-weight:600",
-        )
-    ]
-    whose = ("in both, stored once", "the first's own", "the second's own")
-    parts += legend(0, 27, {text: (sequence_color(row), 0.6) for row, text in enumerate(whose)})
-    parts += [
+    parts = [label(0, 16, headline, 14, INK, WIDTH, "font-weight:600"), *_legend_of_prompts()]
+    for me in (0, 1):
+        first = shared if me else 0  # shared blocks are drawn once
+        for at in range(first, min(len(prompts[me][1]), MOST_BLOCKS)):
+            parts.append(_draw_prompt_block(prompts, me, at, block_size, at < shared))
+    most = max(len(prompt[1]) for prompt in prompts)
+    if most > MOST_BLOCKS:
+        more = f"and {most - MOST_BLOCKS} more blocks"
+        parts.append(label(0, 54 + 4 * PROMPT_ROW + 4, more, 12, SOFT))
+    rows = max(1, min(4, -(-most // 6)))
+    return svg(WIDTH, 64 + PROMPT_ROW * rows, parts, headline)
+
+
+def _legend_of_prompts() -> list[str]:
+    owners = ("in both, stored once", "the first's own", "the second's own")
+    looks = {text: (sequence_color(row), 0.6) for row, text in enumerate(owners)}
+    return [
+        *legend(0, 27, looks),
         label(524, 39, "≠", 13, WRONG, look=BOLD),
         label(540, 39, "same words, other past: other name", 12, SOFT),
     ]
-    for row, (_, blocks, names) in enumerate(prompts):
-        for place in range(found * row, min(len(blocks), 24)):
-            both, full = place < found, place < len(names)
-            mine, other = (
-                p[0][place * size : (place + 1) * size] for p in (prompts[row], prompts[1 - row])
-            )
-            x, y, high = place % 6 * 180, 54 + place // 6 * 128 + 58 * row, 108 if both else 50
-            color, middle = sequence_color(0 if both else 1 + row), y + high / 2 - 4
-            name = f"block {blocks[place]} · {names[place]}" if full else "not full: no name"
-            edge = f'stroke-width="2" stroke-dasharray="{"none" if full else 4}"'
-            drawn = [box(x, y, 172, high, color, 0.24 * full, color, edge)]
-            differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
-            drawn += words(x + 8, middle, [plain(token) for token in mine], 158, differ)
-            drawn.append(label(x + 8, middle + 19, name, 11, INK if full else SOFT))
-            say = name + (", in both tables" if both else "")
-            if full and not both and not differ:
-                drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
-                say += (
-                    "; the same words stand in the other prompt behind another past, so they have "
-                    "another name"
-                )
-            parts.append(linked([f"w{place}"], say, *drawn))
-    if most > 24:
-        parts.append(label(0, 54 + 4 * 128 + 4, f"and {most - 24} more blocks", 12, SOFT))
-    return svg(1080, 64 + 128 * max(1, min(4, -(-most // 6))), parts)
 
 
-# 01: who holds which places -----------------------------------------------------------------------
+def _draw_prompt_block(
+    prompts: Sequence[Prompt], me: int, at: int, block_size: int, shared: bool
+) -> str:
+    """Draw block number `at` of a prompt; tokens that differ from the other prompt's are marked."""
+    _, blocks, names = prompts[me]
+    mine, other = (
+        tokens[at * block_size : (at + 1) * block_size] for tokens, _, _ in _pair(prompts, me)
+    )
+    full = at < len(names)
+    x = at % 6 * 180
+    y = 54 + at // 6 * PROMPT_ROW + 58 * me
+    height = 108 if shared else 50
+    middle = y + height / 2 - 4
+    color = sequence_color(0 if shared else 1 + me)
+    name = f"block {blocks[at]} · {names[at]}" if full else "not full: no name"
+    edge = f'stroke-width="2" stroke-dasharray="{"none" if full else 4}"'
+    differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
+    drawn = [
+        box(x, y, 172, height, color, 0.24 if full else 0, color, edge),
+        *words(x + 8, middle, [plain(token) for token in mine], 158, differ),
+        label(x + 8, middle + 19, name, 11, INK if full else SOFT),
+    ]
+    say = name
+    if shared:
+        say += ", in both tables"
+    elif full and not differ:
+        drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
+        say += (
+            "; the same words are in the other prompt after another past, so their block has "
+            "another name"
+        )
+    return linked([f"w{at}"], say, *drawn)
+
+
+def _pair(prompts: Sequence[Prompt], me: int) -> tuple[Prompt, Prompt]:
+    """Return this prompt and the other one."""
+    return prompts[me], prompts[1 - me]
+
+
+# 01: reserved slots -------------------------------------------------------------------------------
+
+MEMORY_LEFT = 76
+MEMORY_WIDTH = WIDTH - MEMORY_LEFT
+MEMORY_TOP = 62
+MEMORY_ROW = 29
 
 
 def taken_places(
     requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged, row: int
 ) -> str:
-    """Memory in rows of `row` places after these (prompt, output) requests came: who holds which,
-    and who is refused.
+    """Draw which requests an allocator admits to an empty memory, and the slots that each holds.
 
-    Solid holds a token, striped is set aside and empty, blank is free.
+    A solid slot holds a token, a striped one is reserved and empty, an empty one is free.
+
+    Args:
+        requests: prompt and output tokens of each request.
+        allocator: of an empty memory.
+        row: slots in a row of the picture.
     """
-    size, inside, end, parts = allocator.num_slots, 0, 0, list[str]()
+    admitted = _admit(requests, allocator)
+    num_slots = allocator.num_slots
+    parts = _strip(0, num_slots, row, WELL, LINE)
+    end = 0
+    for key, (prompt, _) in enumerate(requests[:admitted]):
+        # In an empty memory each request gets the slots after those of the request before.
+        start = allocator.regions(key)[0].start
+        length = allocator.held(key)[0]
+        parts.append(_draw_request(key, start, length, prompt, row))
+        end = start + length
+    headline = (
+        f"{admitted} of {len(requests)} requests are admitted; {end:,} of {num_slots:,} slots are "
+        "taken."
+    )
+    if admitted < len(requests):
+        headline = f"Out of memory at request {admitted + 1}. {headline}"
+        needed = allocator.needs(Request(*requests[admitted]))
+        parts += _draw_refused(end, needed, num_slots - end, row)
+    parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
+    looks = {
+        "holds a token": (sequence_color(0), 1, LINE),
+        "reserved and empty": ("url(#pl-0)", 1, LINE),
+        "free": (WELL, 1, LINE),
+    }
+    parts += legend(MEMORY_LEFT, 30, looks)
+    color = BAD if admitted < len(requests) else INK
+    head = label(MEMORY_LEFT, 18, headline, 15, color, MEMORY_WIDTH, BOLD)
+    return svg(WIDTH, 66 + MEMORY_ROW * -(-num_slots // row), [head, *parts], headline)
+
+
+def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -> int:
+    """Admit requests until one is refused; return how many were admitted."""
     for key, request in enumerate(requests):
         try:
             allocator.admit(key, Request(*request))
         except (OutOfMemory, OutOfBlocks):
-            break
-        inside += 1
+            return key
+    return len(requests)
 
-    def strip(start: int, length: int, color: str, edge: str = "none") -> list[str]:
-        drawn = []
-        for at in range(start // row, -(-(start + length) // row)):
-            left, right = max(start, at * row), min(start + length, (at + 1) * row)
-            x = 52 + (left - at * row) * 1028 / row
-            drawn.append(box(x, 62 + 29 * at, (right - left) * 1028 / row, 23, color, 1, edge))
-        return drawn
 
-    parts += strip(0, size, "var(--well)", LINE)
-    for key, (prompt, _) in enumerate(requests[:inside]):
-        # in a fresh memory all lie in a row
-        start, length = (
-            allocator.regions(key)[0].start,
-            allocator.held(key)[0],
-        )
-        drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(
-            start, prompt, sequence_color(key)
-        )
-        if length == row:
-            drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 11, SOFT))
-        taken = f"{length:,} places taken, {length - prompt:,} of them empty"
-        parts.append(
-            linked([f"u{key}"], f"User {key + 1}: a prompt of {prompt:,} tokens, {taken}", *drawn)
-        )
-        end = start + length
-    said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} places are taken."
-    if inside < len(requests):
-        need, at = allocator.needs(Request(*requests[inside])), end // row
-        said = f"User {inside + 1} is out of memory. {said}"
-        asks, x, width = (
-            f"{need:,} more? {size - end:,} are left",
-            52 + end % row * 1028 / row,
-            need * 1028 / row,
-        )
-        parts.append(
-            box(
-                x,
-                62 + 29 * at,
-                width,
-                23,
-                "none",
-                1,
-                WRONG,
-                'stroke-width="2" stroke-dasharray="6 4"',
-            )
-        )
-        x += width - wide(asks, 12) - 8 if width > wide(asks, 12) + 8 else width + 8
-        parts.append(label(x, 78 + 29 * at, asks, 12, INK, look=BOLD))
-    parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
-    looks = {
-        "holds a token": sequence_color(0),
-        "taken, and empty": "url(#pl-0)",
-        "free": "var(--well)",
-    }
-    parts += legend(52, 30, {text: (look, 1, LINE) for text, look in looks.items()})
-    head = label(52, 18, said, 15, "var(--bad)" if inside < len(requests) else INK, 1028, BOLD)
-    return svg(1080, 66 + 29 * -(-size // row), [head, *parts])
+def _strip(start: int, length: int, row: int, color: str, edge: str = "none") -> list[str]:
+    """Draw slots, a box for each row that they are in."""
+    drawn = []
+    end = start + length
+    for at in range(start // row, -(-end // row)):
+        left = max(start, at * row)
+        width = min(end, (at + 1) * row) - left
+        x = MEMORY_LEFT + (left - at * row) * MEMORY_WIDTH / row
+        y = MEMORY_TOP + MEMORY_ROW * at
+        drawn.append(box(x, y, width * MEMORY_WIDTH / row, 23, color, 1, edge))
+    return drawn
+
+
+def _draw_request(key: int, start: int, length: int, prompt: int, row: int) -> str:
+    """Draw the slots of an admitted request."""
+    drawn = _strip(start, length, row, f"url(#pl-{key % 7})")
+    drawn += _strip(start, prompt, row, sequence_color(key))
+    if length == row:
+        y = MEMORY_TOP + 16 + MEMORY_ROW * (start // row)
+        drawn.append(label(0, y, f"request {key + 1}", 11, SOFT))
+    say = (
+        f"Request {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots taken, "
+        f"{length - prompt:,} of them empty"
+    )
+    return linked([f"u{key}"], say, *drawn)
+
+
+def _draw_refused(end: int, needed: int, left: int, row: int) -> list[str]:
+    """Draw the slots that the refused request needs, after the last one taken."""
+    question = f"{needed:,} more? {left:,} are left"
+    x = MEMORY_LEFT + end % row * MEMORY_WIDTH / row
+    y = MEMORY_TOP + MEMORY_ROW * (end // row)
+    width = needed * MEMORY_WIDTH / row
+    dashed = 'stroke-width="2" stroke-dasharray="6 4"'
+    room = wide(question, 12) + 8
+    text_x = x + width - room if width > room else x + width + 8
+    return [
+        box(x, y, width, 23, "none", 1, WRONG, dashed),
+        label(text_x, y + 16, question, 12, INK, look=BOLD),
+    ]
 
 
 # 02: position, table, slot ------------------------------------------------------------------------
 
+CELLS = 16  # in a row
+CELL_PITCH = WIDTH / CELLS
+
 
 def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
-    """Words in the order of a text, its block table, and the memory in which they lie, each linked
-    with its places.
-    """
-    size, blocks, pool = table.pool.block_size, table.block_ids, table.pool
-    pitch = 1080 / 16
-    parts = [label(0, 14, f"The text, {len(texts)} words by position", 13, INK, look=BOLD)]
+    """Draw a text, its block table and the memory; each part is linked with its counterparts.
 
-    def cell(
-        at: int, y: float, number: int, text: str, color: str, share: float, high: int = 46
+    Args:
+        texts: a word for each token.
+        table: of the text.
+    """
+    return _PositionToSlot(texts, table).draw()
+
+
+class _PositionToSlot:
+    """The parts of the picture that `position_to_slot` draws."""
+
+    def __init__(self, texts: Sequence[str], table: BlockTable) -> None:
+        self.texts = texts
+        self.blocks = table.block_ids
+        self.pool = table.pool
+        self.block_size = table.pool.block_size
+
+    def draw(self) -> str:
+        rows = max(1, -(-len(self.texts) // CELLS))
+        table_top = 40 + 46 * rows
+        memory_top = table_top + 84
+        num_slots = self.pool.num_blocks * self.block_size
+        height = memory_top + 24 + 60 * -(-num_slots // CELLS)
+        parts = [
+            *self._draw_text(),
+            *self._draw_table(table_top),
+            *self._draw_memory(memory_top, num_slots),
+        ]
+        return svg(WIDTH + 20, height, parts)
+
+    def _draw_text(self) -> list[str]:
+        title = f"The text, {len(self.texts)} words by position"
+        parts = [label(0, 14, title, 13, INK, look=BOLD)]
+        for position, text in enumerate(self.texts):
+            color = sequence_color(position // self.block_size)
+            drawn = self._cell(position, 22, position, text, color, 0.3)
+            parts.append(linked([f"t{position}"], self._say(position), *drawn))
+        return parts
+
+    def _draw_table(self, top: float) -> list[str]:
+        title = "Its block table: entry, and the block in it"
+        parts = [label(0, top + 12, title, 13, INK, look=BOLD)]
+        for entry, block in enumerate(self.blocks):
+            first = entry * self.block_size
+            positions = range(first, min(len(self.texts), first + self.block_size))
+            drawn = self._cell(entry, top + 20, entry, f"block {block}", sequence_color(entry), 0.3)
+            say = (
+                f"entry {entry}: words {positions[0]} to {positions[-1]} are in block {block}, "
+                f"from slot {block * self.block_size} on"
+            )
+            links = [f"e{entry}", *(f"t{position}" for position in positions)]
+            parts.append(linked(links, say, *drawn))
+        return parts
+
+    def _draw_memory(self, top: float, num_slots: int) -> list[str]:
+        parts = []
+        for slot in range(0, num_slots, self.block_size):
+            y = top + 32 + slot // CELLS * 60
+            name = f"block {slot // self.block_size}"
+            parts.append(label(self._left(slot) + 1, y, name, 11, SOFT))
+        title = f"Memory, {num_slots} slots in blocks of {self.block_size}"
+        parts.append(label(0, top + 12, title, 13, INK, look=BOLD))
+        for slot in range(num_slots):
+            parts.append(self._draw_slot(slot, top + 37))
+        looks = {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)}
+        return parts + legend(420, top + 1, looks)
+
+    def _draw_slot(self, slot: int, y: float) -> str:
+        block, offset = divmod(slot, self.block_size)
+        if block in self.blocks:
+            position = self.blocks.index(block) * self.block_size + offset
+            if position < len(self.texts):
+                color = sequence_color(position // self.block_size)
+                drawn = self._cell(slot, y, slot, self.texts[position], color, 0.3, 60)
+                return linked([f"t{position}"], self._say(position), *drawn)
+            color = CARD
+        else:
+            color = NEUTRAL if self.pool.refcount(block) else CARD
+        return "".join(self._cell(slot, y, slot, "", color, 0.25, 60))
+
+    def _left(self, at: int) -> float:
+        """Return where a cell begins; there is a gap between blocks."""
+        return at % CELLS * CELL_PITCH + at % CELLS // self.block_size * 3
+
+    def _cell(
+        self, at: int, top: float, number: int, text: str, color: str, share: float, row: int = 46
     ) -> list[str]:
-        x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * high
-        where = box(x, y, pitch - 6, 40, color, share, LINE)
+        """Draw a cell with its number and a word.
+
+        Args:
+            at: place of the cell, in rows of `CELLS`.
+            top: of the first row, in pixels.
+            number: shown in the cell.
+            text: shown in the cell.
+            color: of the cell.
+            share: of the colour.
+            row: pixels from one row to the next.
+        """
+        x = self._left(at)
+        y = top + at // CELLS * row
         return [
-            where,
+            box(x, y, CELL_PITCH - 6, 40, color, share, LINE),
             label(x + 4, y + 12, str(number), 10),
-            label(x + 4, y + 30, text, 12, INK, pitch - 12),
+            label(x + 4, y + 30, text, 12, INK, CELL_PITCH - 12),
         ]
 
-    def say(at: int) -> str:
-        entry, offset = divmod(at, size)
-        slot = f"slot {blocks[entry]} × {size} + {offset} = {blocks[entry] * size + offset}"
+    def _say(self, position: int) -> str:
+        """Return how a position becomes a slot."""
+        size = self.block_size
+        entry, offset = divmod(position, size)
+        block = self.blocks[entry]
+        slot = f"slot {block} × {size} + {offset} = {block * size + offset}"
         return (
-            f"position {at} = {entry} × {size} + {offset}: entry {entry} says block "
-            f"{blocks[entry]}; so {slot}"
+            f"position {position} = {entry} × {size} + {offset}: entry {entry} says block {block}; "
+            f"so {slot}"
         )
-
-    for at, text in enumerate(texts):
-        parts.append(
-            linked([f"t{at}"], say(at), *cell(at, 22, at, text, sequence_color(at // size), 0.3))
-        )
-    y = 40 + 46 * max(1, -(-len(texts) // 16))
-    parts.append(
-        label(0, y + 12, "Its block table: entry, and the block that it says", 13, INK, look=BOLD)
-    )
-    for entry, block in enumerate(blocks):
-        mine = range(entry * size, min(len(texts), (entry + 1) * size))
-        drawn = cell(entry, y + 20, entry, f"block {block}", sequence_color(entry), 0.3)
-        said = (
-            f"entry {entry}: the words {mine[0]} to {mine[-1]} lie in block {block}, from slot "
-            f"{block * size} on"
-        )
-        parts.append(linked([f"e{entry}", *(f"t{at}" for at in mine)], said, *drawn))
-    y += 84
-    for at in range(0, pool.num_blocks * size, size):
-        x = at % 16 * pitch + at % 16 // size * 3
-        parts.append(label(x + 1, y + 32 + at // 16 * 60, f"block {at // size}", 11, SOFT))
-    parts.append(
-        label(
-            0,
-            y + 12,
-            f"Memory, {pool.num_blocks * size} slots in blocks of {size}",
-            13,
-            INK,
-            look=BOLD,
-        )
-    )
-    for slot in range(pool.num_blocks * size):
-        block, offset = divmod(slot, size)
-        at = blocks.index(block) * size + offset if block in blocks else -1
-        if 0 <= at < len(texts):
-            drawn = cell(slot, y + 37, slot, texts[at], sequence_color(at // size), 0.3, 60)
-            parts.append(linked([f"t{at}"], say(at), *drawn))
-        else:
-            color = NEUTRAL if at < 0 and pool.refcount(block) else CARD
-            parts += cell(slot, y + 37, slot, "", color, 0.25, 60)
-    parts += legend(
-        420, y + 1, {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)}
-    )
-    return svg(1100, y + 24 + 60 * -(-pool.num_blocks * size // 16), parts)

@@ -1,4 +1,4 @@
-"""The one figure style, and the pictures that more than one notebook draws.
+"""The style of all figures, and the figures that more than one notebook draws.
 
 The ground is white and text is dark, so a figure stored in a notebook is legible on a light page
 and on a dark one. Colour is never the only sign: every kind of slot has a hatch too.
@@ -7,6 +7,7 @@ and on a dark one. Colour is never the only sign: every kind of slot has a hatch
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
@@ -34,7 +35,7 @@ STYLE: dict[Any, Any] = {
     **dict.fromkeys(("figure.constrained_layout.h_pad", "figure.constrained_layout.w_pad"), 0.1),
     "hatch.linewidth": 1.0,
 }
-LATE = SEQUENCE_COLORS[5]  # what stands out: a maximum, a floor, a draft that was wrong
+LATE = SEQUENCE_COLORS[5]  # emphasis: a maximum, a floor, a draft that was wrong
 
 
 def outlined(color: str, hatch: str = "", **look: Any) -> dict[str, Any]:
@@ -52,9 +53,48 @@ KIND_LOOKS = {  # what is used is solid, so the eye finds it first
 
 
 def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure, Any]:
-    """`plt.subplots` in the style of the series; sizes in inches."""
-    plt.rcParams.update(STYLE)
-    return plt.subplots(figsize=(width, height), **subplots)
+    """Return a figure and its axes in the style of the series.
+
+    A reader's own figures keep their style.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        subplots: for `plt.subplots`.
+    """
+    with plt.rc_context(STYLE):
+        axes = {"axes_class": _StyledAxes, **subplots.pop("subplot_kw", {})}
+        size = (width, height)
+        return plt.subplots(figsize=size, FigureClass=_StyledFigure, subplot_kw=axes, **subplots)
+
+
+def _in_style(method: Any) -> Any:
+    """Return a method that matplotlib's settings do not change: ours are in force while it runs."""
+
+    @wraps(method)
+    def styled(*args: Any, **kwargs: Any) -> Any:
+        with plt.rc_context(STYLE):
+            return method(*args, **kwargs)
+
+    return styled
+
+
+class _StyledAxes(Axes):
+    """Axes to which a notebook adds parts in the style of the series."""
+
+    legend = _in_style(Axes.legend)
+    set_title = _in_style(Axes.set_title)
+    text = _in_style(Axes.text)
+    annotate = _in_style(Axes.annotate)
+    bar = _in_style(Axes.bar)
+    barh = _in_style(Axes.barh)
+    fill_between = _in_style(Axes.fill_between)
+
+
+class _StyledFigure(Figure):
+    """A figure to which a notebook adds a legend in the style of the series."""
+
+    legend = _in_style(Figure.legend)
 
 
 def _stack(
@@ -201,53 +241,75 @@ def draw_weights(
     ax.set(ylim=(0, 1.08), yticks=[0, 1])
 
 
-def draw_late_score(late_score: float, blocks_read: int) -> Figure:
-    """Four blocks of four scores, one of the last as large as one likes, read by online softmax and
-    by two that forget.
+# Four blocks of four scores; the one at `_LATE_AT` is the reader's.
+_SCORES = (0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, 0, 0.9, 0)
+_LATE_AT = 13
 
-    The value of a token is the number of its block, so an answer says which block is heard. All in
-    fp32.
+
+def draw_late_score(late_score: float, blocks_read: int) -> Figure:
+    """Draw four blocks of four scores, read by online softmax and by two wrong versions of it.
+
+    One score of the last block is free. The value of a token is the number of its block, so an
+    answer says which block is heard. All arithmetic is fp32.
+
+    Args:
+        late_score: the free score.
+        blocks_read: number of blocks read so far, 1 to 4.
     """
-    scores = np.array(
-        [0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, late_score, 0.9, 0], np.float32
-    )
+    scores = np.array(_SCORES, np.float32)
+    scores[_LATE_AT] = late_score
     fig, (left, middle, right) = figure(11, 3.5, ncols=3, width_ratios=[1, 1, 1.15])
     draw_scores(left, scores.tolist(), 4, blocks_read)
     left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
     if late_score > 6.5 and blocks_read == 4:
-        left.text(
-            13, 6.4, f"{late_score:,g} \N{UPWARDS ARROW} ", ha="right", va="top", weight="bold"
-        )
+        above = f"{late_score:,g} \N{UPWARDS ARROW} "
+        left.text(_LATE_AT, 6.4, above, ha="right", va="top", weight="bold")
     draw_weights(middle, scores.tolist(), 4, blocks_read)
-    answers, m = {"online": [0.0, 0.0], "no rescale": [0.0, 0.0], "no maximum": [0.0, 0.0]}, -np.inf
-    with np.errstate(over="ignore", invalid="ignore"):
-        for i, block in enumerate(scores.reshape(4, 4)[:blocks_read], 1):
-            rescale, m = np.exp(m - max(m, block.max())), max(m, block.max())
-            for name, state in answers.items():
-                p = np.exp(block - (0 if name == "no maximum" else m)).sum()
-                past = rescale if name == "online" else 1
-                state[:] = state[0] * past + p, state[1] * past + p * i
-        middle.set(title=f"weights exp(score - m): the past \N{MULTIPLICATION SIGN} {rescale:.2f}")
-        heard = [out / total for total, out in answers.values()]
-        for y, block in enumerate(heard):
-            color = SEQUENCE_COLORS[2] if abs(block - heard[0]) < 1e-3 else LATE
-            right.barh(y, np.nan_to_num(block), 0.5, color=color)
-            right.text(
-                np.nan_to_num(block) + 0.08,
-                y,
-                "NaN" if np.isnan(block) else f"{block:.2f}",
-                va="center",
-            )
-    total, out = answers["online"]
-    right.axvline(heard[0], color=NEUTRAL, linestyle="--")
-    right.set(
-        title=f"which block is heard: {out:.2f} / {total:.2f}",
-        xlim=(0, 4.9),
-        xticks=range(5),
-        ylim=(2.6, -0.6),
-    )
-    right.set_yticks(range(3), list(answers))
+    states, rescale = _three_softmaxes(scores.reshape(4, 4)[:blocks_read])
+    times = "\N{MULTIPLICATION SIGN}"
+    middle.set(title=f"weights exp(score - m): the past {times} {rescale:.2f}")
+    _draw_answers(right, states)
     return fig
+
+
+def _three_softmaxes(blocks: np.ndarray) -> tuple[dict[str, tuple[float, float]], float]:
+    """Read blocks of scores in three ways.
+
+    Args:
+        blocks: [number of blocks, block size].
+
+    Returns:
+        The sum of the weights and the output of each way, and the last factor of the past.
+    """
+    sums = {"online": (0.0, 0.0), "no rescale": (0.0, 0.0), "no maximum": (0.0, 0.0)}
+    m = rescale = -np.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        for value, block in enumerate(blocks, 1):
+            new_m = max(m, block.max())
+            rescale = np.exp(m - new_m)
+            m = new_m
+            for name, (total, out) in sums.items():
+                weight = np.exp(block - (0 if name == "no maximum" else m)).sum()
+                past = rescale if name == "online" else 1
+                sums[name] = total * past + weight, out * past + weight * value
+    return sums, rescale
+
+
+def _draw_answers(ax: Axes, sums: Mapping[str, tuple[float, float]]) -> None:
+    """Draw the answer of each way as a bar; the first way is the right one."""
+    with np.errstate(invalid="ignore"):
+        answers = {name: out / total for name, (total, out) in sums.items()}
+    right = answers["online"]
+    for y, answer in enumerate(answers.values()):
+        length = np.nan_to_num(answer)
+        color = SEQUENCE_COLORS[2] if abs(answer - right) < 1e-3 else LATE
+        ax.barh(y, length, 0.5, color=color)
+        ax.text(length + 0.08, y, "NaN" if np.isnan(answer) else f"{answer:.2f}", va="center")
+    total, out = sums["online"]
+    ax.axvline(right, color=NEUTRAL, linestyle="--")
+    title = f"which block is heard: {out:.2f} / {total:.2f}"
+    ax.set(title=title, xlim=(0, 4.9), xticks=range(5), ylim=(2.6, -0.6))
+    ax.set_yticks(range(3), list(answers))
 
 
 def draw_rates(

@@ -1,4 +1,4 @@
-"""Something that moves while a real model takes its time; nothing of it stays behind."""
+"""Progress bars for what takes a real model some time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 
 def bar(what: str, total: int | None = None) -> Any:
-    """A bar that comes after one second, goes when it is closed, and is never there outside
-    notebooks and terminals.
+    """Return a progress bar.
+
+    It appears after one second, disappears when it is closed, and is shown only in notebooks and
+    terminals.
+
+    Args:
+        what: the text before it.
+        total: the number of updates, if it is known.
     """
     return tqdm(desc=what, total=total, leave=False, delay=1, disable=None)
 

@@ -1,6 +1,4 @@
-"""A prefix cache without a model: requests served one after another, under any order of eviction,
-or with foresight.
-"""
+"""A prefix cache without a model, under any eviction policy, also one that knows the future."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -12,14 +10,16 @@ from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
 
 
 class Belady:
-    """The rank for a known future: what is needed again last, or never, goes first.
+    """The rank for a known future: the block needed last, or never again, is evicted first.
 
-    `chains[t]` are the chained hashes of the blocks that match number t looks for. This is the
-    optimum (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966)
-    for requests served one after another, whose blocks all fit at once: no other order that evicts
-    only when it must has more hits. A block that is computed though it is cached (the last one of a
-    prompt that fills it, say) is not a use of it, and there the optimum may be missed by that
-    block.
+    This is the optimum (L. A. Belady, "A study of replacement algorithms for a virtual-storage
+    computer", 1966) for requests served one after another, whose blocks all fit at once: no other
+    order that evicts only when it must has more hits. A block that is computed though it is cached
+    (the last one of a prompt that fills it, say) is not a use of it, and there the optimum may be
+    missed by that block.
+
+    Args:
+        chains: for each match, the chained hashes of the blocks that it looks for.
     """
 
     def __init__(self, chains: Iterable[Iterable[bytes]]) -> None:
@@ -40,8 +40,16 @@ def replay(
     block_size: int = 16,
     eviction: Literal["lru", "fifo", "lfu", "slru", "belady"] | Rank = "lru",
 ) -> PrefixStats:
-    """Serve (prompt, output) token ids one request after another on a pool and cache of their own,
-    without a model.
+    """Serve requests one after another on a new pool and cache, without a model.
+
+    Args:
+        requests: (prompt, output) token ids of each.
+        num_blocks: of the pool.
+        block_size: of the pool.
+        eviction: a policy by name, or a rank.
+
+    Returns:
+        The cache's figures.
     """
     trace = list(requests)
     policy: Any = eviction

@@ -24,8 +24,7 @@ class Source:
 
 
 def show_source(*objects: Any) -> Source:
-    """The source of classes, functions, methods or Triton kernels, each under the file that it
-    stands in.
+    """Return the source of classes, functions, methods or Triton kernels, each with its file.
 
     Raises:
         ValueError: For an object that has no source in a file.
@@ -34,7 +33,7 @@ def show_source(*objects: Any) -> Source:
 
 
 def _read(item: Any) -> str:
-    """Where an object stands, as a comment, and its source."""
+    """Return the place of an object, as a comment, and its source."""
     # what was decorated: of a Triton kernel, the Python function
     item = inspect.unwrap(getattr(item, "fn", item))
     try:

@@ -29,8 +29,13 @@ KINDS = ("used", "reserved", "internal", "external", "free")
 
 @dataclass
 class Place:
-    """Where one request lies at one moment: `tokens` of the `total` it will have, in `regions`, in
-    this order.
+    """A request at one moment.
+
+    Args:
+        request: its number.
+        tokens: computed so far.
+        total: tokens of prompt and output.
+        regions: where its slots are, in the order of its tokens.
     """
 
     request: int
@@ -40,50 +45,67 @@ class Place:
 
     @property
     def wish(self) -> Request:
-        """What it asks for when it is admitted: after a preemption, what was written is prompt."""
+        """What it asks for at admission; after a preemption all its tokens are prompt."""
         return Request(self.tokens, self.total - self.tokens)
 
 
 class Sample(NamedTuple):
-    """One moment: slots by kind (see the module's docstring), requests in memory and in line, and
-    who lies where.
+    """One moment.
+
+    Args:
+        step: of the run.
+        running: requests in memory.
+        waiting: requests in the queue.
+        slots: by kind, see the module's docstring.
+        places: of the requests in memory; empty unless asked for.
     """
 
     step: int
     running: int
     waiting: int
     slots: dict[str, int]
-    places: list[Place]  # empty unless asked for
+    places: list[Place]
 
 
 @dataclass
 class Run:
-    """What `simulate` saw."""
+    """What `simulate` found.
+
+    Args:
+        num_slots: of the memory.
+        samples: of the state.
+        steps: of the run.
+        finished: requests.
+        preempted: times that a running request was preempted, to be computed again.
+        refused_with_room: steps in which the first request in the queue was refused although
+            enough slots were free in all.
+    """
 
     num_slots: int
     samples: list[Sample] = field(default_factory=list)
     steps: int = 0
     finished: int = 0
-    preempted: int = 0  # times a running request gave its memory back, to be computed again
-    # steps in which the first in line was refused though enough slots were free in all
+    preempted: int = 0
     refused_with_room: int = 0
 
     def shares(self) -> dict[str, float]:
-        """Mean share of the slots by kind over the samples in which somebody waits (over all, if
-        nobody ever does).
+        """Return the mean share of the slots by kind, over the samples with waiting requests.
+
+        If no request ever waits it is the mean over all samples.
         """
         samples = self._busy()
         return {
-            kind: sum(s.slots[kind] for s in samples) / len(samples) / self.num_slots
+            kind: sum(sample.slots[kind] for sample in samples) / len(samples) / self.num_slots
             for kind in KINDS
         }
 
     def mean_running(self) -> float:
-        """Requests in memory at a time, mean over the same samples."""
-        return sum(s.running for s in self._busy()) / len(self._busy())
+        """Return the mean number of requests in memory, over the same samples."""
+        samples = self._busy()
+        return sum(sample.running for sample in samples) / len(samples)
 
     def _busy(self) -> list[Sample]:
-        return [s for s in self.samples if s.waiting] or self.samples
+        return [sample for sample in self.samples if sample.waiting] or self.samples
 
 
 def simulate(
@@ -95,88 +117,126 @@ def simulate(
     sample_every: int = 1,
     places: bool = False,
 ) -> Run:
-    """Serve `requests`, (prompt, output) token counts, first come first served from a line that
-    starts full.
+    """Serve requests first come, first served, from a queue that holds all of them at the start.
 
-    In a step every running request gets one token, the complete ones leave, and the first in line
-    are admitted with their whole prompts while there is room. Where a running one finds no room for
-    its token (only "paged" comes to that), the last admitted gives its memory back and returns to
-    the head of the line. `ValueError` before the first step for a request that could never fit.
+    In a step every running request gets one token, and finished ones release their memory. Then
+    waiting requests are admitted with their whole prompts as long as they fit. If there is no slot
+    for a running request's token, the request admitted last is preempted and returns to the head of
+    the queue. This happens only with "paged".
+
+    Args:
+        requests: prompt and output tokens of each.
+        allocator: of the memory.
+        max_running: requests in memory at a time.
+        max_steps: after which the run ends.
+        sample_every: steps between two samples.
+        places: whether samples have the places of the requests.
+
+    Raises:
+        ValueError: Before the first step, for a request that could never fit.
     """
-    line = deque(
+    queue = deque(
         Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests)
     )
-    for job in line:
-        if not 0 < job.tokens < job.total:
-            raise ValueError(
-                f"request {job.request} needs at least one token of prompt and one of output: "
-                f"{job.wish}"
-            )
-        if not allocator.can_ever_fit(job.wish):
-            needed, room = max(job.total, allocator.needs(job.wish)), allocator.num_slots
-            needs = (
-                f"it needs {needed:,} slots side by side or a larger reservation, and memory has "
-                f"{room:,}"
-            )
-            never = f"request {job.request} ({job.total:,} tokens) can never fit: {needs}"
-            raise ValueError(f"{never}; leave it out, or raise max_length or num_slots")
-    run, running = Run(allocator.num_slots), list[Place]()
-    while (line or running) and run.steps < max_steps:
-        refused = _decode(running, line, allocator, run)
-        while line and not refused and len(running) < max_running:
-            try:
-                allocator.admit(line[0].request, line[0].wish)
-                running.append(line.popleft())
-            except (OutOfMemory, OutOfBlocks):
-                if not running:
-                    raise  # somebody else holds the memory, and waiting would not end
-                refused = True
-                run.refused_with_room += allocator.num_free >= allocator.needs(line[0].wish)
+    for place in queue:
+        _check(place, allocator)
+    run = Run(allocator.num_slots)
+    running: list[Place] = []
+    while (queue or running) and run.steps < max_steps:
+        preempted = _decode(running, queue, allocator, run)
+        # Blocks freed by a preemption are for running requests, not for new ones.
+        refused = preempted or _admit(running, queue, allocator, run, max_running)
         if run.steps % sample_every == 0:
-            where = [
-                replace(job, regions=allocator.regions(job.request)) for job in running if places
-            ]
-            run.samples.append(
-                Sample(
-                    run.steps, len(running), len(line), _slots(running, allocator, refused), where
-                )
-            )
+            slots = _slots(running, allocator, refused)
+            where = _with_regions(running, allocator) if places else []
+            run.samples.append(Sample(run.steps, len(running), len(queue), slots, where))
         run.steps += 1
     return run
 
 
-def _decode(
-    running: list[Place], line: deque[Place], allocator: Contiguous | Paged, run: Run
-) -> bool:
-    """One token for every running request, oldest first; then the complete ones leave.
+def _check(place: Place, allocator: Contiguous | Paged) -> None:
+    """Raise `ValueError` for a request that could never be served."""
+    if not 0 < place.tokens < place.total:
+        raise ValueError(
+            f"request {place.request} needs at least one token of prompt and one of output: "
+            f"{place.wish}"
+        )
+    if not allocator.can_ever_fit(place.wish):
+        needed = max(place.total, allocator.needs(place.wish))
+        raise ValueError(
+            f"request {place.request} ({place.total:,} tokens) can never fit: it needs "
+            f"{needed:,} slots side by side or a larger reservation, and memory has "
+            f"{allocator.num_slots:,}; leave it out, or raise max_length or num_slots"
+        )
 
-    Whether one gave way: the blocks won by it are for those that run, not for a newcomer.
+
+def _admit(
+    running: list[Place],
+    queue: deque[Place],
+    allocator: Contiguous | Paged,
+    run: Run,
+    max_running: float,
+) -> bool:
+    """Admit waiting requests; return whether one was refused for lack of memory."""
+    while queue and len(running) < max_running:
+        first = queue[0]
+        try:
+            allocator.admit(first.request, first.wish)
+        except (OutOfMemory, OutOfBlocks):
+            if not running:
+                raise  # the memory is in use elsewhere, and waiting would not end
+            run.refused_with_room += allocator.num_free >= allocator.needs(first.wish)
+            return True
+        running.append(queue.popleft())
+    return False
+
+
+def _with_regions(running: list[Place], allocator: Contiguous | Paged) -> list[Place]:
+    """Return copies of the places, with the regions of their slots."""
+    return [replace(place, regions=allocator.regions(place.request)) for place in running]
+
+
+def _decode(
+    running: list[Place], queue: deque[Place], allocator: Contiguous | Paged, run: Run
+) -> bool:
+    """Give every running request a token, oldest first, and remove the finished ones.
+
+    Returns:
+        Whether a request was preempted.
     """
-    before, i = run.preempted, 0
+    before = run.preempted
+    i = 0
     while i < len(running):
         try:
             allocator.append(running[i].request)
         except OutOfBlocks:
-            line.appendleft(running.pop())
-            allocator.release(line[0].request)
+            queue.appendleft(running.pop())
+            allocator.release(queue[0].request)
             run.preempted += 1
             continue  # try the same one again, unless it was the last
         running[i].tokens += 1
         i += 1
-    for job in [job for job in running if job.tokens == job.total]:
-        allocator.release(job.request)
-        running.remove(job)
+    for place in [place for place in running if place.tokens == place.total]:
+        allocator.release(place.request)
+        running.remove(place)
         run.finished += 1
     return run.preempted > before
 
 
 def _slots(running: list[Place], allocator: Contiguous | Paged, refused: bool) -> dict[str, int]:
+    """Return the slots by kind.
+
+    Args:
+        running: requests in memory.
+        allocator: of the memory.
+        refused: whether a request waits for memory.
+    """
     slots = dict.fromkeys(KINDS, 0)
-    for job in running:
-        asked, given = allocator.held(job.request)
-        slots["used"] += job.tokens
-        slots["reserved"] += min(asked, job.total) - job.tokens
-        slots["internal"] += max(0, asked - job.total)
+    for place in running:
+        asked, given = allocator.held(place.request)
+        slots["used"] += place.tokens
+        slots["reserved"] += min(asked, place.total) - place.tokens
+        slots["internal"] += max(0, asked - place.total)
         slots["external"] += given - asked
     slots["external" if refused else "free"] += allocator.num_free
     return slots

@@ -1,22 +1,17 @@
-"""Requests: how many tokens of prompt and of output each has, and when it arrives; and prompts that
-begin alike.
+"""Traces of requests: lengths and arrivals. Also prompts that share their beginnings.
 
-The traces in data/traces/ are synthetic: drawn by `synthetic` from the percentiles below. They are
-those of the Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al.,
-"Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two
-services. Where the real CSV files are present, in a folder given or named by PAGEDLAB_TRACES,
-`load` reads those instead and says so. To download one into a folder of your choice:
-
-    curl -LO https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data/AzureLLMInferenceTrace_conv.csv
+The traces in data/traces/ are synthetic: drawn by `synthetic` from the percentiles below. These
+are the percentiles of the Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et
+al., "Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of
+two services.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -29,24 +24,28 @@ PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 
 class Shape(NamedTuple):
-    """Distribution of the lengths in a trace: token counts at `PERCENTILES`, and requests a
-    second.
-    """
+    """Distribution of the lengths in a trace."""
 
-    prompt: Sequence[float]
-    output: Sequence[float]
-    rate: float
+    prompt: Sequence[float]  # tokens at `PERCENTILES`
+    output: Sequence[float]  # tokens at `PERCENTILES`
+    rate: float  # requests a second
     source: str
 
 
 def exponential(mean: float) -> tuple[float, ...]:
-    """Values at `PERCENTILES` of an exponential distribution: for a data set of which only the mean
-    is known.
+    """Return the values at `PERCENTILES` of an exponential distribution.
+
+    For data sets of which only the mean is known. No length is below 1.
+
+    Args:
+        mean: of the distribution.
     """
-    # Its end would be infinite: what 1 in 100,000 exceeds stands for it.
-    return tuple(
-        round(max(1.0, -mean * float(np.log(1 - min(p, 99.999) / 100))), 1) for p in PERCENTILES
-    )
+    values = []
+    for percentile in PERCENTILES:
+        # The largest value would be infinite: 1 in 100,000 exceeds the one that is used.
+        share = min(percentile, 99.999) / 100
+        values.append(round(max(1.0, -mean * math.log(1 - share)), 1))
+    return tuple(values)
 
 
 _AZURE = "Azure LLM inference trace 2023, {} (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024)"
@@ -70,7 +69,7 @@ SHAPES = {
     "sharegpt": Shape(exponential(161.31), exponential(337.99), 2.0, _MEANS.format("ShareGPT")),
     "alpaca": Shape(exponential(19.31), exponential(58.45), 2.0, _MEANS.format("Alpaca")),
 }
-_REAL_FILES = {"conversation": "[Aa]zure*_conv.csv", "code": "[Aa]zure*_code.csv"}
+SHIPPED = ("conversation", "code")
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,15 @@ class Trace:
         return len(self.prompt)
 
     def requests(self) -> list[tuple[int, int]]:
-        """(prompt, output) token counts as plain integers, what `simulate` takes."""
+        """Return (prompt, output) token counts as plain integers, as `simulate` takes them."""
         return list(zip(self.prompt.tolist(), self.output.tolist(), strict=True))
 
     def first(self, n: int) -> Trace:
-        """The first `n` requests."""
+        """Return the first `n` requests."""
         return self._pick(np.arange(len(self)) < n)
 
     def at_most(self, max_length: int) -> Trace:
-        """The requests whose prompt and output together have at most `max_length` tokens."""
+        """Return the requests with at most `max_length` tokens of prompt and output."""
         return self._pick(self.prompt + self.output <= max_length)
 
     def _pick(self, mask: np.ndarray) -> Trace:
@@ -105,22 +104,32 @@ class Trace:
 
 
 def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
-    """Draw a trace from `SHAPES[name]`: lengths by inverse transform, log-linear between the
-    percentiles.
+    """Draw a trace: lengths by inverse transform, log-linear between the percentiles.
 
     Prompt and output are drawn independently (in the real traces they correlate by -0.11 and 0.00),
     arrivals as a Poisson process. The same seed gives the same trace on every version of Python and
     NumPy.
+
+    Args:
+        name: one of `SHAPES`.
+        num_requests: how many.
+        seed: another one gives another trace.
     """
-    shape, chance = SHAPES[one_of("name", name, SHAPES)], random.Random(seed)
-    u = np.array([[chance.random() for _ in range(3)] for _ in range(num_requests)]).reshape(-1, 3)
-    prompt, output = (
-        np.rint(np.exp(np.interp(100 * u[:, i], PERCENTILES, np.log(values)))).astype(int)
-        for i, values in enumerate((shape.prompt, shape.output))
-    )
+    shape = SHAPES[one_of("name", name, SHAPES)]
+    chance = random.Random(seed)
+    drawn = [[chance.random() for _ in range(3)] for _ in range(num_requests)]
+    u = np.array(drawn).reshape(-1, 3)
+    prompt = _lengths(shape.prompt, u[:, 0])
+    output = _lengths(shape.output, u[:, 1])
     gaps = -np.log(1 - u[:, 2]) / shape.rate
     seconds = np.round(np.cumsum(gaps) - gaps[:1], 3)
-    return Trace(name, f"synthetic, shaped by the {shape.source}", seconds, prompt, output)
+    return Trace(name, _source(name), seconds, prompt, output)
+
+
+def _lengths(at_percentiles: Sequence[float], u: np.ndarray) -> np.ndarray:
+    """Return lengths for uniform numbers, given the lengths at `PERCENTILES`."""
+    logs = np.interp(100 * u, PERCENTILES, np.log(at_percentiles))
+    return np.rint(np.exp(logs)).astype(int)
 
 
 def shared_prompts(
@@ -130,14 +139,23 @@ def shared_prompts(
     vocabulary: int = 4096,
     seed: int = 0,
 ) -> list[tuple[list[int], list[int]]]:
-    """(prompt, answer) token ids of requests that begin alike, as several tenants of one server
-    send them.
+    """Return requests with shared beginnings, as several tenants of one server send them.
 
     A share `chats` of the requests are the next turn of one of the 32 latest chats: the old prompt,
     its answer, a question. The others begin with a system prompt of 64 to 256 tokens, chosen by
-    Zipf's law, and in two cases of three with one of its three sets of few-shot examples, 32 to 96
-    tokens. Questions have 8 to 40 tokens, answers 8 to 32, and a chat ends once it has 640. All
-    lengths are uniform, and made up.
+    Zipf's law. In two cases of three one of its three sets of few-shot examples follows, 32 to 96
+    tokens. Questions have 8 to 40 tokens, answers 8 to 32, and a chat ends at 640 tokens. All
+    lengths are uniform and made up.
+
+    Args:
+        num_requests: how many.
+        num_systems: number of system prompts.
+        chats: share of requests that continue a chat.
+        vocabulary: number of different token ids.
+        seed: another one gives other requests.
+
+    Returns:
+        (prompt, answer) token ids of each request.
     """
     chance = random.Random(seed)
 
@@ -155,47 +173,24 @@ def shared_prompts(
         else:
             plain, *examples = chance.choices(openings, weights)[0]
             past = chance.choice(examples) if chance.random() < 2 / 3 else plain
-        prompt, answer = past + some(8, 40), some(8, 32)
+        prompt = past + some(8, 40)
+        answer = some(8, 32)
         requests.append((prompt, answer))
         if len(prompt) + len(answer) < 640:
             open_chats = [*open_chats[-31:], prompt + answer]
     return requests
 
 
-def load(name: str = "conversation", folder: str | Path | None = None) -> Trace:
-    """The real trace where its CSV is in `folder` or in $PAGEDLAB_TRACES, else the synthetic one
-    from data/traces/.
+def load(name: str = "conversation") -> Trace:
+    """Return a trace from data/traces/: 2,000 requests.
+
+    Args:
+        name: "conversation" or "code".
     """
-    folder = folder or os.environ.get("PAGEDLAB_TRACES")
-    pattern = _REAL_FILES[one_of("name", name, _REAL_FILES)]
-    real = sorted(Path(folder).glob(pattern)) if folder else []
-    path = real[0] if real else DATA / f"{name}.csv"
-    arrived, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, dtype=str, unpack=True)
-    if real:  # dates and times
-        arrived = (
-            arrived.astype("datetime64[us]") - np.datetime64(arrived[0], "us")
-        ) / np.timedelta64(1, "s")
-    source = (
-        f"real: {SHAPES[name].source}"
-        if real
-        else f"synthetic, shaped by the {SHAPES[name].source}"
-    )
-    return Trace(name, source, arrived.astype(float), prompt.astype(int), output.astype(int))
+    path = DATA / f"{one_of('name', name, SHIPPED)}.csv"
+    seconds, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, unpack=True)
+    return Trace(name, _source(name), seconds, prompt.astype(int), output.astype(int))
 
 
-def save(trace: Trace, path: str | Path) -> None:
-    """Write a trace as `load` reads it: seconds, prompt and output tokens, one request a line."""
-    table = np.column_stack([trace.seconds, trace.prompt, trace.output])
-    np.savetxt(
-        path,
-        table,
-        fmt=["%.3f", "%d", "%d"],
-        delimiter=",",
-        header="seconds,prompt,output",
-        comments="",
-    )
-
-
-if __name__ == "__main__":  # python -m pagedlab.lessons.traces: writes what data/traces/ holds
-    for shipped in ("conversation", "code"):
-        save(synthetic(shipped, 2000), DATA / f"{shipped}.csv")
+def _source(name: str) -> str:
+    return f"synthetic, shaped by the {SHAPES[name].source}"

@@ -1,10 +1,9 @@
-"""The pictures of notebook 07's workshop: the ladder beside what a rung loads, and what a reader's
-own kernel loads.
+"""The pictures of notebook 07's workshop: the ladder of kernels, and the loads of a kernel.
 
-    draw_opening    the tracer of a rung's loads beside the speeds of all rungs
-    draw_loads      what a kernel of the reader's loads in a puzzle's example, element by element
-    speed_beside    its speed in the ladder, measured now
-    loads_beside    bytes that it loads for each byte that is needed, beside the rungs
+    draw_opening    the loads of a rung beside the speeds of all rungs
+    draw_loads      the loads of a reader's kernel in a puzzle's example, element by element
+    speed_beside    the speed of a reader's kernel in the ladder, measured now
+    loads_beside    the bytes that it loads for each byte that is needed, beside the rungs
 
 The page shows them through `pagedlab.widgets.workshop`. The speeds are those of data/results,
 measured by `benchmarks/attention.py --rungs`.
@@ -17,9 +16,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,17 +54,19 @@ PEERS = {
     UNPAGED: "unpaged, cuDNN",
     "gather + SDPA": "gather, then torch",
 }
-METHODS = {
-    f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS
-} | PEERS  # of benchmarks/attention.py
+# Names of methods in benchmarks/attention.py, and of their bars.
+METHODS = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
 
 
 def recorded() -> dict[str, Any]:
-    """The measured ladder: machine, roofs, rows, and what the compiler made of the rungs."""
+    """Return the measured ladder: machine, roofs, rows, and the compiler's figures."""
     return results("h200")["ladder"]
 
 
 # The ladder ---------------------------------------------------------------------------------------
+
+LADDER_ROW = 26  # pixels
+LADDER_NAMES = 184  # pixels of the names
 
 
 def draw_ladder(
@@ -76,50 +78,64 @@ def draw_ladder(
     width: float = 440,
     hidden: Collection[str] = (),
 ) -> list[str]:
-    """A bar a kernel, GB/s by name, and as a dotted line the speed of a copy, in the same unit.
+    """Draw a bar for each kernel, and the speed of a copy as a dotted line.
 
-    `now` is marked; of what is hidden there is the name, and a question mark.
+    Args:
+        speeds: GB/s by name.
+        copy: GB/s of a copy.
+        now: the name to mark.
+        top: in pixels.
+        left: in pixels.
+        width: in pixels.
+        hidden: names whose speed is shown as a question mark.
     """
-    name_width, parts = 184, list[str]()
-    pitch = (width - name_width - 50) / max(copy, *speeds.values())
-    x = left + name_width
-    for y, (name, speed) in enumerate(speeds.items()):
-        high, mine = top + 26 * y, name == now
+    x = left + LADDER_NAMES
+    pitch = (width - LADDER_NAMES - 50) / max(copy, *speeds.values())
+    parts = []
+    for row, (name, speed) in enumerate(speeds.items()):
+        y = top + LADDER_ROW * row
         if name in hidden:
-            parts.append(label(left, high + 13.5, name, 12, SOFT, name_width - 8))
-            parts.append(label(x + 5, high + 13.5, "?", 12, SOFT))
+            parts.append(label(left, y + 13.5, name, 12, SOFT, LADDER_NAMES - 8))
+            parts.append(label(x + 5, y + 13.5, "?", 12, SOFT))
             continue
-        color = sequence_color(5 if mine else 0 if name[0].isdigit() else 1)
-        look = BOLD if mine else ""
-        bar = [
-            box(
-                x,
-                high,
-                pitch * speed,
-                18,
-                color,
-                1 if mine else 0.75 if name[0].isdigit() else 0.3,
-                color,
-            )
+        color, share = _look_of_rung(name, now)
+        look = BOLD if name == now else ""
+        bar = pitch * speed
+        drawn = [
+            box(x, y, bar, 18, color, share, color),
+            label(left, y + 13.5, name, 12, INK, LADDER_NAMES - 8, look),
+            label(x + bar + 5, y + 13.5, f"{speed:,.0f}", 12, INK, 0, look),
         ]
-        bar.append(label(left, high + 13.5, name, 12, INK, name_width - 8, look))
-        bar.append(label(x + pitch * speed + 5, high + 13.5, f"{speed:,.0f}", 12, INK, 0, look))
-        parts.append(
-            linked([name], f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed", *bar)
-        )
-    end = top + 26 * len(speeds)
+        say = f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
+        parts.append(linked([name], say, *drawn))
+    end = top + LADDER_ROW * len(speeds)
     roof = x + pitch * copy
-    parts.append(
-        f'<path d="M{roof:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" '
-        'fill="none"/>'
-    )
+    parts.append(_dotted(roof, top - 8, end))
     parts.append(label(roof - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
     return parts
 
 
+def _look_of_rung(name: str, now: str) -> tuple[str, float]:
+    """Return the colour of a bar and its share: the marked one, a rung, or a peer."""
+    if name == now:
+        return sequence_color(5), 1
+    if name[0].isdigit():
+        return sequence_color(0), 0.75
+    return sequence_color(1), 0.3
+
+
+def _dotted(x: float, top: float, bottom: float) -> str:
+    """Draw a dotted line downwards."""
+    look = f'stroke="{INK}" stroke-dasharray="3 3" fill="none"'
+    return f'<path d="M{x:.1f} {top:.0f}V{bottom:.0f}" {look}/>'
+
+
 def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
-    """GB/s of each rung and peer in one of `SHAPES`' cases, as recorded; with pages of 64 where
-    that was measured.
+    """Return the recorded GB/s of each rung and peer.
+
+    Args:
+        case: one of the values of `SHAPES`.
+        pages: slots in a page, 16 or 64. Not every kernel was measured with 64.
     """
     case = case.replace("block 16", f"block {pages}")
     rows = {
@@ -131,124 +147,157 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
 
 
 def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> str:
-    """On the left memory as the rung's programs load it, on the right every rung's speed on the
-    GPU.
+    """Draw on the left memory as a rung's programs load it, on the right the speed of each rung.
+
+    Args:
+        traces: of the rungs; empty without Triton.
+        rung: one of `RUNGS`.
+        step: of the trace, from 1 on.
+        shape: one of `SHAPES`.
     """
+    parts = []
+    if RUNGS[rung] in traces:
+        parts += _draw_trace(traces[RUNGS[rung]], rung, step)
     found = recorded()
-    machine, parts = found["machine"], list[str]()
-    if trace := traces.get(RUNGS[rung]):
-        at = min(step, len(trace.steps)) - 1
-        parts += draw_memory(trace, at)
-        times = trace.rows_loaded / trace.rows_stored
-        working = sum(len(rows) > 0 for rows in trace.steps[at].values())
-        said = (
-            f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, "
-            "each key loaded "
-        )
-        parts.append(label(0, 15, f"{said}{times:.0f} x", 13, look=BOLD))
-        ids = (
-            "sequence, query head"
-            if rung[0] in "12"
-            else "sequence, KV head" + (", split" if rung[0] == "7" else "")
-        )
-        parts.append(
-            label(
-                0,
-                32,
-                f"named in a stripe: the programs ({ids}) that load it in this step",
-                12,
-                SOFT,
-            )
-        )
+    machine = found["machine"]
     parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
     parts.append(label(640, 32, f"{machine['card']}, {machine['date']}", 12, SOFT))
-    speeds, names = speeds_of(SHAPES[shape]), list(RUNGS)
-    # Later rungs are for the reader to come to; a guess about them stands further down.
-    hidden = (
-        []
-        if rung == names[-1]
-        else [name for name in speeds if name not in names[: names.index(rung) + 1]]
-    )
-    parts += draw_ladder(speeds, found["roofs"]["copy"] / 1e9, rung, top=52, hidden=hidden)
+    speeds = speeds_of(SHAPES[shape])
+    copy = found["roofs"]["copy"] / 1e9
+    parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
     return svg(1080, 372, parts)
 
 
-def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> list[str]:
-    """Page by page, a stripe a KV head: solid what is loaded in this step, pale what was before,
-    empty the rest.
-    """
-    size, heads = trace.batch.block_size, trace.batch.kv_heads
-    owner = {page: b for b, table in enumerate(trace.batch.tables()) for page in table}
-    cell, high = 8.0, 17.0
-    seen = defaultdict[tuple[int, int], list[tuple[int, bool, tuple[int, ...]]]](list)
-    for i, programs in enumerate(trace.steps[: step + 1]):
-        for program, rows in programs.items():
-            for slot, head in zip(*divmod(rows, heads), strict=True):
-                seen[int(slot) // size, int(head)].append((int(slot) % size, i == step, program))
-    deep, parts = (
-        3 if any(program[2] for programs in trace.steps for program in programs) else 2,
-        list[str](),
+def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
+    """Return the rungs after this one: a guess about their speed comes later in the notebook."""
+    names = list(RUNGS)
+    if rung == names[-1]:
+        return []
+    shown = names[: names.index(rung) + 1]
+    return [name for name in speeds if name not in shown]
+
+
+def _draw_trace(trace: Trace, rung: str, step: int) -> list[str]:
+    """Draw memory at a step of a trace, with a headline."""
+    at = min(step, len(trace.steps)) - 1
+    times = trace.rows_loaded / trace.rows_stored
+    working = sum(len(rows) > 0 for rows in trace.steps[at].values())
+    headline = (
+        f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, "
+        f"each key loaded {times:.0f} x"
     )
-    for page in range(trace.batch.num_blocks):
-        x, y = 18 + page % across * (size * cell + 26), top + page // across * (2 * high + 8)
-        color = sequence_color(owner[page]) if page in owner else NEUTRAL
-        parts.append(label(x - 17, y + high + 3, str(page), 10.5, SOFT))
-        for head in range(heads):
-            drawn = [
-                box(
-                    x,
-                    y + head * high,
-                    size * cell,
-                    high - 2,
-                    "none",
-                    1,
-                    color if page in owner else LINE,
-                )
-            ]
-            for now in (False, True):
-                slots = [slot for slot, is_now, _ in seen[page, head] if is_now == now]
-                if slots:
-                    left, wide = min(slots), max(slots) - min(slots) + 1
-                    drawn.append(
-                        box(
-                            x + left * cell,
-                            y + head * high,
-                            wide * cell,
-                            high - 2,
-                            color,
-                            1 if now else 0.3,
-                        )
-                    )
-            names = dict.fromkeys(
-                name_of(program, deep) for _, is_now, program in seen[page, head] if is_now
-            )
-            if names:
-                ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
-                drawn.append(
-                    label(
-                        x + 3,
-                        y + head * high + 11.5,
-                        " ".join(names),
-                        11,
-                        ink,
-                        wide * cell - 6,
-                        BOLD,
-                    )
-                )
-            loads = len(seen[page, head])
-            whose = f"sequence {owner[page]}" if page in owner else "nobody's"
-            say = f"page {page}, KV head {head}, {whose}: {loads} loads of a key so far"
+    axes = "sequence, KV head"
+    if rung[0] in "12":
+        axes = "sequence, query head"
+    if rung[0] == "7":
+        axes = "sequence, KV head, split"
+    explained = f"named in a stripe: the programs ({axes}) that load it in this step"
+    return [
+        *draw_memory(trace, at),
+        label(0, 15, headline, 13, look=BOLD),
+        label(0, 32, explained, 12, SOFT),
+    ]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A key that a program loaded: its slot in the page, and whether it was in this step."""
+
+    slot: int
+    is_now: bool
+    program: tuple[int, ...]
+
+
+MEMORY_CELL = 8.0  # pixels of a slot
+MEMORY_STRIPE = 17.0  # pixels of a KV head of a page
+
+
+def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> list[str]:
+    """Draw the key cache page by page, with a stripe for each KV head.
+
+    Solid slots are loaded in this step, pale ones were loaded before, empty ones were not.
+
+    Args:
+        trace: of a kernel.
+        step: of the trace, from 0 on.
+        across: pages in a row.
+        top: in pixels.
+    """
+    batch = trace.batch
+    owner = {page: b for b, table in enumerate(batch.tables()) for page in table}
+    loads = _loads_by_stripe(trace, step)
+    programs = {program for loaded in trace.steps for program in loaded}
+    num_axes = 3 if any(program[2] for program in programs) else 2
+    parts = []
+    for page in range(batch.num_blocks):
+        x = 18 + page % across * (batch.block_size * MEMORY_CELL + 26)
+        y = top + page // across * (2 * MEMORY_STRIPE + 8)
+        parts.append(label(x - 17, y + MEMORY_STRIPE + 3, str(page), 10.5, SOFT))
+        sequence = owner.get(page)
+        whose = "no sequence's" if sequence is None else f"sequence {sequence}"
+        for head in range(batch.kv_heads):
+            found = loads[page, head]
+            stripe = y + head * MEMORY_STRIPE
+            drawn = _draw_stripe(x, stripe, batch.block_size, sequence, found, num_axes)
+            say = f"page {page}, KV head {head}, {whose}: {len(found)} loads of a key so far"
             parts.append(linked([f"{page}-{head}"], say, *drawn))
     return parts
 
 
+def _loads_by_stripe(trace: Trace, step: int) -> defaultdict[tuple[int, int], list[_Load]]:
+    """Return the loads up to a step by page and KV head."""
+    batch = trace.batch
+    loads: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
+    for i, programs in enumerate(trace.steps[: step + 1]):
+        for program, rows in programs.items():
+            for row in rows.tolist():
+                slot, head = divmod(row, batch.kv_heads)
+                page, offset = divmod(slot, batch.block_size)
+                loads[page, head].append(_Load(offset, i == step, program))
+    return loads
+
+
+def _draw_stripe(
+    x: float, y: float, size: int, sequence: int | None, loads: list[_Load], num_axes: int
+) -> list[str]:
+    """Draw a KV head of a page: what was loaded before, what is loaded now, and by which programs.
+
+    Args:
+        x: in pixels.
+        y: in pixels.
+        size: slots in a page.
+        sequence: that the page belongs to.
+        loads: of this stripe.
+        num_axes: of the kernel's grid.
+    """
+    color = NEUTRAL if sequence is None else sequence_color(sequence)
+    edge = LINE if sequence is None else color
+    height = MEMORY_STRIPE - 2
+    drawn = [box(x, y, size * MEMORY_CELL, height, "none", 1, edge)]
+    width = 0
+    for is_now in (False, True):
+        slots = [load.slot for load in loads if load.is_now == is_now]
+        if slots:
+            first = min(slots)
+            width = max(slots) - first + 1
+            left = x + first * MEMORY_CELL
+            share = 1 if is_now else 0.3
+            drawn.append(box(left, y, width * MEMORY_CELL, height, color, share))
+    names = dict.fromkeys(name_of(load.program, num_axes) for load in loads if load.is_now)
+    if names:
+        ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
+        text = " ".join(names)
+        drawn.append(label(x + 3, y + 11.5, text, 11, ink, width * MEMORY_CELL - 6, BOLD))
+    return drawn
+
+
 def name_of(program: Sequence[int], axes: int = 3) -> str:
-    """(1,0) for program (1, 0, 0) of a grid with two axes."""
+    """Return "(1,0)" for program (1, 0, 0) of a grid with two axes."""
     return f"({','.join(map(str, program[:axes]))})"
 
 
 def traces() -> dict[str, Trace]:
-    """What the rungs load; nothing where there is no Triton."""
+    """Return what the rungs load; nothing where there is no Triton."""
     if not find_spec("triton"):
         return {}
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
@@ -272,138 +321,222 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
 
 
 def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]], str]:
-    """A puzzle's example run and watched: its arguments, the loads by tensor, and what stopped the
-    kernel.
+    """Run a puzzle's example and watch the kernel.
+
+    Args:
+        name: of the puzzle.
+        answer: the reader's kernel.
+
+    Returns:
+        The kernel's arguments, its loads by tensor, and what stopped it ("" if nothing did).
     """
     from pagedlab.lessons.fence import Memory, Outside
     from pagedlab.lessons.puzzles import PUZZLES
 
-    memory, stopped = Memory(), ""
+    memory = Memory()
+    stopped = ""
     given = memory.put_all(PUZZLES[name].given())
     options: dict[str, Any] = {"put": memory.put} if name == "split" else {}
     try:
         memory.run(lambda: PUZZLES[name].launch(answer, given, **options))
     except Outside as error:
         stopped = f"Stopped: {error}."
-    except Exception as error:  # the reader's
+    except Exception as error:  # from the reader's kernel
         stopped = f"Stopped: {error.__cause__ or error}"
     return given, dict(memory.loads), stopped
+
+
+CELL = 19.0  # pixels of a cell
 
 
 def draw_loads(
     name: str, given: dict[str, Any], loads: dict[str, list[Access]], stopped: str, step: int
 ) -> str:
-    """The puzzle's tensors as cells: solid in the program's colour what is loaded in this step,
-    pale what was before, dotted what is nobody's, and on a cell how often it was loaded.
+    """Draw a puzzle's tensors as cells, and what a kernel loads of them.
 
-    A program's colour is its first number's, in the last puzzle its split's.
+    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
+    dotted ones hold no number. A cell that was loaded several times says how often. A program's
+    colour is that of its first number, in the last puzzle that of its split.
+
+    Args:
+        name: of the puzzle.
+        given: the kernel's arguments.
+        loads: by tensor.
+        stopped: what stopped the kernel.
+        step: the number of loads of a tensor that each program has done.
     """
-    parts, top, loaded, needed, side = list[str](), 40.0, 0, 0, 19.0
+    parts: list[str] = []
+    top = 40.0
+    loaded = needed = 0
+    axis = 2 if name == "split" else 0  # of the grid, that gives the colour
     for tensor, unit in SHOWN[name].items():
-        x, by = given[tensor], defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
-        for load in loads.get(tensor, ()):
-            loaded += len(load.elements) * x.element_size()
-            for cell in dict.fromkeys((load.elements // unit).tolist()):
-                by[cell].append((load.step + 1, load.program))
+        x = given[tensor]
+        accesses = loads.get(tensor, [])
+        loaded += sum(len(access.elements) for access in accesses) * x.element_size()
         needed += int((~x.isnan()).sum()) * x.element_size()
         parts.append(label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142))
-        empty, first = x.isnan().flatten().tolist(), top
-        for cell, (left, down, where) in enumerate(_places(x, unit)):
-            px, py, nobodys = 150 + left * side, first + down * side, empty[cell * unit]
-            touched = [(at, program) for at, program in by[cell] if at <= step]
-            edge = (LINE, 'stroke-dasharray="2 2"') if nobodys else (INK, "")
-            drawn = [box(px, py, side - 2, side - 2, "none", 1, *edge)]
-            if touched:
-                now = any(at == step for at, _ in touched)
-                color = sequence_color(touched[-1][1][2 if name == "split" else 0])
-                drawn.append(box(px, py, side - 2, side - 2, color, 0.9 if now else 0.35))
-            if len(touched) > 1:
-                drawn.append(box(px + 3, py + 2, 12, 13, CARD, 0.85))
-                drawn.append(label(px + 5, py + 12.5, str(len(touched)), 11, INK))
-            who = ", ".join(dict.fromkeys(name_of(program) for _, program in touched))
-            said = f"loaded by {who}" if who else "not loaded"
-            parts.append(
-                linked(
-                    [f"{tensor}{cell}"],
-                    f"{where}{', nobody has written it' * nobodys}: {said}",
-                    *drawn,
-                )
-            )
-            top = max(top, py + side)
-        top += 16
-    said = (
-        f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
-        if loaded
-        else "Nothing loaded yet."
-    )
-    legend = (
-        f"colour: the {'split' if name == 'split' else 'first number'} of the program that loads; "
-        "dotted: nobody's"
-    )
-    head = [label(0, 15, said, 13, look=BOLD), label(0, 32, stopped or legend, 12, SOFT, 1000)]
+        cells, bottom = _draw_tensor(tensor, x, unit, accesses, step, axis, top)
+        parts += cells
+        top = bottom + 16
+    headline = "Nothing loaded yet."
+    if loaded:
+        headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
+    number = "split" if name == "split" else "first number"
+    explained = f"colour: the {number} of the program that loads; dotted: no number yet"
+    head = [
+        label(0, 15, headline, 13, look=BOLD),
+        label(0, 32, stopped or explained, 12, SOFT, 1000),
+    ]
     return svg(1080, top, [*head, *parts])
 
 
-def _places(x: torch.Tensor, unit: int) -> Iterator[tuple[float, float, str]]:
-    """Where each cell stands, in cells from the left and from above, and what it is."""
+def _draw_tensor(
+    tensor: str,
+    x: torch.Tensor,
+    unit: int,
+    accesses: list[Access],
+    step: int,
+    axis: int,
+    top: float,
+) -> tuple[list[str], float]:
+    """Draw the cells of a tensor; return them, and where they end."""
+    programs = _programs_by_cell(accesses, unit, step)
+    empty = x.isnan().flatten().tolist()
+    parts = []
+    bottom = top
+    for cell, place in enumerate(_places(x, unit)):
+        px = 150 + place.left * CELL
+        py = top + place.down * CELL
+        is_empty = empty[cell * unit]
+        drawn = _draw_cell(px, py, is_empty, programs[cell], step, axis)
+        names = dict.fromkeys(name_of(program) for _, program in programs[cell])
+        say = f"loaded by {', '.join(names)}" if names else "not loaded"
+        unwritten = ", no number yet" if is_empty else ""
+        parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
+        bottom = max(bottom, py + CELL)
+    return parts, bottom
+
+
+def _programs_by_cell(
+    accesses: list[Access], unit: int, step: int
+) -> defaultdict[int, list[tuple[int, tuple[int, ...]]]]:
+    """Return for each cell the steps, up to this one, and the programs that loaded it."""
+    programs: defaultdict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    for access in accesses:
+        if access.step < step:
+            for cell in dict.fromkeys((access.elements // unit).tolist()):
+                programs[cell].append((access.step + 1, access.program))
+    return programs
+
+
+def _draw_cell(
+    x: float,
+    y: float,
+    is_empty: bool,
+    programs: list[tuple[int, tuple[int, ...]]],
+    step: int,
+    axis: int,
+) -> list[str]:
+    """Draw a cell, and the programs that loaded it."""
+    side = CELL - 2
+    edge, look = (LINE, 'stroke-dasharray="2 2"') if is_empty else (INK, "")
+    drawn = [box(x, y, side, side, "none", 1, edge, look)]
+    if programs:
+        _, last = programs[-1]
+        is_now = any(at == step for at, _ in programs)
+        drawn.append(box(x, y, side, side, sequence_color(last[axis]), 0.9 if is_now else 0.35))
+    if len(programs) > 1:
+        drawn.append(box(x + 3, y + 2, 12, 13, CARD, 0.85))
+        drawn.append(label(x + 5, y + 12.5, str(len(programs)), 11, INK))
+    return drawn
+
+
+class _Place(NamedTuple):
+    """Where a cell is drawn, in cells from the left and from above, and its name."""
+
+    left: float
+    down: float
+    name: str
+
+
+def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
+    """Yield the place of each cell of a tensor.
+
+    Args:
+        x: a tensor with one to four axes.
+        unit: elements in a cell.
+    """
     for cell in range(x.numel() // unit):
-        *at, i = (int(place) for place in np.unravel_index(cell * unit, x.shape))
-        if not at:
-            yield i, 0, f"element {i}"
-        elif len(at) == 1:
-            yield i, at[0], f"token {at[0]}, number {i}"
-        elif len(at) == 2:
-            token, head = at
-            yield head * (x.shape[2] + 0.5) + i, token, f"token {token}, head {head}, number {i}"
-        # pages: slots downward and heads to the right, or rows as cells and slots to the right
+        index = [int(i) for i in np.unravel_index(cell * unit, x.shape)]
+        if x.ndim == 1:
+            yield _Place(index[0], 0, f"element {index[0]}")
+        elif x.ndim == 2:
+            token, i = index
+            yield _Place(i, token, f"token {token}, number {i}")
+        elif x.ndim == 3:
+            token, head, i = index
+            left = head * (x.shape[2] + 0.5) + i
+            yield _Place(left, token, f"token {token}, head {head}, number {i}")
         else:
-            (page, slot, head), (_, size, heads, dim) = at, x.shape
-            said = f"page {page}, slot {slot}, head {head}"
-            if unit == 1:
-                yield page * (heads * dim + 1) + head * (dim + 0.3) + i, slot, f"{said}, number {i}"
-            else:
-                yield page % 7 * (size + 1) + slot, page // 7 * (heads + 0.6) + head, said
+            yield _place_in_page(index, x.shape, unit)
+
+
+def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
+    """Return the place of a cell of a cache.
+
+    A cell is a number, with slots downwards and heads to the right; or it is a row of numbers, with
+    slots to the right and heads downwards.
+    """
+    page, slot, head, i = index
+    _, size, heads, dim = shape
+    name = f"page {page}, slot {slot}, head {head}"
+    if unit == 1:
+        left = page * (heads * dim + 1) + head * (dim + 0.3) + i
+        return _Place(left, slot, f"{name}, number {i}")
+    return _Place(page % 7 * (size + 1) + slot, page // 7 * (heads + 0.6) + head, name)
 
 
 # The reader's kernel in the ladder ----------------------------------------------------------------
 
 
 def loads_beside(answer: Any) -> str:
-    """Bytes of keys that a kernel loads in a small batch, for each byte that it needs, beside those
-    of the rungs.
+    """Draw the bytes of keys that a kernel loads for each byte that it needs, beside the rungs.
+
+    Args:
+        answer: the reader's kernel.
     """
     from pagedlab.lessons import tracer
 
     lengths = (200, 40, 100)
     traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_rungs(lengths)}
-    parts, y = (
-        [label(0, 15, "Bytes of keys loaded, for each byte that is needed", 13, look=BOLD)],
-        30.0,
-    )
+    headline = "Bytes of keys loaded, for each byte that is needed"
+    parts = [label(0, 15, headline, 13, look=BOLD)]
+    y = 30.0
     for name, trace in traces.items():
-        times, steps, mine = (
-            trace.rows_loaded / trace.rows_stored,
-            len(trace.steps),
-            name == "yours",
-        )
+        mine = name == "yours"
+        times = trace.rows_loaded / trace.rows_stored
         color = sequence_color(5 if mine else 0)
-        said = (
-            f"{times:.2g} x, {trace.programs} programs, at most {steps} steps"
-            if times
-            else "nothing loaded yet"
-        )
+        said = "nothing loaded yet"
+        if times:
+            said = f"{times:.2g} x, {trace.programs} programs, at most {len(trace.steps)} steps"
         parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if mine else ""))
         parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
         parts.append(label(208 + 200 * times, y + 13.5, said, 12))
-        y += 26
-    parts.append(f'<path d="M400 24V{y:.0f}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>')
+        y += LADDER_ROW
+    parts.append(_dotted(400, 24, y))
     parts.append(label(330, y + 14, "the floor: each byte once", 12, SOFT))
     return svg(1080, y + 22, parts)
 
 
 def speed_beside(answer: Any, shape: str, **cut: int) -> str:
-    """GB/s of a kernel and of its peers, measured now on one of `SHAPES`, with the code of
-    benchmarks/attention.py.
+    """Measure the speed of a kernel and of its peers, and draw it.
+
+    The measuring code is that of benchmarks/attention.py.
+
+    Args:
+        answer: the reader's kernel.
+        shape: one of `SHAPES`.
+        cut: tile, num_stages and num_warps.
     """
     from tqdm.auto import tqdm
 
@@ -417,28 +550,26 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
         from attention import roofs, seconds
     finally:
         sys.path.remove(folder)
-    copy = roofs()["copy"] / 1e9  # first: its 8 GiB are free again for what follows
-    case = next(
-        case for case in methods.cases() if case.name == SHAPES[one_of("shape", shape, SHAPES)]
-    )
+    copy = roofs()["copy"] / 1e9  # first: its 8 GiB are free again for the rest
+    wanted = SHAPES[one_of("shape", shape, SHAPES)]
+    case = next(case for case in methods.cases() if case.name == wanted)
     inputs = methods.Inputs(case, seed=0)
     own = decoder(answer, multiprocessors(inputs.seq_lens.device), **cut)
-    exact, out = methods.reference(inputs), own(*inputs.paged(0)[:5])
+    exact = methods.reference(inputs)
+    out = own(*inputs.paged(0)[:5])
     error = float((out.double() - exact).norm() / exact.norm())
     if not error < 0.02:  # bf16 gives 0.002
-        return svg(
-            1080,
-            24,
-            [
-                label(
-                    0, 15, f"Not measured: it differs from attention by {error:.0%}.", 13, look=BOLD
-                )
-            ],
-        )
-    speeds = {"yours": case.kv_bytes / seconds(methods.rung(inputs, own), 0.05) * 1e-9}
+        refused = f"Not measured: it differs from attention by {error:.0%}."
+        return svg(1080, 24, [label(0, 15, refused, 13, look=BOLD)])
+
+    def speed(run: Any) -> float:
+        return case.kv_bytes / seconds(run, 0.05) * 1e-9
+
+    speeds = {"yours": speed(methods.rung(inputs, own))}
     for method, name in tqdm(METHODS.items(), "measuring", leave=False):
         with suppress(Exception):  # smaller cards refuse some: not enough shared memory, no cuDNN
-            speeds[name] = case.kv_bytes / seconds(methods.METHODS[method](inputs), 0.05) * 1e-9
+            speeds[name] = speed(methods.METHODS[method](inputs))
     card = f"{torch.cuda.get_device_name()}, measured now: GB/s of keys and values, {shape}"
     bars = draw_ladder(speeds, copy, "yours", left=0, width=900)
-    return svg(1080, 70 + 26 * len(speeds), [label(0, 15, card, 13, look=BOLD), *bars])
+    height = 70 + LADDER_ROW * len(speeds)
+    return svg(1080, height, [label(0, 15, card, 13, look=BOLD), *bars])

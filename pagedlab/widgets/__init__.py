@@ -12,8 +12,8 @@ from pagedlab.widgets.block_grid import BlockPoolWidget
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab.widgets.explore import Explorer, explore
 from pagedlab.widgets.guess import Guess, guess
+from pagedlab.widgets.operations import Operation, operations
 from pagedlab.widgets.quiz import Answer, Question, Quiz
-from pagedlab.widgets.session import Operation, operations
 from pagedlab.widgets.stage import Stage
 from pagedlab.widgets.timeline import Timeline
 

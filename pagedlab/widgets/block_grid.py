@@ -1,10 +1,10 @@
 """The block grid: a pool that is driven by clicks, and drawn as it says it is.
 
-    page   --{op: "append", sequence: "s0", n: 5}-->   BlockPoolWidget   -->   Session   -->   pool and tables
-    page   <------------- `state`, whole --------------   snapshot        <--   reading   <---------'
+    page   --{op: "append", sequence: "s0", n: 5}-->   BlockPoolWidget  -->  Session  -->  pool
+    page   <------------- `state`, whole --------------  snapshot  <--  reading  <---  and tables
 
-One message in, one trait out: `state` is replaced as a whole after every operation, and the page
-changes what differs. block_grid.js and block_grid.css draw; nothing about blocks is decided there.
+A message comes in, and `state` is replaced as a whole after every operation; the page updates what
+differs. block_grid.js and block_grid.css draw. They decide nothing about blocks.
 """
 
 from collections.abc import Callable
@@ -18,24 +18,31 @@ from pagedlab.lessons.readers_code import explain
 from pagedlab.validation import one_of
 from pagedlab.widgets.assets import live_script, live_style
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge, example
+from pagedlab.widgets.judging import Entry
 from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture
 from pagedlab.widgets.session import Session
 
-LOG_WINDOW = 60  # entries of the log that travel with a state
+LOG_WINDOW = 60  # entries of the log that a state contains
 
 
 class BlockPoolWidget(Page):
     """A block pool to click on.
 
-    pool       an instance with BlockPool's verbs, fresh, or a class called as `pool(num_blocks, block_size)`
-    table      a class called as `table(pool)`, with append, fork, free, block_ids and num_tokens
-    preset     the name of an example to begin with, see `examples.PRESETS`
-    challenge  a goal: a name from `examples.CHALLENGES`, or a `Challenge`; it brings the size of its pool
+    Errors and mistakes of the pool and the tables are shown in the widget. Undo, redo and the
+    scrubber start the same pool object over and repeat the log.
 
-    What pool or table raise or do wrong is shown in the widget. Undo, redo and the scrubber replay
-    the log on the same pool object, started over. `ValueError` if an argument makes no sense or the
-    pool is in use.
+    Args:
+        pool: a fresh instance with BlockPool's verbs, or a class called as
+            `pool(num_blocks, block_size)`.
+        table: a class called as `table(pool)`, with append, fork, free, block_ids and num_tokens.
+        num_blocks: of a pool made here.
+        block_size: of a pool made here.
+        preset: the name of an example to begin with, one of `PRESETS`.
+        challenge: a goal: a name from `CHALLENGES`, or a `Challenge`. It sets the pool's size.
+
+    Raises:
+        ValueError: If an argument makes no sense or the pool is in use.
     """
 
     _esm: Any = live_script("block_grid")
@@ -56,46 +63,61 @@ class BlockPoolWidget(Page):
         if isinstance(challenge, str):
             challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
         self.challenge = challenge
-        if self.challenge:
-            num_blocks, block_size = self.challenge.num_blocks, self.challenge.block_size
+        if challenge:
+            num_blocks = challenge.num_blocks
+            block_size = challenge.block_size
         self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size)
-        if self.challenge and (self.session.num_blocks, self.session.block_size) != (
-            num_blocks,
-            block_size,
-        ):
+        made = self.session.num_blocks, self.session.block_size
+        if challenge and made != (num_blocks, block_size):
             raise ValueError(
                 f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your "
                 "pool"
             )
-        self._serial = 0
+        self._serial = 0  # number of the state
         self._solved = 0  # steps of the solution shown
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
         models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
-        super().__init__(
-            setup={"models": models, "presets": [] if self.challenge else list(PRESETS)}
-        )
+        presets = [] if challenge else list(PRESETS)
+        super().__init__(setup={"models": models, "presets": presets})
         self.on_msg(self.receive)
-        self.preset(preset) if preset else self._show()
+        if preset:
+            self.preset(preset)
+        else:
+            self._show()
 
     def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
-        """Do what a click does and return the name of the sequence that it made or changed.
+        """Do what a click does. An error of the pool or the table is shown, not raised.
 
-        new       a sequence of `n` tokens (default 0), named `sequence` (default: the next free s0, s1, ...)
-        append    `n` tokens (default 1) to `sequence`; "write" is an append of one: the sequence writes its
-                  next token, in its last block if there is room, and that block is copied first if it is shared
-        fork      a second sequence over the same blocks
-        truncate  keep the first `n` tokens of `sequence`
-        free      give back all blocks of `sequence`
+        The verbs::
 
-        An error of the pool's or the table's is shown, not raised. `ValueError` for an unknown verb
-        or sequence.
+            new         make a sequence of `n` tokens (default 0)
+            append      add `n` tokens (default 1)
+            write       append one token. If the last block is shared, it is copied first
+            fork        make a second sequence over the same blocks
+            truncate    keep the first `n` tokens
+            free        release all blocks
+
+        Args:
+            verb: one of these.
+            sequence: name of the sequence; a new one is s0, s1, ... by default.
+            n: number of tokens.
+
+        Returns:
+            The name of the sequence that was made or changed.
+
+        Raises:
+            ValueError: For an unknown verb or sequence.
         """
         if verb == "write":
-            verb, n = "append", 1
-        done = self.session.do(verb, sequence, int(verb == "append") if n is None else n).operation
+            verb = "append"
+            n = 1
+        if n is None:
+            n = 1 if verb == "append" else 0
+        entry = self.session.do(verb, sequence, n)
         self._solved = 0
-        self._show(done.child or done.sequence)
-        return done.child or done.sequence
+        changed = _changed(entry)
+        self._show(changed)
+        return changed
 
     def undo(self) -> None:
         """Go back one step."""
@@ -108,8 +130,8 @@ class BlockPoolWidget(Page):
     def seek(self, step: int) -> None:
         """Show the state after `step` operations."""
         self.session.seek(step)
-        done = self.session.last.operation if self.session.last else None
-        self._show(done and (done.child or done.sequence))
+        last = self.session.last
+        self._show(_changed(last) if last else None)
 
     def reset(self) -> None:
         """Start over with a fresh pool and an empty log."""
@@ -118,7 +140,11 @@ class BlockPoolWidget(Page):
         self._show()
 
     def preset(self, name: str) -> None:
-        """Start over and play an example. It ends at the first operation that fails."""
+        """Start over and play an example, up to the first operation that fails.
+
+        Args:
+            name: one of `PRESETS`.
+        """
         operations = example(
             PRESETS[one_of("preset", name, PRESETS)],
             self.session.num_blocks,
@@ -131,7 +157,7 @@ class BlockPoolWidget(Page):
         self._show()
 
     def solve(self) -> None:
-        """Show one more step of the challenge's solution. The first starts over."""
+        """Show one more step of the challenge's solution. The first step starts over."""
         if self.challenge is None:
             raise ValueError(
                 'there is no challenge: make the widget with challenge="one_copy" or another name'
@@ -139,17 +165,18 @@ class BlockPoolWidget(Page):
         if self._solved in (0, len(self.challenge.solution)):
             self.session.reset()
             self._solved = 0
-        done = self.session.do(*self.challenge.solution[self._solved]).operation
+        entry = self.session.do(*self.challenge.solution[self._solved])
         self._solved += 1
-        self._show(done.child or done.sequence)
+        self._show(_changed(entry))
 
     def picture(self) -> Picture:
-        """The present state as a drawing and as text, for places where no widget runs."""
+        """Return the present state as a drawing and as text, for where no widget runs."""
         return Picture(self.state)
 
     # ------------------------------------------------------------------ page and Python
 
     def receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
+        """Answer a message of the page: do the operation, or show why not."""
         try:
             match message:
                 case {"op": "undo" | "redo" | "reset" | "solve" as verb}:
@@ -166,8 +193,14 @@ class BlockPoolWidget(Page):
             self._show(note=explain(error))
 
     def _show(self, focus: str | None = None, note: str | None = None) -> None:
-        session, last, origins = self.session, self.session.last, self.session.origins()
-        first = max(0, min(session.cursor - LOG_WINDOW // 2, len(session.log) - LOG_WINDOW))
+        """Send the present state to the page.
+
+        Args:
+            focus: name of the sequence that was changed.
+            note: why a message was refused.
+        """
+        session = self.session
+        last = session.last
         self.pool = session.pool  # the one that is driven
         self._serial += 1
         self.state = {
@@ -182,19 +215,33 @@ class BlockPoolWidget(Page):
             "error": last.error if last else None,
             "problems": [*(last.problems if last else ()), *session.reading.problems],
             "calls": list(last.calls) if last else [],
-            "born": {str(block_id): step for block_id, step in origins.items()},
-            "origins": {
-                str(step): str(session.log[step - 1].operation) for step in set(origins.values())
-            },
-            "log_first": first,
-            "log": [
-                [e.text, bool(e.error or e.problems)]
-                for e in session.log[first : first + LOG_WINDOW]
-            ],
+            **self._origins(),
+            **self._log(),
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
 
+    def _origins(self) -> dict[str, Any]:
+        """Return the step in which each block was taken, and the operations of these steps."""
+        origins = self.session.origins()
+        log = self.session.log
+        return {
+            "born": {str(block_id): step for block_id, step in origins.items()},
+            "origins": {str(step): str(log[step - 1].operation) for step in set(origins.values())},
+        }
+
+    def _log(self) -> dict[str, Any]:
+        """Return the entries of the log around the present step."""
+        session = self.session
+        last_first = len(session.log) - LOG_WINDOW
+        first = max(0, min(session.cursor - LOG_WINDOW // 2, last_first))
+        entries = session.log[first : first + LOG_WINDOW]
+        return {
+            "log_first": first,
+            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in entries],
+        }
+
     def _goal(self, challenge: Challenge) -> dict[str, Any]:
+        """Return what the page shows of a challenge."""
         missing = challenge.missing(self.session)
         return {
             "goal": challenge.goal,
@@ -203,3 +250,8 @@ class BlockPoolWidget(Page):
             "why": "" if missing else challenge.why,
             "solved": [self._solved, len(challenge.solution)],
         }
+
+
+def _changed(entry: Entry) -> str:
+    """Return the name of the sequence that an operation made or changed."""
+    return entry.operation.child or entry.operation.sequence

@@ -1,86 +1,125 @@
-"""Examples that the widget plays, and goals to reach on it. What they say stands in examples.json.
+"""Examples that the block grid plays, and goals to reach on it. Their words are in examples.json.
 
 The operations of an example fit any pool: "2.25b" are as many tokens as fill 2.25 blocks, rounded
-up; {quarter} are a quarter of the pool's blocks, and {rest} is what three of them leave.
+up; {quarter} is a quarter of the pool's blocks, and {rest} is what three quarters leave.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from pagedlab.widgets.session import Operation, Session, operations
+from pagedlab.widgets.operations import Operation, operations
+from pagedlab.widgets.session import Session
 
-_SAID = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-PRESETS = {name: ", ".join(preset["operations"]) for name, preset in _SAID["presets"].items()}
+_TEXTS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+PRESETS = {name: ", ".join(lines) for name, lines in _TEXTS["presets"].items()}
 
 
 def example(preset: str, num_blocks: int, block_size: int) -> tuple[Operation, ...]:
-    """The operations of an example on a pool of this size."""
+    """Return the operations of an example on a pool of this size.
+
+    Args:
+        preset: one of the values of `PRESETS`.
+        num_blocks: of the pool.
+        block_size: of the pool.
+    """
+
+    def tokens(blocks: re.Match[str]) -> str:
+        return str(math.ceil(float(blocks[1]) * block_size))
+
     quarter = max(1, num_blocks // 4)
     in_blocks = preset.format(quarter=quarter, rest=max(0, num_blocks - 3 * quarter))
-    return operations(
-        re.sub(r"([\d.]+)b", lambda n: str(math.ceil(float(n[1]) * block_size)), in_blocks)
-    )
+    return operations(re.sub(r"([\d.]+)b", tokens, in_blocks))
 
 
 @dataclass(frozen=True)
 class Challenge:
-    """A goal. `missing` returns what is not there yet, in words; nothing missing means reached.
+    """A goal for the block grid.
 
-    Whether it is reached is read from pool, tables and log, whatever way led there.
+    Whether it is reached is read from pool, tables and log; how the reader got there is free.
+
+    Args:
+        goal: the task, in words.
+        missing: takes the session and returns what is missing, in words; nothing means reached.
+        hint: shown on demand.
+        why: what reaching the goal shows.
+        solution: operations that reach it, e.g. `operations("new s0 20, fork s0 s1")`.
+        num_blocks: of the pool.
+        block_size: of the pool.
     """
 
     goal: str
     missing: Callable[[Session], list[str]]
     hint: str
-    why: str  # what reaching it shows
+    why: str
     solution: tuple[Operation, ...]
     num_blocks: int = 64
     block_size: int = 16
 
 
-def _missing(goal: str, session: Session) -> list[str]:
-    used, copied, last = session.reading.used, session.copied, session.last
-    failed = last.operation if last and last.error else None
-    one = failed and (failed.verb, failed.n) == ("append", 1)
-    tables = session.reading.tables
-    room = failed and one and tables[failed.sequence].tokens % session.block_size
-
-    def long(many: int, tokens: int) -> tuple[object, str]:
-        there = sum(table.tokens >= tokens for table in tables.values())
-        return there >= many, f"{there} of {many} sequences have {tokens} tokens"
-
-    conditions: dict[str, list[tuple[object, str]]] = {
-        "one_copy": [
-            (copied, "no block was copied yet"),
-            (copied < 2, f"{copied} blocks were copied: go back, or reset"),
-        ],
-        "four_in_eight": [long(4, 74), (used <= 8, f"{used} blocks are in use, 8 are allowed")],
-        "fork_without_copy": [
-            long(2, 40),
-            (session.reading.shared, "no block is shared"),
-            (not copied, f"{copied} copied: go back, or reset"),
-        ],
-        "full_for_one": [
-            (failed, "no append has failed yet"),
-            (one or not failed, "it must be an append of one token that fails"),
-            (
-                room or not one,
-                f"the last block of {failed and failed.sequence} is full, so it needed a new one "
-                "anyway",
-            ),
-        ],
-    }
-    return [said for met, said in conditions[goal] if not met]
+def _missing_tokens(session: Session, sequences: int, tokens: int) -> Iterator[str]:
+    """Say whether fewer sequences than asked for have that many tokens."""
+    tables = session.reading.tables.values()
+    found = sum(table.tokens >= tokens for table in tables)
+    if found < sequences:
+        yield f"{found} of {sequences} sequences have {tokens} tokens"
 
 
-CHALLENGES = {
-    name: Challenge(
-        missing=partial(_missing, name), **said | {"solution": operations(said["solution"])}
-    )
-    for name, said in _SAID["challenges"].items()
+def _one_copy(session: Session) -> Iterator[str]:
+    if not session.copied:
+        yield "no block was copied yet"
+    if session.copied > 1:
+        yield f"{session.copied} blocks were copied: go back, or reset"
+
+
+def _four_in_eight(session: Session) -> Iterator[str]:
+    yield from _missing_tokens(session, 4, 74)
+    used = session.reading.used
+    if used > 8:
+        yield f"{used} blocks are in use, 8 are allowed"
+
+
+def _fork_without_copy(session: Session) -> Iterator[str]:
+    yield from _missing_tokens(session, 2, 40)
+    if not session.reading.shared:
+        yield "no block is shared"
+    if session.copied:
+        yield f"{session.copied} copied: go back, or reset"
+
+
+def _full_for_one(session: Session) -> Iterator[str]:
+    last = session.last
+    if not last or not last.error:
+        yield "no append has failed yet"
+        return
+    operation = last.operation
+    if operation.verb != "append" or operation.n != 1:
+        yield "it must be an append of one token that fails"
+        return
+    table = session.reading.tables[operation.sequence]
+    if table.tokens % session.block_size == 0:
+        yield f"the last block of {operation.sequence} is full, so it needed a new one anyway"
+
+
+_MISSING: dict[str, Callable[[Session], Iterator[str]]] = {
+    "one_copy": _one_copy,
+    "four_in_eight": _four_in_eight,
+    "fork_without_copy": _fork_without_copy,
+    "full_for_one": _full_for_one,
 }
+
+
+def _challenge(name: str) -> Challenge:
+    texts = dict(_TEXTS["challenges"][name])
+    solution = operations(texts.pop("solution"))
+
+    def missing(session: Session) -> list[str]:
+        return list(_MISSING[name](session))
+
+    return Challenge(missing=missing, solution=solution, **texts)
+
+
+CHALLENGES = {name: _challenge(name) for name in _MISSING}

@@ -194,12 +194,12 @@ class Explorer(Page):
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:
-    """Show a drawing with controls; it is drawn again whenever a control is moved.
+    """Show a drawing with controls; it is drawn again whenever a control is moved. ::
 
         explore(draw_blocks, "Blocks of a chat.", size=([8, 16, 32], 16), words="Hi")
 
     An SVG or HTML uses the theme's colours: var(--ink), --soft, --ground, --card, --well, --line
-    and --accent. Its elements may have these attributes:
+    and --accent. Its elements may have these attributes::
 
         data-link="a b"        lights up together with every element that shares a word
         data-say="..."         what the line below the drawing says while it is pointed at

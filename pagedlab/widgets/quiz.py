@@ -49,7 +49,7 @@ def quiz_of(notebook: str) -> tuple[Question, ...]:
 
 
 class Quiz(Page):
-    """A quiz: an answer unfolds and says why it is right or wrong.
+    """A quiz: an answer unfolds and says why it is right or wrong. ::
 
         Quiz("02")
         Quiz([Question("What is `1 + 1`?", (

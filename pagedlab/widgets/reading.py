@@ -1,13 +1,12 @@
 """What pools and tables say about themselves, read without trusting them.
 
-The widget shows the state of objects that may be a reader's first draft: a count may raise, a table
-may list `None`. Nothing in here raises because of them; what cannot be shown becomes a sentence in
-`problems`.
+The widget shows objects that may be a reader's first draft: `refcount` may raise, a table may list
+`None`. Nothing here raises because of them. What cannot be shown becomes a sentence in `problems`.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,128 +19,168 @@ from pagedlab.validation import integer
 
 
 class TableReading(NamedTuple):
-    """One table: its physical blocks in logical order (None where it lists no such block), and its
-    tokens.
+    """One table.
+
+    Args:
+        blocks: block ids in logical order, None where the table lists no such block.
+        tokens: number of tokens.
     """
 
     blocks: list[int | None]
     tokens: int
 
     def fill(self, index: int, block_size: int) -> int:
-        """Tokens in the logical block `index`."""
+        """Return the tokens in the logical block `index`."""
         return max(0, min(block_size, self.tokens - index * block_size))
 
 
 @dataclass
 class Reading:
-    """A pool and its tables at one moment."""
+    """A pool and its tables at one moment.
+
+    Args:
+        block_size: of the pool.
+        counts: the reference count of each block, 0 where the pool could not say.
+        free: what the pool's `num_free` says.
+        tables: by the name of their sequence.
+        problems: what is wrong, in words.
+    """
 
     block_size: int
-    counts: list[int]  # the reference count of each block; 0 where the pool could not say
-    free: int  # what the pool's num_free says
+    counts: list[int]
+    free: int
     tables: dict[str, TableReading]
     problems: list[str]
 
-    def __post_init__(self) -> None:
-        self.used = sum(count > 0 for count in self.counts)  # blocks with a reference
-        self.shared = sum(count > 1 for count in self.counts)  # blocks with more than one
+    @property
+    def used(self) -> int:
+        """Blocks with a reference."""
+        return sum(count > 0 for count in self.counts)
 
-    def owners(self, block_id: int) -> list[str]:
-        """Names of the sequences whose tables list the block."""
+    @property
+    def shared(self) -> int:
+        """Blocks with more than one reference."""
+        return sum(count > 1 for count in self.counts)
+
+    def owners(self, block_id: int | None) -> list[str]:
+        """Return the names of the sequences whose tables list the block."""
         return [name for name, table in self.tables.items() if block_id in table.blocks]
 
     def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
-        """What every grid shows; `colors` are the running numbers of the sequences.
+        """Return what every grid shows, in JSON's types.
 
-        JSON types only.
+        Args:
+            colors: the running number of each sequence.
         """
-        many = len(self.counts)
+        tables = []
+        for name, table in self.tables.items():
+            look = sequence_look(colors[name])
+            tables.append({"name": name, "tokens": table.tokens, "blocks": table.blocks, **look})
         return {
             "block_size": self.block_size,
             "counts": self.counts,
-            "columns": 8 if many <= 8 else 16 if many <= 128 else 32,  # blocks in a row
-            "tables": [
-                {
-                    "name": name,
-                    "tokens": table.tokens,
-                    "blocks": table.blocks,
-                    **sequence_look(colors[name]),
-                }
-                for name, table in self.tables.items()
-            ],
+            "columns": _columns(len(self.counts)),
+            "tables": tables,
             "used": self.used,
             "free": self.free,
             "shared": self.shared,
-            "copying": sum(
-                len(table.blocks) for table in self.tables.values()
-            ),  # if each had copies of its own
+            # blocks in use if each sequence had its own copies
+            "copying": sum(len(table.blocks) for table in self.tables.values()),
             "problems": self.problems,
         }
 
 
+def _columns(num_blocks: int) -> int:
+    """Return the blocks in a row of the grid."""
+    if num_blocks <= 8:
+        return 8
+    return 16 if num_blocks <= 128 else 32
+
+
 def blocks_text(block_ids: Iterable[int | None]) -> str:
-    """As `runs`, with the word in front: "block 7", "blocks 4-6, 9"."""
+    """Return block ids with the word in front: "block 7", "blocks 4-6, 9"."""
     ids = list(block_ids)
     return f"{'block' if len(ids) == 1 else 'blocks'} {runs(ids)}"
 
 
 def whole_number(value: object, most: float = math.inf) -> int | None:
-    """The value as an int, or None if it is not one from 0 to `most`."""
+    """Return the value as an int, or None if it is not one from 0 to `most`."""
     with suppress(ValueError):
         return integer("it", value, most=most)
     return None
 
 
 def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int) -> Reading:
-    """Ask the pool for every count and each table for its blocks and tokens."""
-    unsaid: list[str] = []
-    blocks = range(num_blocks)
-    counts = [
-        _ask(f"refcount({b})", "references", unsaid, lambda b: pool.refcount(b), b) or 0
-        for b in blocks
-    ]
-    more = f", and {len(unsaid) - 1} more blocks do the like" if unsaid[1:] else ""
-    problems = [first + more for first in unsaid[:1]]
+    """Ask the pool for every count, and each table for its blocks and tokens.
+
+    Args:
+        pool: anything.
+        tables: anything, by the name of its sequence.
+        num_blocks: of the pool.
+        block_size: of the pool.
+    """
+    unknown: list[str] = []  # a problem for each count that the pool could not say
+    counts = []
+    for block_id in range(num_blocks):
+        name = f"refcount({block_id})"
+        counts.append(_ask(name, "references", unknown, pool, "refcount", block_id) or 0)
+    problems = _first_of(unknown)
     read_tables = {
         name: _read_table(name, table, num_blocks, block_size, problems)
         for name, table in tables.items()
     }
-    free = _ask("num_free", "blocks", problems, lambda: pool.num_free)
-    reading = Reading(
-        block_size, counts, counts.count(0) if free is None else free, read_tables, problems
-    )
-    if not unsaid:
+    free = _ask("num_free", "blocks", problems, pool, "num_free")
+    if free is None:
+        free = counts.count(0)
+    reading = Reading(block_size, counts, free, read_tables, problems)
+    if not unknown:
         problems += _unbalanced(reading)
     return reading
 
 
-def _ask(
-    what: str, of: str, problems: list[str], ask: Callable[..., object], *given: int
-) -> int | None:
-    """The number that `ask` returns.
+def _first_of(problems: list[str]) -> list[str]:
+    """Return the first problem, with the number of blocks that have one too."""
+    if len(problems) > 1:
+        return [f"{problems[0]}, and {len(problems) - 1} more blocks have the same problem"]
+    return problems[:1]
 
-    None, and a sentence more in `problems`, if it is none or something is raised.
+
+def _ask(
+    name: str, unit: str, problems: list[str], asked: Any, attribute: str, *given: int
+) -> int | None:
+    """Return a number that an object has as an attribute, or that its method returns.
+
+    Args:
+        name: of the number, for a problem.
+        unit: of the number, for a problem.
+        problems: gets a sentence if there is no such number; the result is then None.
+        asked: the object.
+        attribute: of the object.
+        given: arguments of the method.
     """
     try:
-        said = ask(*given)
+        answer = getattr(asked, attribute)
+        if given:
+            answer = answer(*given)
     except Exception as error:
-        problems.append(f"{what} raises {explain(error)}")
+        problems.append(f"{name} raises {explain(error)}")
         return None
-    number = whole_number(said)
+    number = whole_number(answer)
     if number is None:
-        problems.append(f"{what} is {said!r}, not a number of {of}")
+        problems.append(f"{name} is {answer!r}, not a number of {unit}")
     return number
 
 
 def _read_table(
     name: str, table: Any, num_blocks: int, block_size: int, problems: list[str]
 ) -> TableReading:
+    """Ask a table for its blocks and tokens; `problems` gets what is wrong."""
     try:
         listed = list(table.block_ids)
     except Exception as error:
         problems.append(f"{name}.block_ids cannot be read: {explain(error)}")
         return TableReading([], 0)
-    tokens = _ask(f"{name}.num_tokens", "tokens", problems, lambda: table.num_tokens) or 0
+    tokens = _ask(f"{name}.num_tokens", "tokens", problems, table, "num_tokens") or 0
     blocks = [whole_number(block_id, num_blocks - 1) for block_id in listed]
     if None in blocks:
         index = blocks.index(None)
@@ -149,39 +188,33 @@ def _read_table(
             f"{name}.block_ids[{index}] is {listed[index]!r}: block ids go from 0 to "
             f"{num_blocks - 1}"
         )
-    if len(blocks) != (fill := blocks_for(tokens, block_size)):
-        problems.append(f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {fill}")
-    if twice := [
-        block_id
-        for block_id, times in Counter(blocks).items()
-        if times > 1 and block_id is not None
-    ]:
+    needed = blocks_for(tokens, block_size)
+    if len(blocks) != needed:
+        problems.append(f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}")
+    times = Counter(block_id for block_id in blocks if block_id is not None)
+    twice = [block_id for block_id, n in times.items() if n > 1]
+    if twice:
         problems.append(f"{name} lists {blocks_text(twice)} more than once")
     return TableReading(blocks, tokens)
 
 
-def _unbalanced(reading: Reading) -> list[str]:
-    """Where counts, tables and free list disagree; the first block of each kind is named."""
-    counts, mapped = (
-        reading.counts,
-        Counter(b for table in reading.tables.values() for b in table.blocks),
-    )
+def _unbalanced(reading: Reading) -> Iterator[str]:
+    """Say where counts, tables and `num_free` disagree; the first block of each kind is named."""
+    counts = reading.counts
+    mapped = Counter(block_id for table in reading.tables.values() for block_id in table.blocks)
     wrong = [block_id for block_id, count in enumerate(counts) if count != mapped[block_id]]
-    problems = []
-    if lost := [block_id for block_id in wrong if not mapped[block_id]]:
-        problems.append(
-            f"no table lists {blocks_text(lost)}, yet the count is not 0: lost until a reset"
-        )
-    for stale in [block_id for block_id in wrong if not counts[block_id]][:1]:
-        problems.append(
-            f"block {stale} counts as free, but {' and '.join(reading.owners(stale))} still reads "
-            "it"
-        )
-    for block_id in [block_id for block_id in wrong if counts[block_id] and mapped[block_id]][:1]:
-        tables = "1 table lists" if mapped[block_id] == 1 else f"{mapped[block_id]} tables list"
-        problems.append(f"block {block_id} counts {counts[block_id]}, but {tables} it")
+    lost = [block_id for block_id in wrong if not mapped[block_id]]
+    stale = [block_id for block_id in wrong if not counts[block_id]]
+    miscounted = [block_id for block_id in wrong if counts[block_id] and mapped[block_id]]
+    if lost:
+        yield f"no table lists {blocks_text(lost)}, yet the count is not 0: lost until a reset"
+    if stale:
+        readers = " and ".join(reading.owners(stale[0]))
+        yield f"block {stale[0]} counts as free, but {readers} still reads it"
+    if miscounted:
+        block_id = miscounted[0]
+        times = mapped[block_id]
+        tables = "1 table lists" if times == 1 else f"{times} tables list"
+        yield f"block {block_id} counts {counts[block_id]}, but {tables} it"
     if not wrong and reading.free != counts.count(0):
-        problems.append(
-            f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference"
-        )
-    return problems
+        yield f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference"

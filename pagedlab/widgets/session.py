@@ -1,222 +1,40 @@
-"""Operations on a pool by name, a log of what they did in words, and going back by replaying the
-log.
+"""Operations on a pool, a log of what they did, and going back by replaying the log.
 
 A session drives any pool with BlockPool's verbs and any table class made as `table(pool)`. It keeps
-no books of its own: after each operation it reads pool and tables again, and what they say is what
-is shown. Going back starts the pool over and runs the operations up to there, so it works for
-classes that know nothing of it.
+no counts itself: after each operation it reads pool and tables again and shows what they say. Going
+back starts the pool over and repeats the operations up to there, so pool and table classes need not
+know of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
-from pagedlab.blocks import BlockCopy, BlockTable, Pool
+from pagedlab.blocks import BlockTable, Pool
 from pagedlab.lessons.readers_code import explain
 from pagedlab.validation import integer, one_of
-from pagedlab.widgets.reading import Reading, TableReading, blocks_text, read, runs, whole_number
+from pagedlab.widgets.judging import Entry
+from pagedlab.widgets.operations import VERBS, Operation
+from pagedlab.widgets.reading import Reading, blocks_text, read, whole_number
 
-MAX_BLOCKS = 1024  # what one page can show and still answer a click at once
+MAX_BLOCKS = 1024  # more would make a click slow
 _ANYTHING = (Exception, KeyboardInterrupt)  # what a reader's class may raise, or be stopped by
-VERBS = {
-    "new": "new {sequence}",
-    "append": "append {n} to {sequence}",
-    "fork": "fork {sequence} into {child}",
-    "truncate": "cut {sequence} to {n}",
-    "free": "free {sequence}",
-}
-
-
-class Operation(NamedTuple):
-    """One step.
-
-    `n`: tokens to add (new, append) or to keep (truncate). `child`: the name that a fork gets.
-    """
-
-    verb: str  # one of VERBS
-    sequence: str
-    n: int = 0
-    child: str | None = None
-
-    def __str__(self) -> str:
-        return VERBS[self.verb].format(**self._asdict())
-
-
-def operations(text: str) -> tuple[Operation, ...]:
-    """Operations as one writes them down: "new s0 20, fork s0 s1, append s1 1, truncate s1 4, free
-    s0".
-    """
-    return tuple(
-        Operation(verb, name, child=rest[0])
-        if verb == "fork"
-        else Operation(verb, name, n=int(rest[0]) if rest else 0)
-        for verb, name, *rest in map(str.split, text.split(","))
-    )
-
-
-class Entry:
-    """An operation in the log, and what it did as read from pool and tables before and after it."""
-
-    def __init__(
-        self,
-        op: Operation,
-        before: Reading,
-        after: Reading,
-        returned: Any,
-        error: str | None,
-        calls: list[str],
-    ) -> None:
-        self._before, self._after, self._returned = before, after, returned
-        self._old = before.tables.get(op.sequence, TableReading([], 0))
-        # of a fork, the child
-        self._new = after.tables.get(op.child or op.sequence, TableReading([], 0))
-        self.operation = op
-        self.error = error  # what the pool or the table raised
-        self.calls = list(calls)  # the pool's own events, in order, if it has `subscribe`
-        # `taken` are those that none held then
-        held = {b for table in before.tables.values() for b in table.blocks}
-        self.taken = [
-            b
-            for table in after.tables.values()
-            for b in table.blocks
-            if b is not None and b not in held
-        ]
-        # its count is 0 now
-        self.freed = [b for b, count in enumerate(before.counts) if count and not after.counts[b]]
-        pairs = _pairs(returned)
-        self.copies = pairs or []  # that `append` named
-        self.text = f"{op}: {error or '; '.join(self._words()) or 'no block changes'}"
-        rules = self._after_an_error() if error else self._rules(pairs)
-        # what it did wrong without raising
-        self.problems = [said for broken, said in rules if broken]
-
-    def _words(self) -> Iterator[str]:
-        """What an operation that did not fail has done to which blocks."""
-        op, old, new, size = self.operation, self._old, self._new, self._after.block_size
-        match op.verb:
-            case "new" | "append":
-                for source, destination in self.copies:
-                    counts = self._before.counts
-                    shared = counts[source] if 0 <= source < len(counts) else "?"
-                    yield f"block {source} is shared by {shared}, copied to {destination}"
-                last = len(old.blocks) - 1
-                if old.blocks and old.tokens % size and not self.copies:
-                    yield (
-                        f"block {runs(new.blocks[last : last + 1])} now holds "
-                        f"{new.fill(last, size)} of {size}"
-                    )
-                if more := new.blocks[last + 1 :]:
-                    yield f"takes {blocks_text(more)}"
-                if op.verb == "new":
-                    yield f"{new.tokens} tokens" if new.tokens else "empty"
-            case "fork" if new.blocks == old.blocks:
-                yield (
-                    f"both list {blocks_text(new.blocks)}; nothing is copied"
-                    if new.blocks
-                    else "both are empty"
-                )
-            case "fork":
-                yield (
-                    f"{op.child} lists {blocks_text(new.blocks)}, {op.sequence} "
-                    f"{blocks_text(old.blocks)}"
-                )
-            case "truncate" | "free":
-                if self.freed:
-                    yield (
-                        f"{blocks_text(self.freed)} {'are' if self.freed[1:] else 'is'} free again"
-                    )
-                kept = [
-                    b
-                    for b in old.blocks
-                    if b is not None and b not in self.freed and b not in new.blocks
-                ]
-                if others := sorted({name for b in kept for name in self._after.owners(b)}):
-                    yield (
-                        f"{blocks_text(kept)} {'stay' if kept[1:] else 'stays'} with "
-                        f"{', '.join(others)}"
-                    )
-
-    def _after_an_error(self) -> Iterator[tuple[object, str]]:
-        """What fails must leave all as it was; an empty table more is fine."""
-        was, now = self._before, self._after
-        tables = {
-            name: table for name, table in now.tables.items() if name in was.tables or table.blocks
-        }
-        changed = (now.counts, now.free, tables) != (was.counts, was.free, was.tables)
-        yield (
-            changed,
-            f"{self.operation} failed, but not without a trace: what fails must change nothing",
-        )
-
-    def _rules(self, pairs: list[BlockCopy] | None) -> Iterator[tuple[object, str]]:
-        """Whether a rule is broken, as far as tables and counts show it, and how to say so."""
-        op, name, old, new = self.operation, self.operation.sequence, self._old, self._new
-        before, after = self._before.tables, self._after.tables
-        others = [
-            other
-            for other in after
-            if other not in (name, op.child) and before.get(other) != after[other]
-        ]
-        yield others, f"{op} changed the table of {' and '.join(others)} too"
-        if op.verb == "fork":
-            said = (
-                f"{op.child} has {new.tokens} tokens in blocks {new.blocks}, not {old.tokens} in "
-                f"{old.blocks}"
-            )
-            yield new != old, f"{said}: a fork shares its parent's blocks and copies none"
-        if op.verb not in ("new", "append"):
-            return
-        expected = "expected is a list of (source, destination), often empty"
-        yield pairs is None, f"append returned {self._returned!r}; {expected}"
-        total, full = old.tokens + op.n, old.tokens // self._after.block_size
-        yield (
-            new.tokens != total,
-            f"{name} holds {new.tokens} tokens; {old.tokens} and {op.n} make {total}",
-        )
-        replaced = new.blocks[:full] != old.blocks[:full]
-        yield (
-            replaced,
-            (
-                f"{op} replaced a full block, which nobody writes again: "
-                f"{blocks_text(old.blocks[:full])}"
-            ),
-        )
-        # The last block, if it was partly filled, is written now.
-        was, now = (next(iter(table.blocks[full:]), None) for table in (old, new))
-        if replaced or was is None or now is None:
-            return
-        readers = [reader for reader in self._before.owners(was) if reader != name]
-        unnamed = pairs is not None and (was, now) not in pairs
-        yield (
-            was == now and readers,
-            f"{name} writes into block {was}, which {' and '.join(readers)} reads too",
-        )
-        yield (
-            was != now and not readers,
-            f"block {was} was {name}'s alone and was copied all the same",
-        )
-        yield (
-            was != now and unnamed,
-            f"{name} moved from block {was} to {now}, but append named no such copy",
-        )
-
-
-def _pairs(returned: Any) -> list[BlockCopy] | None:
-    """What `append` returned as copies; None if it is nothing of the kind."""
-    with suppress(TypeError):
-        copies = [BlockCopy(*pair) for pair in returned]
-        if all(isinstance(b, int) for copy in copies for b in copy):
-            return copies
-    return None
 
 
 class Session:
     """A pool, its tables by name, and the log.
 
-    `log[:cursor]` has happened; what comes after can be redone.
+    `log[:cursor]` has happened; the entries after it can be done again.
 
-    `pool` is an instance, fresh, or a class that is called as `pool(num_blocks, block_size)`.
+    Args:
+        pool: a fresh instance, or a class that is called as `pool(num_blocks, block_size)`.
+        table: a class that is called as `table(pool)`.
+        num_blocks: of a pool made here.
+        block_size: of a pool made here.
+
+    Raises:
+        ValueError: If the pool is in use or too large.
     """
 
     def __init__(
@@ -238,63 +56,89 @@ class Session:
         self.log: list[Entry] = []
         self.cursor = 0
         self.tables: dict[str, Any] = {}
+        self.colors: dict[str, int] = {}  # running number of each sequence: its colour
         self.reading: Reading
+        self._made = 0  # sequences so far
+        self._calls: list[str] = []
         self._broken: str | None = None  # why there is no pool
         if self.pool is None:
             self._start_over()
         else:
             self._clear()
-            if self.reading.used:
-                used = blocks_text(b for b, count in enumerate(self.reading.counts) if count)
-                raise ValueError(
-                    f"the pool is in use ({used}): pass a fresh one, so that going back has a start"
-                )
+            self._refuse_a_used_pool()
+
+    def _refuse_a_used_pool(self) -> None:
+        if self.reading.used:
+            used = blocks_text(b for b, references in enumerate(self.reading.counts) if references)
+            raise ValueError(
+                f"the pool is in use ({used}): pass a fresh one, so that going back has a start"
+            )
 
     def do(
         self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None
     ) -> Entry:
-        """Run one operation on pool and tables and log it; operations that were undone are
-        forgotten.
+        """Run one operation on pool and tables and log it.
 
-        What pool or table raise is in the entry. `ValueError` if the operation itself makes no
-        sense.
+        Operations that were undone are forgotten.
+
+        Args:
+            verb: one of `VERBS`.
+            sequence: name of the sequence; a new one gets a free name by default.
+            n: tokens to add (new, append) or to keep (truncate).
+            child: name of a fork; by default a free one.
+
+        Returns:
+            The log's new entry. It says what pool or table raised, if they did.
+
+        Raises:
+            ValueError: If the operation makes no sense.
         """
+        operation = self._operation(verb, sequence, n, child)
+        self.log[self.cursor :] = [self._run(operation)]
+        self.cursor += 1
+        return self.log[-1]
+
+    def _operation(self, verb: str, sequence: str | None, n: int, child: str | None) -> Operation:
+        """Return the operation, with names for new sequences, if it makes sense."""
         one_of("verb", verb, VERBS)
         tokens = integer("n", n, 1 if verb == "append" else 0)
-        free_name = next(
-            name for name in map("s{}".format, count(self._made)) if name not in self.tables
-        )
+        made = None
         if verb == "new":
-            sequence = sequence or free_name
+            sequence = sequence or self._free_name()
+            made = sequence
         elif sequence not in self.tables:
             names = ", ".join(self.tables) or "none yet: make one with new"
             raise ValueError(f"there is no sequence {sequence!r}; there are {names}")
         elif verb == "fork":
-            child = child or free_name
-        made = {"new": sequence, "fork": child}.get(verb)
+            child = child or self._free_name()
+            made = child
         if made in self.tables:
             raise ValueError(
                 f"there is a sequence {made!r} already; free it first, or take another name"
             )
-        self.log[self.cursor :] = [self._run(Operation(verb, str(sequence), tokens, child))]
-        self.cursor += 1
-        return self.log[-1]
+        return Operation(verb, str(sequence), tokens, child)
+
+    def _free_name(self) -> str:
+        """Return the first of s0, s1, ... that was never given and is not in use."""
+        return next(f"s{i}" for i in count(self._made) if f"s{i}" not in self.tables)
 
     def seek(self, step: int) -> None:
-        """Go to the state after `step` operations, forward or back; beyond either end means that
-        end.
+        """Show the state after `step` operations.
+
+        Args:
+            step: beyond either end of the log it means that end.
         """
         step = max(0, min(len(self.log), step))
         if step < self.cursor:
             self._start_over()
             self.cursor = 0
-        todo = [entry.operation for entry in self.log[self.cursor : step]]
-        for operation in todo[:-1]:
+        to_do = [entry.operation for entry in self.log[self.cursor : step]]
+        for operation in to_do[:-1]:
             with suppress(*_ANYTHING):
                 self._apply(operation)
         self.reading = self._read()
-        if todo:
-            self.log[step - 1] = self._run(todo[-1])
+        if to_do:
+            self.log[step - 1] = self._run(to_do[-1])
         self.cursor = step
 
     def reset(self) -> None:
@@ -313,36 +157,35 @@ class Session:
         return sum(len(entry.copies) for entry in self.log[: self.cursor])
 
     def origins(self) -> dict[int, int]:
-        """For each block with a reference, the step (from 1) in which a table last took it."""
-        taken = {
-            b: step for step, entry in enumerate(self.log[: self.cursor], 1) for b in entry.taken
-        }
-        return {b: step for b, step in taken.items() if self.reading.counts[b]}
+        """Return for each block in use the step (from 1) in which a table last took it."""
+        taken = {}
+        for step, entry in enumerate(self.log[: self.cursor], 1):
+            for block_id in entry.taken:
+                taken[block_id] = step
+        return {block_id: step for block_id, step in taken.items() if self.reading.counts[block_id]}
 
     # ------------------------------------------------------------------ running
 
     def _start_over(self) -> None:
+        """Make a fresh pool, or start the present one over."""
         self._broken = None
         try:
             if self.pool is None:
                 self.pool = self._class(self.num_blocks, self.block_size)
             else:
-                # In place, so that the pool which the reader passed in stays the one that is shown.
+                # In place: the pool that the reader passed in stays the one that is shown.
                 self._class.__init__(self.pool, self.num_blocks, self.block_size)
         except _ANYTHING as error:
-            self._broken = (
-                f"{self._class.__name__}({self.num_blocks}, {self.block_size}) raised "
-                f"{explain(error)}"
-            )
+            call = f"{self._class.__name__}({self.num_blocks}, {self.block_size})"
+            self._broken = f"{call} raised {explain(error)}"
         self._clear()
 
     def _clear(self) -> None:
+        """Forget all tables, and listen to the pool."""
         self.tables.clear()
-        self.colors: dict[
-            str, int
-        ] = {}  # running number of each sequence, which gives it its colour
+        self.colors = {}
         self._made = 0
-        self._calls: list[str] = []
+        self._calls = []
         subscribe = getattr(self.pool, "subscribe", None)
         if callable(subscribe):
             subscribe(self._note_call)
@@ -358,51 +201,59 @@ class Session:
             return Reading(self.block_size, [0] * self.num_blocks, 0, {}, [self._broken])
         return read(self.pool, self.tables, self.num_blocks, self.block_size)
 
-    def _apply(self, op: Operation) -> Any:
-        """Run the operation on the real objects and return what `append` returned.
+    def _apply(self, operation: Operation) -> Any:
+        """Run an operation on pool and tables, which may raise anything.
 
-        They may raise anything.
+        Returns:
+            What `append` returned, otherwise ().
         """
         if self._broken:
             raise RuntimeError("there is no pool to work on")
-        if op.verb == "new":
-            table = self.table(self.pool)
-            copies = table.append(op.n) if op.n else ()
-            self._add(op.sequence, table)  # not one that found no room
-            return copies
-        table = self.tables[op.sequence]
-        match op.verb:
-            case "append" if op.n:
-                return table.append(op.n)
+        if operation.verb == "new":
+            return self._new(operation)
+        table = self.tables[operation.sequence]
+        match operation.verb:
+            case "append" if operation.n:
+                return table.append(operation.n)
             case "fork":
                 child = table.fork()
                 if not hasattr(child, "block_ids"):
                     raise TypeError(f"fork returned {child!r}, not a table")
-                self._add(str(op.child), child)
+                self._add(str(operation.child), child)
             case "truncate":
-                table.truncate(op.n)
+                table.truncate(operation.n)
             case "free":
                 table.free()
-                del self.tables[op.sequence]
+                del self.tables[operation.sequence]
         return ()
 
+    def _new(self, operation: Operation) -> Any:
+        """Make a table. One that finds no free blocks is not kept."""
+        table = self.table(self.pool)
+        copies = table.append(operation.n) if operation.n else ()
+        self._add(operation.sequence, table)
+        return copies
+
     def _add(self, name: str, table: Any) -> None:
-        self.tables[name], self.colors[name] = table, self._made
+        self.tables[name] = table
+        self.colors[name] = self._made
         self._made += 1
 
-    def _run(self, op: Operation) -> Entry:
+    def _run(self, operation: Operation) -> Entry:
+        """Run an operation and return its entry in the log."""
         before = self.reading
         self._calls.clear()
-        returned, error = (), None
+        returned: Any = ()
+        error = None
         try:
-            returned = self._apply(op)
+            returned = self._apply(operation)
         except _ANYTHING as raised:
             error = explain(raised)
         self.reading = self._read()
-        return Entry(op, before, self.reading, returned, error, self._calls)
+        return Entry(operation, before, self.reading, returned, error, self._calls)
 
 
 def _size(pool: Any, name: str, default: int) -> int:
-    """A size of the pool; of a pool that has none, `default`, so that a first draft shows too."""
+    """Return a size of the pool, or `default` if it has none: a first draft is shown too."""
     asked = integer(name, default, 1)
     return whole_number(getattr(pool, name, None)) or asked

@@ -1,5 +1,6 @@
-"""What notebook 07 shows of kernels, by lessons.workshop: `opening()`, `watch.PUZZLE(kernel)`,
-`bench(kernel)`.
+"""Kernels in notebook 07: `opening()`, `watch.PUZZLE(kernel)` and `bench(kernel)`.
+
+lessons.workshop draws them.
 """
 
 from functools import partial
@@ -10,23 +11,24 @@ from pagedlab.widgets.explore import Explorer, explore
 
 
 class Shown(Explorer):
-    """A drawing without controls, or with a step only: what it is stands below it."""
+    """A drawing with at most one control, a step. Its caption says what it is."""
 
     def __repr__(self) -> str:
         return str(self.caption)
 
 
 def opening() -> Explorer:
-    """What the rungs' programs load beside how fast they are; without Triton the speeds alone."""
-    draw, shapes = partial(workshop.draw_opening, workshop.traces()), list(workshop.SHAPES)
-    said = (
+    """Show the loads of each rung's programs beside its speed; without Triton the speeds alone."""
+    draw = partial(workshop.draw_opening, workshop.traces())
+    shapes = list(workshop.SHAPES)
+    caption = (
         "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
         "query heads."
     )
     first = "1 one page at a time"
     return explore(
         draw,
-        said,
+        caption,
         rung=(list(workshop.RUNGS), first),
         step=(range(1, 14), 3),
         shape=(shapes, shapes[0]),
@@ -34,8 +36,9 @@ def opening() -> Explorer:
 
 
 class Watch:
-    """A picture of what a reader's kernel loads in a puzzle's example:
-    `watch.weights(my_weights)`.
+    """Pictures of the loads of a reader's kernel: `watch.weights(my_weights)`.
+
+    There is a method for each puzzle. The kernel runs on the puzzle's example.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +56,12 @@ watch = Watch()
 
 
 def picture(name: str, answer: Any) -> Explorer:
-    """What a kernel loads in the example of the puzzle of that name."""
+    """Show the loads of a kernel in a puzzle's example.
+
+    Args:
+        name: of the puzzle.
+        answer: the reader's kernel, or the parts of puzzle 7.
+    """
     from pagedlab.lessons.tracer import interpreted
 
     given, loads, stopped = interpreted("pagedlab.lessons.workshop:seen", name, answer)
@@ -67,8 +75,9 @@ def picture(name: str, answer: Any) -> Explorer:
 
 
 def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int) -> Explorer:
-    """A reader's kernel of puzzle 5, 6 or 7 in the ladder: its speed where Triton compiles,
-    otherwise its loads.
+    """Show a reader's kernel of puzzle 5, 6 or 7 in the ladder.
+
+    Where Triton compiles its speed is measured, otherwise its loads are counted.
 
     Args:
         answer: the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}. Without one
@@ -92,6 +101,6 @@ def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int)
 
 
 def names(answer: Any) -> str:
-    """What the reader called it."""
+    """Return the reader's name of a kernel, or of its parts."""
     kernels: list[Any] = [*answer.values()] if isinstance(answer, dict) else [answer]
     return ", ".join(getattr(kernel, "fn", kernel).__name__ for kernel in kernels)

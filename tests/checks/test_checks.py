@@ -126,6 +126,35 @@ def test_nonsense_never_ends_in_a_traceback(answer: Any) -> None:
     assert set(statuses.values()) == {"failed"}, statuses
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (3, "Block 3 holds tokens 48 to 63."),
+        (1, "Block 1 holds tokens 16 to 31."),
+        (37 / 16, "a block's number is whole"),
+        ("block 2", "A block's number is a whole number"),
+    ],
+)
+def test_the_first_check_answers_what_was_given(answer: Any, message: str) -> None:
+    result = check.block_of(answer)
+    assert (result.status, result.got) == ("failed", repr(answer))
+    assert message in result.message
+    assert "32" not in str(result), "the answer is not given away"
+
+
+def test_pools_named_in_a_list_are_asked_for_as_a_dict() -> None:
+    result = check.broken_pools(["counted", "exclusive", "atomic"])
+    assert result.message == "Give a dict from pool to invariant."
+    assert "AttributeError" not in str(result)
+
+
+def test_a_replacement_that_is_no_distribution_is_named() -> None:
+    def unnormalised(p: list[float], q: list[float], token: int) -> tuple[float, list[float]]:
+        return min(1.0, p[token] / q[token]), [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
+
+    assert "do not add up to 1" in check.acceptance_rule(unnormalised).message
+
+
 def test_compare_reports_the_first_case_and_protects_its_arguments() -> None:
     def empties(values: list[int]) -> int:
         return len([values.pop() for _ in range(len(values))])

@@ -248,6 +248,10 @@ class SwapsTheCopy(BlockTable):
 # Functions ----------------------------------------------------------------------------------------------------
 
 
+def takes_negative_lengths(table: Any, num_tokens: int) -> None:
+    BlockTable.truncate(table, max(0, num_tokens))
+
+
 def keeps_the_blocks(table: Any, num_tokens: int) -> None:
     BlockTable.truncate(table, max(num_tokens, table.num_tokens))
     table.num_tokens = num_tokens
@@ -333,7 +337,7 @@ WRONG: dict[str, list[Any]] = {
         lambda num_forks, num_tokens, block_size: num_forks * blocks_for(num_tokens, block_size),
         lambda num_forks, num_tokens, block_size: 1 if num_forks and num_tokens % block_size else 0,
     ],
-    "truncate": [keeps_the_blocks, releases_one_too_many, releases_the_first_blocks, grows],
+    "truncate": [takes_negative_lengths, keeps_the_blocks, releases_one_too_many, releases_the_first_blocks, grows],
     "order_of_frees": [list("dcba"), list("abcd"), list("acbd"), list("abc"), list("aabc")],
 }
 

@@ -183,6 +183,10 @@ def all_together(held: list[int], free: int, block_size: int) -> bool:
     return (sum(held) + len(held)) // block_size - sum(held) // block_size > free
 
 
+def forgets_empty_tables(held: list[int], free: int, block_size: int) -> bool:
+    return sum(1 for tokens in held if tokens and tokens % block_size == 0) > free
+
+
 def by_rounding_up(held: list[int], free: int, block_size: int) -> bool:
     return sum(-(-(n + 1) // block_size) - -(-n // block_size) for n in held) > free
 
@@ -200,7 +204,15 @@ WRONG: dict[str, list[Any]] = {
     ],
     "victim": [LastCome, OldestGoes, MostExpensive, TheOldestToo, EvenWithoutABlock, ShortestText, EarlierOnATie],
     "swap_or_recompute": [one_way, one_flop_a_weight, the_slower_one, weights_once, always_swap],
-    "must_give_way": [one_too_late, one_too_early, counts_the_free_one, one_for_each, only_one, all_together],
+    "must_give_way": [
+        one_too_late,
+        one_too_early,
+        counts_the_free_one,
+        one_for_each,
+        only_one,
+        all_together,
+        forgets_empty_tables,
+    ],
 }
 RIGHT: dict[str, list[Any]] = {
     "patient": [Patient, CountsByRequest],

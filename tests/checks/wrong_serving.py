@@ -82,6 +82,23 @@ def looks_before_it_takes(inbox: Any, busy: Any, step: Any) -> None:
             work()
 
 
+def drains_it_first(inbox: Any, busy: Any, step: Any) -> None:
+    """Right: messages are taken out, and then run."""
+    while True:
+        taken = [] if busy() else [inbox.get()]
+        try:
+            while not taken or taken[-1] is not None:
+                taken.append(inbox.get(block=False))
+        except queue.Empty:
+            pass
+        for work in taken:
+            if work is None:
+                return
+            work()
+        if busy():
+            step()
+
+
 # The salt -----------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +179,6 @@ WRONG: dict[str, list[Any]] = {
     ],
 }
 RIGHT: dict[str, list[Any]] = {
-    "engine_loop": [run_loop, looks_before_it_takes],
+    "engine_loop": [run_loop, looks_before_it_takes, drains_it_first],
     "closed_salt": [salt_for, both_written_down, length_first],
 }

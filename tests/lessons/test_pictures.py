@@ -48,12 +48,12 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
     right = told(BlockTable, ["a b c d e <f> fox & g", "a b c d e owl Xenia y z"], 5)
     wrong = told(NeverCopies, ["a b c d e <f> Xenia & g", "a b c d e owl Xenia y z"], 5)
     parts = said(two_stories(wrong, right, 4))
-    assert "said '<f>'; memory holds 'owl', of story 1" in parts
+    assert "wrote '<f>'; memory now holds 'owl', of story 1" in parts
     # The same word in the same slot is not overwritten, and yet it is not this story's own.
     assert [part for part in parts if part.startswith("'Xenia' is a word of story 1")]
     assert "block 1, in both tables: e owl Xenia y" in parts
     parts = said(two_stories(right, right, 4))
-    assert not any("memory holds" in part or "is a word of" in part for part in parts)
+    assert not any("memory now holds" in part or "is a word of" in part for part in parts)
     assert {part for part in parts if "block 0, in both" in part} == {"block 0, in both tables: a b c d"}
 
 
@@ -112,7 +112,7 @@ def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
         prompts.append(([f" <{i}>" for i in ids], table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
     picture = two_prompts(prompts, 4)
     assert len([part for part in said(picture) if ", in both tables" in part]) == min(24, found // 4)
-    assert f"{found} of them stand in the first" in picture
+    assert f"{found} of them are in the first" in picture
 
 
 def test_two_prompts_may_be_empty() -> None:
@@ -173,9 +173,9 @@ def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
 def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit() -> None:
     requests = [(300, 40), (500, 60), (200, 20), (700, 10)]
     text = taken_places(requests, Contiguous(FirstFit(2048), lambda _: 1024), row=512)
-    assert "User 3 is out of memory. 2 of 4 users are in; 2,048 of 2,048 places are taken." in text
+    assert "Out of memory at request 3. 2 of 4 requests are admitted; 2,048 of 2,048 slots are taken." in text
     assert [part for part in said(text) if part] == [
-        f"User {i}: a prompt of {prompt} tokens, 1,024 places taken, {1024 - prompt} of them empty"
+        f"Request {i}: a prompt of {prompt} tokens, 1,024 slots taken, {1024 - prompt} of them empty"
         for i, (prompt, _) in enumerate(requests[:2], 1)
     ]
 

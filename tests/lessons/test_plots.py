@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from PIL import Image
 
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.colors import INK, NEUTRAL, sequence_color
 from pagedlab.lessons.memory import Region, Request, make_allocator
 from pagedlab.lessons.plots import draw_memory, draw_rates, draw_shares, draw_step_times, figure
 from pagedlab.lessons.simulation import KINDS, Place, Run, Sample, simulate
@@ -33,6 +33,22 @@ def test_text_is_dark_on_a_ground_that_the_figure_brings() -> None:
         )
 
     assert 1.05 / (light(ax.xaxis.label.get_color()) + 0.05) > 4.5
+
+
+def test_a_readers_own_figures_keep_their_style() -> None:
+    before = dict(matplotlib.rcParams)
+    fig, ax = figure(2, 1)
+    assert dict(matplotlib.rcParams) == before
+    # ... and what is added to ours later is in our style.
+    ax.plot([1, 2], label="line")
+    ax.set(title="title")
+    assert ax.title.get_fontsize() == 10
+    assert not ax.legend().get_frame_on()
+    assert not fig.legend().get_frame_on()
+    assert ax.text(0, 0, "text").get_color() == ax.xaxis.label.get_color() == INK
+    assert ax.bar(0, 1, hatch="//")[0].get_hatch_linewidth() == 1
+    assert matplotlib.figure.Figure().subplots().text(0, 0, "theirs").get_color() != INK
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_shares_are_stacked_and_named() -> None:

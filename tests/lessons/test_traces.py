@@ -1,29 +1,19 @@
-"""Request-length traces: the generator, the shipped files, the real ones where they are present."""
+"""Request-length traces: the generator and the shipped files."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab.lessons.traces import PERCENTILES, SHAPES, exponential, load, save, shared_prompts, synthetic
-
-REAL = os.environ.get("PAGEDLAB_TRACES", "")
-needs_real = pytest.mark.skipif(not REAL, reason="set PAGEDLAB_TRACES to a folder with the real Azure CSV files")
-
-
-@pytest.fixture(autouse=True)
-def _shipped_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PAGEDLAB_TRACES", raising=False)
+from pagedlab.lessons.traces import PERCENTILES, SHAPES, exponential, load, shared_prompts, synthetic
 
 
 @pytest.mark.parametrize("name", ["conversation", "code"])
-def test_the_shipped_file_is_what_the_generator_writes(name: str, tmp_path: Path) -> None:
+def test_the_shipped_file_is_what_the_generator_writes(name: str) -> None:
     drawn, shipped = synthetic(name, 2000), load(name)
     assert shipped.requests() == drawn.requests()
     np.testing.assert_allclose(shipped.seconds, drawn.seconds)
@@ -78,41 +68,10 @@ def test_first_and_at_most_keep_the_order() -> None:
     assert len(short.seconds) == len(short)
 
 
-def test_save_and_load_are_inverse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedlab.lessons.traces.DATA", tmp_path)
-    trace = synthetic("code", 20, seed=3)
-    save(trace, tmp_path / "code.csv")
-    assert load("code").requests() == trace.requests()
-
-
-def test_a_real_file_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
-    )
-    for trace in (load("conversation", tmp_path), load("conversation", str(tmp_path))):
-        assert trace.requests() == [(374, 44), (396, 109)]
-        np.testing.assert_allclose(trace.seconds, [0, 4.314579], atol=1e-6)
-        assert trace.source.startswith("real")
-    monkeypatch.setenv("PAGEDLAB_TRACES", str(tmp_path))
-    assert load("conversation").source.startswith("real")
-    assert load("code").source.startswith("synthetic"), "only one of the two was downloaded"
-
-
 @pytest.mark.parametrize("call", [lambda: synthetic("mails", 3), lambda: load("mails")])
 def test_an_unknown_name_lists_the_known(call: object) -> None:
     with pytest.raises(ValueError, match=r"name must be one of 'conversation', 'code'.*, got 'mails'"):
         call()  # type: ignore[operator]
-
-
-@needs_real
-@pytest.mark.parametrize("name", ["conversation", "code"])
-def test_percentiles_are_those_of_the_real_trace(name: str) -> None:
-    trace, shape = load(name, REAL), SHAPES[name]
-    assert trace.source.startswith("real")
-    np.testing.assert_allclose(np.percentile(trace.prompt, PERCENTILES), shape.prompt, atol=0.051)
-    np.testing.assert_allclose(np.percentile(trace.output, PERCENTILES), shape.output, atol=0.051)
-    assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, abs=0.005)
 
 
 def test_prompts_that_begin_alike(seed: int) -> None:

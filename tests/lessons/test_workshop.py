@@ -82,7 +82,7 @@ def test_a_readers_loads_are_drawn_as_they_were() -> None:
     twice = watch.decode(answer("decode"))
     assert "needed 3,584 bytes, loaded 7,168: 2 x" in page(twice)
     twice.set(step=1)
-    assert sum("not loaded" in said and "nobody" not in said for said in says(twice)) == 2 * (5 + 1)
+    assert sum("not loaded" in said and "no number yet" not in said for said in says(twice)) == 2 * (5 + 1)
     assert "loaded 3,584: 1 x" in page(watch.grouped(answer("grouped")))
     assert "loaded 3,584: 1 x" in page(watch.split(answer("split")))
 

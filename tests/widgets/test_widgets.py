@@ -446,7 +446,7 @@ def test_a_failed_operation_that_left_traces_is_named() -> None:
     widget = BlockPoolWidget(table=Halfway)
     widget.do("new", n=3)
     assert widget.state["error"] == 'RuntimeError: halfway (append: raise RuntimeError("halfway"))'
-    assert "what fails must change nothing" in widget.state["problems"][0]
+    assert "an operation that fails must change nothing" in widget.state["problems"][0]
 
 
 # Challenges ------------------------------------------------------------------------------------------------------
