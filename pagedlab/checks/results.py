@@ -96,6 +96,7 @@ def compared(
             compare(answer, right, every)
             return proves.format(len(every))
 
+        compare_all.__module__ = right.__module__
         signature = f"Your function is called like {right.__name__}{inspect.signature(right)}."
         _register(name or right.__name__, compare_all, _documented(right.__doc__, signature))
         return right

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import pydoc
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import broken
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from pagedlab import BlockPool, BlockTable
 from pagedlab.blocks import InvariantError
-from pagedlab.checks import CheckResult, Trial, Wrong, check, compare, search, to_write
+from pagedlab.checks import TOPICS, CheckResult, Trial, Wrong, check, compare, search, to_write
+from pagedlab.checks.results import REGISTERED
 from pagedlab.lessons.show import show_source
 
 # Stubs --------------------------------------------------------------------------------------------------------
@@ -190,6 +193,23 @@ def test_a_result_reads_as_text_and_as_escaped_html() -> None:
 def test_an_unknown_check_names_those_there_are() -> None:
     with pytest.raises(AttributeError, match=r"no check 'blok_pool'; there are .*block_pool"):
         check.blok_pool  # noqa: B018
+
+
+def test_help_describes_the_answer_and_the_result() -> None:
+    said = pydoc.render_doc(check.slot, renderer=pydoc.plaintext)
+    assert "slot(answer: 'Any') -> 'CheckResult'" in said
+    assert "Your function is called like slot(block_ids: collections.abc.Sequence[int], position: int" in said
+    assert "The answer: A class with BlockPool's verbs." in (check.block_pool.__doc__ or "")
+    listed = pydoc.render_doc(check, renderer=pydoc.plaintext)
+    assert all(name in listed for name in dir(check))
+
+
+def test_each_module_has_the_checks_that_are_listed() -> None:
+    for topic, names in TOPICS.items():
+        import_module(f"pagedlab.checks.{topic}")
+        module = "watched" if topic == "kernel" else topic  # it registers the puzzles
+        assert {name for name in REGISTERED if REGISTERED[name].__module__.endswith(f".{module}")} == set(names)
+    assert set(REGISTERED) == set(dir(check))
 
 
 def test_importing_the_checks_pulls_in_no_torch() -> None:
