@@ -455,8 +455,8 @@ class Recalls:
     def propose(self, asks: Any) -> list[Draft]:
         drafts = []
         for ask in asks:
-            prompt = tuple(ask.text.token_ids[: ask.text.num_prompt_tokens])
-            right = self.texts[prompt][ask.text.num_outputs :][: ask.limit]
+            prompt = tuple(ask.sequence.token_ids[: ask.sequence.num_prompt_tokens])
+            right = self.texts[prompt][ask.sequence.num_outputs :][: ask.limit]
             drafts.append(Draft([t ^ (self.rng.random() < self.wrong) for t in right]))
         return drafts
 
