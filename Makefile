@@ -23,9 +23,9 @@ ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
 
-.PHONY: lab test test-js test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup
+.PHONY: lab test test-js test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup setup-reader
 
-lab: setup
+lab: setup-reader
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint test-js
@@ -106,3 +106,7 @@ test-lite: setup
 
 setup:
 	@$(PYTHON) tools/setup_env.py
+
+# What a reader needs, without the tools of the tests.
+setup-reader:
+	@$(PYTHON) tools/setup_env.py --reader

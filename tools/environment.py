@@ -1,6 +1,9 @@
-"""What setup_env.py does: make .venv with everything the series needs.
+"""What setup_env.py does: make .venv with what a reader needs, or with what the tests need too.
 
 Standard library only. A second run takes no time.
+
+python tools/setup_env.py --reader      notebooks, server and model loading
+python tools/setup_env.py               the same, and all that the tests need
 
 Torch is the part that needs care:
 - No NVIDIA GPU: its CPU build, from PyTorch's own index, in place of the default build with its gigabytes of CUDA.
@@ -23,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "pagedlab-setup"
-EXTRAS = "notebooks,gguf,tests"
+READER = ("notebooks", "gguf")
+EVERYTHING = (*READER, "tests")
 NEWEST = os.environ.get("PAGEDLAB_NEWEST") == "1"
 CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
 
@@ -42,7 +46,8 @@ def pip(*arguments: str) -> None:
         sys.exit(f"pip could not install {arguments[-1]}; see its message above, then run this again")
 
 
-def set_up() -> None:
+def set_up(extras: tuple[str, ...]) -> None:
+    """Install the package with these extras, unless they are there already."""
     if os.pathsep in str(VENV):
         sys.exit(
             f"{VENV.parent} has a {os.pathsep!r} in its path, and no environment can be made there:"
@@ -50,12 +55,12 @@ def set_up() -> None:
         )
     has_gpu = answers("nvidia-smi", "-L")
     torch_sees_gpu = has_gpu and answers(sys.executable, "-c", "import torch; assert torch.cuda.is_available()")
-    recipe = hashlib.sha256(f"{sys.version} {ROOT} {has_gpu} {torch_sees_gpu} {EXTRAS} {NEWEST}".encode())
+    recipe = hashlib.sha256(f"{sys.version} {ROOT} {has_gpu} {torch_sees_gpu} {NEWEST}".encode())
     base = recipe.hexdigest()
     for name in ("pyproject.toml", "constraints.txt", "tools/environment.py"):
         recipe.update((ROOT / name).read_bytes())
     done = STAMP.read_text(encoding="utf-8", errors="replace").split() if STAMP.exists() else []
-    if done == [base, recipe.hexdigest()]:
+    if done[:2] == [base, recipe.hexdigest()] and set(extras) <= set(done[2:]):
         return
     same = done[:1] == [base]  # only what is to be installed has changed: pip mends that, under whoever is using it
     print(f"{'bringing up to date' if same else 'setting up'} {VENV.name} (a few minutes, once)", flush=True)
@@ -77,12 +82,12 @@ def set_up() -> None:
         # Torch alone, so that nothing else is looked for there. Where the index is out of reach, pip goes on with
         # what it has, be it a CPU build on disk.
         pip("--no-deps", "--retries=1", "--extra-index-url", CPU_INDEX, pin)
-    pip("--constraint", str(constraints), "--editable", f"{ROOT}[{EXTRAS}]")
-    STAMP.write_text(f"{base} {recipe.hexdigest()}")
+    pip("--constraint", str(constraints), "--editable", f"{ROOT}[{','.join(extras)}]")
+    STAMP.write_text(" ".join([base, recipe.hexdigest(), *extras]))
 
 
 def main() -> None:
     try:
-        set_up()
+        set_up(READER if "--reader" in sys.argv[1:] else EVERYTHING)
     except OSError as error:  # the disk is full, say; without its stamp, .venv is made anew next time
         sys.exit(f"the set-up could not write {VENV.name}: {error}; mend that, then run this again")

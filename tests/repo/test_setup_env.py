@@ -118,6 +118,21 @@ def test_a_stamp_that_is_no_text_counts_as_out_of_date(setup_env: ModuleType, mo
     assert len(asked) == 2
 
 
+def test_a_reader_gets_less_than_the_tests_need(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pip_answers(monkeypatch, 0)
+    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--reader"])
+    setup_env.main()
+    assert asked[-1][-1].endswith("[notebooks,gguf]")
+    setup_env.main()
+    assert len(asked) == 2, "nothing is left to install"
+    monkeypatch.setattr(sys, "argv", ["setup_env.py"])
+    setup_env.main()
+    assert asked[-1][-1].endswith("[notebooks,gguf,tests]")
+    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--reader"])
+    setup_env.main()
+    assert len(asked) == 4, "what the tests need holds what a reader needs"
+
+
 def test_the_disk_is_full(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, **options: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -178,7 +193,7 @@ def test_other_requirements_are_installed_into_the_same_environment(
     asked, made = pip_answers(monkeypatch, 0), []
     monkeypatch.setattr(venv, "create", lambda path, **options: (made.append(path), Path(path).mkdir(exist_ok=True)))
     setup_env.main()
-    base, _ = setup_env.STAMP.read_text().split()
+    base = setup_env.STAMP.read_text().split()[0]
     setup_env.STAMP.write_text(f"{base} another")  # as if pyproject.toml had been changed since
     setup_env.main()
     assert (len(asked), len(made)) == (4, 1)
