@@ -1,4 +1,5 @@
-// The stage plays a recording, whose format docs/trace.md describes: answers on the left, blocks beside them, block tables below.
+// The stage plays a recording, see docs/trace.md: answers on the left, blocks beside them, block
+// tables below.
 
 import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
 import { makeRoot, roving } from "./keyboard.js";
