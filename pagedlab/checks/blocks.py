@@ -217,15 +217,27 @@ def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
 
 @exercise
 def block_of(answer: int) -> str:
-    """In which logical block does token 37 lie, at 16 tokens a block?"""
-    if answer == 37 // 16:
+    """Which physical block holds token 37, for the table [5, 9, 4] and 16 tokens a block?"""
+    table = [5, 9, 4]
+    if answer == table[37 // 16]:
         return (
-            "Token 37 lies in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts "
-            "at zero."
+            "Token 37 is in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Entry 2 of the "
+            "table says: physical block 4."
         )
-    blocks = [f"block {i}: tokens {16 * i} to {16 * i + 15}" for i in range(3)]
-    asked = "the number of the block where 37 is"
-    raise Wrong("Tokens and blocks are counted from zero.", asked, repr(answer), *blocks)
+    reasons = {
+        2: "2 is the number of the table's entry. The entry says which block of the memory it is.",
+        3: "The table has the entries 0, 1 and 2; there is no entry 3. Divide and round down.",
+        5: "Block 5 is the table's first entry: it holds tokens 0 to 15.",
+        9: "Block 9 is the table's second entry: it holds tokens 16 to 31.",
+        37: "37 is the number of the token. Which entry of the table covers it?",
+    }
+    said = "The answer is one of the numbers in the table."
+    if isinstance(answer, int | float):
+        said = reasons.get(answer, said)
+        if answer == 37 / 16:
+            said = "37 / 16 is not a whole number. Round it down: that is the entry of the table."
+    asked = "the block of the memory that holds token 37"
+    raise Wrong(said, asked, repr(answer), "table = [5, 9, 4]")
 
 
 @exercise
