@@ -26,7 +26,7 @@ from pagedlab.lessons.drawing import (
     wide,
     words,
 )
-from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
+from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
 from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401 - the notebooks take them from here
 
 # 03: two stories ----------------------------------------------------------------------------------
@@ -382,14 +382,25 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
     return svg(1080, 64 + 128 * max(1, min(4, -(-most // 6))), parts)
 
 
-# 01: who holds which places -----------------------------------------------------------------------
+# 01: which user holds which slots -----------------------------------------------------------------------
+
+
+def _merged(regions: Sequence[Region]) -> list[Region]:
+    """The same slots, with regions that follow one another joined."""
+    runs = list[Region]()
+    for start, size in regions:
+        if runs and runs[-1].start + runs[-1].size == start:
+            runs[-1] = Region(runs[-1].start, runs[-1].size + size)
+        else:
+            runs.append(Region(start, size))
+    return runs
 
 
 def taken_places(
     requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged, row: int
 ) -> str:
-    """Memory in rows of `row` places after these (prompt, output) requests came: who holds which,
-    and who is refused.
+    """Memory in rows of `row` slots after these (prompt, output) requests were admitted: which
+    request holds which slots, and which one is refused.
 
     Solid holds a token, striped is set aside and empty, blank is free.
     """
@@ -411,22 +422,23 @@ def taken_places(
 
     parts += strip(0, size, "var(--well)", LINE)
     for key, (prompt, _) in enumerate(requests[:inside]):
-        # in a fresh memory all lie in a row
-        start, length = (
-            allocator.regions(key)[0].start,
-            allocator.held(key)[0],
-        )
-        drawn = strip(start, length, f"url(#pl-{key % 7})") + strip(
-            start, prompt, sequence_color(key)
-        )
+        runs = _merged(allocator.regions(key))
+        length = allocator.held(key)[0]
+        drawn, left = list[str](), prompt
+        for start, slots in runs:
+            drawn += strip(start, slots, f"url(#pl-{key % 7})")
+            drawn += strip(start, min(left, slots), sequence_color(key))
+            left = max(0, left - slots)
         if length == row:
-            drawn.append(label(0, 78 + 29 * (start // row), f"user {key + 1}", 11, SOFT))
-        taken = f"{length:,} places taken, {length - prompt:,} of them empty"
+            drawn.append(label(0, 78 + 29 * (runs[0].start // row), f"user {key + 1}", 11, SOFT))
+        taken = f"{length:,} slots taken, {length - prompt:,} of them empty"
+        if len(runs) > 1:
+            taken += f", in {len(runs)} pieces"
         parts.append(
             linked([f"u{key}"], f"User {key + 1}: a prompt of {prompt:,} tokens, {taken}", *drawn)
         )
-        end = start + length
-    said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} places are taken."
+        end += length
+    said = f"{inside} of {len(requests)} users are in; {end:,} of {size:,} slots are taken."
     if inside < len(requests):
         need, at = allocator.needs(Request(*requests[inside])), end // row
         said = f"User {inside + 1} is out of memory. {said}"

@@ -171,9 +171,9 @@ def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
 def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit() -> None:
     requests = [(300, 40), (500, 60), (200, 20), (700, 10)]
     text = taken_places(requests, Contiguous(FirstFit(2048), lambda _: 1024), row=512)
-    assert "User 3 is out of memory. 2 of 4 users are in; 2,048 of 2,048 places are taken." in text
+    assert "User 3 is out of memory. 2 of 4 users are in; 2,048 of 2,048 slots are taken." in text
     assert [part for part in said(text) if part] == [
-        f"User {i}: a prompt of {prompt} tokens, 1,024 places taken, {1024 - prompt} of them empty"
+        f"User {i}: a prompt of {prompt} tokens, 1,024 slots taken, {1024 - prompt} of them empty"
         for i, (prompt, _) in enumerate(requests[:2], 1)
     ]
 
