@@ -9,7 +9,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
-from pagedlab.checks import Trial, Wrong, agree, compared, exercise, explain, search
+from pagedlab.checks import Trial, Wrong, agree, compared, exercise, explain, search, trying
 from pagedlab.lessons.broken import POOLS, CountsForks
 
 Names = dict[str, Any]  # among which operations are carried out
@@ -52,10 +52,16 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tup
 
 
 def pool_trial(
-    pool_class: Callable[[int, int], Any], num_blocks: int = 3, block_size: int = 4
+    pool_class: Callable[[int, int], Any],
+    num_blocks: int = 3,
+    block_size: int = 4,
+    unknown_ids: bool = True,
 ) -> Trial:
     """A pool beside a plain list of counts, one a block, that says what every operation
     should do.
+
+    Args:
+        unknown_ids: whether ids that no block has are tried too.
     """
     yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
     pool, when = pool_class(num_blocks, block_size), "In a new pool"
@@ -83,7 +89,7 @@ def pool_trial(
         )
 
         fresh = [f"{name} = pool.allocate()" for name in ascii_lowercase[len(ids) :][:1]]
-        arguments = [*ids, "-1", str(num_blocks)]
+        arguments = [*ids, *(("-1", str(num_blocks)) if unknown_ids else ())]
         operation = yield fresh + [
             f"pool.{verb}({name})" for verb in ("share", "release") for name in arguments
         ]
@@ -245,7 +251,9 @@ def block_pool(answer: type) -> str:
     """A pool with BlockPool's verbs: num_blocks, block_size, num_free, allocate, share, release,
     refcount.
     """
-    search([partial(pool_trial, answer, n) for n in (3, 2, 8)])
+    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
+    for unknown_ids in (False, True):
+        search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
     does = (
         "Your pool does what a plain list of counts says, over every short sequence of operations "
         "tried and over"
@@ -295,6 +303,9 @@ def broken_pools(answer: dict[str, str]) -> str:
     """The invariant, by its name in `INVARIANTS`, that each of the three broken pools breaks
     first.
     """
+    if not isinstance(answer, dict):
+        wanted = '{"A": ..., "B": ..., "C": ...}'
+        raise Wrong("The answer is a dictionary with a name for each pool.", wanted, repr(answer))
     for name, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
         said = answer.get(name)
         if said not in INVARIANTS:
@@ -315,7 +326,7 @@ def broken_pools(answer: dict[str, str]) -> str:
                 )
                 shown.got = f"{shown.got} (pool {name})"
                 raise
-    return "A loses blocks, B hands out a block that is in use, C counts before it looks."
+    return "A loses blocks, B hands out a block that is in use, C increments before it validates."
 
 
 @exercise
@@ -355,6 +366,10 @@ def truncate(answer: Callable[[Any, int], None]) -> str:
         "TableWithYours", (BlockTable,), {"truncate": answer, "free": BlockTable.free}
     )
     _search_tables(table_class, ("append", "fork", "truncate"))
+    names: Names = {"a": table_class(BlockPool(4, 4))}
+    with trying("a.append(5)", "a.truncate(-1)"):
+        names["a"].append(5)
+        _carry_out("a.truncate(-1)", names, ValueError)
     return (
         "Rolling back releases just the blocks that are no longer needed, also when a fork still "
         "reads them."

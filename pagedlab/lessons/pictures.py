@@ -475,18 +475,26 @@ def taken_places(
 # 02: position, table, slot ------------------------------------------------------------------------
 
 
-def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
-    """Words in the order of a text, its block table, and the memory in which they lie, each linked
-    with its places.
+def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> str:
+    """Words in the order of a text, its block table, and the slots that hold them, each linked
+    with its counterparts.
+
+    Args:
+        left_out: words of the text that had no slot.
     """
     size, blocks, pool = table.pool.block_size, table.block_ids, table.pool
     pitch = 1080 / 16
-    parts = [label(0, 14, f"The text, {len(texts)} words by position", 13, INK, look=BOLD)]
+    said = f"The text, {len(texts)} words by position"
+    if left_out:
+        said += f"; {left_out} more find no free block"
+    parts = [label(0, 14, said, 13, INK, look=BOLD)]
 
     def cell(
         at: int, y: float, number: int, text: str, color: str, share: float, high: int = 46
     ) -> list[str]:
         x, y = at % 16 * pitch + at % 16 // size * 3, y + at // 16 * high
+        if len(text) > 11:
+            text = f"{text[:10]}…"
         where = box(x, y, pitch - 6, 40, color, share, LINE)
         return [
             where,
@@ -508,13 +516,20 @@ def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
         )
     y = 40 + 46 * max(1, -(-len(texts) // 16))
     parts.append(
-        label(0, y + 12, "Its block table: entry, and the block that it says", 13, INK, look=BOLD)
+        label(
+            0,
+            y + 12,
+            "Its block table: the number of each entry, and the block that it names",
+            13,
+            INK,
+            look=BOLD,
+        )
     )
     for entry, block in enumerate(blocks):
         mine = range(entry * size, min(len(texts), (entry + 1) * size))
         drawn = cell(entry, y + 20, entry, f"block {block}", sequence_color(entry), 0.3)
         said = (
-            f"entry {entry}: the words {mine[0]} to {mine[-1]} lie in block {block}, from slot "
+            f"entry {entry}: the words {mine[0]} to {mine[-1]} are in block {block}, from slot "
             f"{block * size} on"
         )
         parts.append(linked([f"e{entry}", *(f"t{at}" for at in mine)], said, *drawn))

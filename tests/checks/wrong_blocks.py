@@ -275,6 +275,12 @@ def grows(table: Any, num_tokens: int) -> None:
         table.pool.release(table.block_ids.pop())
 
 
+def takes_minus_one(table: Any, num_tokens: int) -> None:
+    if num_tokens > table.num_tokens:
+        raise ValueError(f"there are only {table.num_tokens} tokens")
+    BlockTable.truncate(table, max(0, num_tokens))
+
+
 WRONG: dict[str, list[Any]] = {
     "block_of": [2, 3, 37, 5, 9, 37 / 16, "two"],
     "block_pool": [
@@ -312,6 +318,7 @@ WRONG: dict[str, list[Any]] = {
         {"A": "conserved", "B": "counted", "C": "atomic"},
         {"A": "conserved", "B": "exclusive", "C": "counted"},
         {"A": "leaky", "B": "exclusive", "C": "atomic"},
+        ["conserved", "exclusive", "atomic"],
     ],
     "copy_on_write": [
         broken.LeaksOnFork,
@@ -333,7 +340,7 @@ WRONG: dict[str, list[Any]] = {
         lambda num_forks, num_tokens, block_size: num_forks * blocks_for(num_tokens, block_size),
         lambda num_forks, num_tokens, block_size: 1 if num_forks and num_tokens % block_size else 0,
     ],
-    "truncate": [keeps_the_blocks, releases_one_too_many, releases_the_first_blocks, grows],
+    "truncate": [keeps_the_blocks, releases_one_too_many, releases_the_first_blocks, grows, takes_minus_one],
     "order_of_frees": [list("dcba"), list("abcd"), list("acbd"), list("abc"), list("aabc")],
 }
 
