@@ -7,6 +7,7 @@ ladder, tracer                the road to the kernel in seven rungs; who loads w
 timeline, draft_film          who did what in every step; drafts, solid or wiped                 09, 12
 journey, two_pools            one request through the whole engine; one table and two pools       10, 11
 baseline                      the same texts from transformers' own `generate`                   08, 10
+memory_map                    one small memory, step by step                                    01
 pictures, races, drawing      what opens a notebook, and what that is drawn with                  01-05, 08, 09
 plots, colors                 figures, and the palette they share with the widgets
 replay                        a prefix cache without a model, and the best order of eviction      05

@@ -42,22 +42,23 @@ def _words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> str:
-    """Two forks of one beginning, their words in the colour of the block that each lies in, and the
+    """Two forks of one beginning, their words in the colour of the block that holds them, and the
     blocks.
 
-    other story wrote there, and words that come from the other story.
+    Two kinds of words are marked: words that are overwritten in memory, and words that a story
+    takes from the other one. A word is taken if the other story has written it into a block of
+    this story's table, at the same position or before, and the right story does not have it.
 
     Args:
-        right: what they write when nobody forgets to copy. Marked are words that memory does not
-            hold any more, since the
+        right: what they write with copy-on-write.
     """
     length = min(len(slots) for _, slots in stories)
     # the second writes last
     held = {slots[at]: tokens[at] for at in range(length) for tokens, slots in stories}
     tables = [list(dict.fromkeys(slot // size for slot in slots)) for _, slots in stories]
-    blocks = [*enumerate(dict.fromkeys(tables[0] + tables[1]))]
-    # then they come again
-    color = {number: sequence_color(i) if i < 7 else f"url(#ps-{i})" for i, number in blocks}
+    blocks = sorted(set(tables[0] + tables[1]))
+    # by the block's number, so that a block keeps its colour when copying is switched on
+    color = {n: sequence_color(n) if n < 7 else f"url(#ps-{n})" for n in blocks}
     lost = {
         slot
         for tokens, slots in stories
@@ -76,33 +77,37 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
         return block_of_words(x, y, 344, 40, number, texts, color[number], say, *marked)
 
     parts = [label(368, 16, "In both tables", 15, look=BOLD)]
+    shared = [number for number in tables[0] if number in tables[1]]
+    copied, kept = (next((n for n in table if n not in shared), 0) for table in tables)
     said = (
-        "The first to write found a block that two tables list, and took a copy. What is shared is "
-        "only read."
+        f"Story 0 wrote first: it found block {kept} in two tables, and took a copy, block "
+        f"{copied}. Shared blocks are only read."
     )
     if lost:
         said = (
-            "Both wrote into one block. Story 1 wrote last, and story 0 reads its words as a past "
-            "of its own."
+            "Both wrote into one block. Story 1 wrote last, and story 0 reads those words as its "
+            "past."
         )
         parts += [
             label(368, 142, "word", 12, look=strike),
             box(368, 150, 42, 17, edge=WRONG, look=frame),
         ]
         for y, text in (
-            (142.0, "said, then overwritten in memory"),
+            (142.0, "written, then overwritten in memory"),
             (163.0, "taken from the other story"),
         ):
             parts.append(label(418, y, text, 12, SOFT))
     parts += [label(368, 52 + 20 * i, line, 12.5) for i, line in enumerate(wrap(said, 44))]
-    shared = [number for number in tables[0] if number in tables[1]]
     parts += [block(368, 182 + 48 * i, number, "in both tables") for i, number in enumerate(shared)]
     for me, (tokens, slots) in enumerate(stories):
         x, y, mine = 736 * me, 52.0, {word for word, _ in _words(right[me][0])}
-        others = {
-            word for word, _ in _words(stories[1 - me][0]) if len(word) > 3 or word[:1].isupper()
+        others = _readable(stories[1 - me], held, shared, size)
+        taken = {
+            at
+            for word, places in _words(tokens)
+            if word not in mine and others.get(word, length) <= places[0]
+            for at in places
         }
-        taken = {at for word, places in _words(tokens) if word in others - mine for at in places}
         table = f"table: {' '.join(map(str, tables[me]))}"
         parts += [label(x, 16, f"Story {me}", 15, look=BOLD), label(x + 84, 16, table, 12, SOFT)]
         left: float = x
@@ -112,18 +117,17 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
             if left + width > x + 344:
                 left, y = x, y + 25
             drawn, look = [box(left - 2, y - 14, width + 3, 20, color[slot // size], 0.28)], ""
-            say = f"{plain(token)!r} lies in block {slot // size}"
+            say = f"{plain(token)!r} is in block {slot // size}"
             if held[slot] != token:
                 look, say = (
                     strike,
-                    f"said {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}",
+                    f"story {me} wrote {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}",
                 )
             elif at in taken:
                 drawn.append(box(left - 2, y - 14, width + 3, 20, edge=WRONG, look=frame))
                 look, say = (
                     BOLD,
-                    f"{plain(token)!r} is a word of story {1 - me}; without the accident it is not "
-                    "here",
+                    f"{plain(token)!r} is a word of story {1 - me}; with copy-on-write it is not here",
                 )
             drawn.append(label(left, y, plain(token), 12.5, INK, width, look))
             parts.append(linked([f"b{slot // size}"], say, *drawn))
@@ -143,8 +147,28 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
     return svg(
         1080,
         182 + 48 * 5,
-        [*parts, *(stripes(f"ps-{i}", sequence_color(i), share=0.3) for i, _ in blocks[7:])],
+        [*parts, *(stripes(f"ps-{n}", sequence_color(n), share=0.3) for n in blocks if n >= 7)],
     )
+
+
+def _readable(
+    story: Story, held: dict[int, str], shared: Sequence[int], size: int
+) -> dict[str, int]:
+    """The words of a story that memory holds in shared blocks, and where each first begins.
+
+    Words of up to three letters are left out: they are in any story.
+    """
+    tokens, slots = story
+    found: dict[str, int] = {}
+    for word, places in _words(tokens):
+        telling = len(word) > 3 or word[:1].isupper()
+        letters = [at for at in places if re.search(r"\w", tokens[at])]
+        stored = all(
+            slots[at] // size in shared and held[slots[at]] == tokens[at] for at in letters
+        )
+        if telling and stored:
+            found.setdefault(word, places[0])
+    return found
 
 
 # 04: a tree of beams ------------------------------------------------------------------------------

@@ -50,6 +50,9 @@ def _missing(goal: str, session: Session) -> list[str]:
     tables = session.reading.tables
     room = failed and one and tables[failed.sequence].tokens % session.block_size
 
+    last_blocks = [table.blocks[-1] for table in tables.values() if table.blocks]
+    own = sum(last_blocks.count(block) == 1 for block in last_blocks)
+
     def long(many: int, tokens: int) -> tuple[object, str]:
         there = sum(table.tokens >= tokens for table in tables.values())
         return there >= many, f"{there} of {many} sequences have {tokens} tokens"
@@ -59,7 +62,12 @@ def _missing(goal: str, session: Session) -> list[str]:
             (copied, "no block was copied yet"),
             (copied < 2, f"{copied} blocks were copied: go back, or reset"),
         ],
-        "four_in_eight": [long(4, 74), (used <= 8, f"{used} blocks are in use, 8 are allowed")],
+        "four_in_eleven": [
+            long(4, 74),
+            (own >= 4, f"{own} of 4 sequences have a last block that no other one lists"),
+            (copied, "no block was copied yet: let the prompt end inside a block"),
+            (used <= 11, f"{used} blocks are in use, 11 are allowed"),
+        ],
         "fork_without_copy": [
             long(2, 40),
             (session.reading.shared, "no block is shared"),

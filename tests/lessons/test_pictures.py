@@ -48,7 +48,7 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
     right = told(BlockTable, ["a b c d e <f> fox & g", "a b c d e owl Xenia y z"], 5)
     wrong = told(NeverCopies, ["a b c d e <f> Xenia & g", "a b c d e owl Xenia y z"], 5)
     parts = said(two_stories(wrong, right, 4))
-    assert "said '<f>'; memory holds 'owl', of story 1" in parts
+    assert "story 0 wrote '<f>'; memory holds 'owl', of story 1" in parts
     # The same word in the same slot is not overwritten, and yet it is not this story's own.
     assert [part for part in parts if part.startswith("'Xenia' is a word of story 1")]
     assert "block 1, in both tables: e owl Xenia y" in parts
