@@ -30,9 +30,8 @@ def reorder_beams(answer: Callable[[list[BlockTable], list[int]], list[BlockTabl
     for size, prompt in ((4, 6), (4, 8), (16, 3), (1, 2)):
         for history in histories:
             pool, tables = family(prompt, size, len(history[0]) - 1)
-            done = [
-                f"beams over a prompt of {prompt} tokens: a, then {len(tables) - 1} forks of it"
-            ]
+            forks = f" and {len(tables) - 1} forks of it" if len(tables) > 1 else ", no forks"
+            done = [f"beams over a prompt of {prompt} tokens: a{forks}"]
             for parents in history:
                 for beam in tables:
                     beam.append(1)
@@ -96,7 +95,7 @@ _BEAMS = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
 @compared(
     "The same as counting the pool in all {} cases, among them 8 blocks for the prompt of 64 "
     "tokens\n"
-    "and 11 for the one of 60: full prompt blocks once, everything behind them once a beam.",
+    "and 11 for the one of 60: full prompt blocks once, everything after them once per beam.",
     [(prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)],
     [(prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)],
 )

@@ -184,6 +184,27 @@ def parents_of(run: Sequence[Beams]) -> list[list[int]]:
     ]
 
 
+def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[int]]:
+    """For each step, the line of each beam: what it keeps its number and colour by.
+
+    A beam's best child continues its line. Further children restart the lines that are dropped.
+
+    Args:
+        parents: for each step but the first, the beam of the step before that each beam continues.
+        width: how many beams there are.
+    """
+    lines = [list(range(width))]
+    for known in parents:
+        taken: dict[int, int] = {}  # beam: its line
+        for beam, parent in enumerate(known):
+            line = lines[-1][parent]
+            if line not in taken.values():
+                taken[beam] = line
+        dropped = iter(line for line in range(width) if line not in taken.values())
+        lines.append([taken[b] if b in taken else next(dropped) for b in range(width)])
+    return lines
+
+
 def beam_tree(
     run: Sequence[Beams],
     step: int,
@@ -194,16 +215,17 @@ def beam_tree(
     """Above, all beams up to a step, token by token, a column a step; below, the blocks that its
     beams hold.
 
-    A row below is a beam, whose sentence stands in its blocks; a block that several hold is drawn
-    across their rows.
+    A row below is a beam with its blocks; a block that several beams hold is drawn across their
+    rows. A beam's number and colour are those of its line of descent.
     """
     parents, width = parents_of(run)[:step], len(run[0])
-    # children stand in the order of their parents, so no line crosses another
+    line = lines_of_descent(parents, width)
+    # children are in the order of their parents, so no line crosses another
     ranked = [list(range(width))]
     for known in parents:
         places = [ranked[-1].index(parent) for parent in known]
         ranked.append(sorted(range(width), key=places.__getitem__))
-    # who of the last step descends from each beam
+    # the beams of the last step that descend from each beam
     heirs = [{beam: {beam} for beam in range(width)}]
     for known in reversed(parents):
         heirs.insert(
@@ -213,19 +235,19 @@ def beam_tree(
                 for parent in known
             },
         )
-    pitch, row, top = 1080 / len(run), 31, 50 + 31 * width
+    pitch, row, top = 1080 / len(run), 31, 66 + 31 * width
     chip, lines, parts = pitch - 14, list[str](), list[str]()
     for t in range(step + 1):
         for beam, (ids, _) in enumerate(run[t]):
             x, y, mine = (
                 pitch * t + 7,
-                34 + row * ranked[t].index(beam),
+                50 + row * ranked[t].index(beam),
                 sorted(heirs[t].get(beam, ())),
             )
             if t:
-                before = 34 + row * ranked[t - 1].index(parents[t - 1][beam])
+                before = 50 + row * ranked[t - 1].index(parents[t - 1][beam])
                 look = (
-                    f'stroke="{sequence_color(mine[0]) if mine else LINE}" '
+                    f'stroke="{sequence_color(line[step][mine[0]]) if mine else LINE}" '
                     f'stroke-width="{1 + len(mine)}"'
                 )
                 curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
@@ -236,47 +258,66 @@ def beam_tree(
                 (len(prompt) + t) // size,
             )
             blocks = dict.fromkeys(run[step][heir][1][at] for heir in mine if t < step)
-            say = f"{text!r}, chosen at step {t}" + ("" if mine else ": this branch was dropped")
+            say = f"{text!r}, chosen at step {t}" + ("" if mine else ": this branch is dropped")
             say += f", in block {' and '.join(map(str, blocks))}" if blocks else ""
             drawn = [box(x, y - 12, chip, 24, CARD, 1, LINE)]
             band = chip / max(1, len(mine))
             drawn += [
-                box(x + i * band, y - 12, band, 24, sequence_color(h), 0.34)
+                box(x + i * band, y - 12, band, 24, sequence_color(line[step][h]), 0.34)
                 for i, h in enumerate(mine)
             ]
             left = x + max(2, (chip - wide(text, 12)) / 2)
             strike = "" if mine else "text-decoration:line-through"
             drawn.append(label(left, y + 4, text, 12, INK if mine else SOFT, chip - 4, strike))
-            parts.append(linked([f"b{block}" for block in blocks] or [f"t{t}-{beam}"], say, *drawn))
+            if t == step:
+                drawn.append(label(x + 1, y - 13, f"{line[t][beam]}", 9, look=BOLD))
+                say = f"beam {line[t][beam]}: {say}"
+            link = [f"last{line[t][beam]}"] if t == step else [f"t{t}-{beam}"]
+            parts.append(linked([f"b{block}" for block in blocks] or link, say, *drawn))
     stored = [[plain(decode([token])) for token in (*prompt, *ids[:-1])] for ids, _ in run[step]]
     tables = {beam: run[step][beam][1] for beam in ranked[step]}
-    parts += _tables(tables, stored, len(prompt) // size, len(prompt) + len(run), size, top)
+    parts += _tables(
+        tables, line[step], stored, len(prompt) // size, len(prompt) + len(run), size, top
+    )
     used = {block for _, blocks in run[step] for block in blocks}
     copies = sum(len(blocks) for _, blocks in run[step])
     said = f"Step {step}: {len(used)} blocks in use; a copy for each beam would take {copies}."
-    if step:
-        gone = [f"beam {beam} is dropped" for beam in range(width) if beam not in parents[-1]]
-        twice = [(beam, n) for beam, n in Counter(parents[-1]).items() if n > 1]
-        more = [f"beam {beam} goes on {'twice' if n == 2 else f'{n} times'}" for beam, n in twice]
-        freed = sorted({block for _, blocks in run[step - 1] for block in blocks} - used)
-        said += (
-            f" Of the step before, {', '.join(more + gone)}."
-            if gone
-            else " Each beam of the step before goes on."
-        )
-        said += f" Free again: block {' and '.join(map(str, freed))}." if freed else ""
     parts.append(label(0, 14, said, 12.5, INK, 1080, "font-weight:600"))
+    if step:
+        parts.append(label(0, 31, _changes(run, step, line), 12, SOFT, 1080))
     below = top + 44 * width
     parts.append(
         label(
-            0, below + 8, "The word chosen last is not stored yet: no block holds it.", 11.5, SOFT
+            0,
+            below + 8,
+            "The word chosen last is not stored yet: no block holds it. A line is as thick as the "
+            "number of beams that it leads to.",
+            11.5,
+            SOFT,
         )
     )
     return svg(1080, below + 16, [*lines, *parts])
 
 
+def _changes(run: Sequence[Beams], step: int, line: Sequence[Sequence[int]]) -> str:
+    """What a step changed: which beams were dropped and restarted, which blocks are free again."""
+    parents = parents_of(run)[step - 1]
+    said = []
+    for beam, parent in enumerate(parents):
+        old, new = line[step - 1][parent], line[step][beam]
+        if old != new:
+            said.append(f"beam {new} is dropped and restarts as a fork of beam {old}")
+    text = f"{'; '.join(said)}." if said else "each beam continues."
+    before = {block for _, blocks in run[step - 1] for block in blocks}
+    freed = sorted(before - {block for _, blocks in run[step] for block in blocks})
+    if freed:
+        text += f" Free again: block {' and '.join(map(str, freed))}."
+    return text[0].upper() + text[1:]
+
+
 def _tables(
     tables: dict[int, list[int]],
+    line: Sequence[int],
     stored: list[list[str]],
     whole: int,
     longest: int,
@@ -287,7 +328,7 @@ def _tables(
     as one.
     """
     parts = list[str]()
-    # Who has a block in common stands together: all its blocks before are common too.
+    # Beams with a block in common are neighbours: all their blocks before it are common too.
     order = {
         (at, block): i
         for i, beam in reversed([*enumerate(tables)])
@@ -298,21 +339,24 @@ def _tables(
     for at, beam in enumerate(ranked):
         y, blocks = top + 44 * at, tables[beam]
         name = [
-            label(0, y + 25, f"beam {beam}", 12.5, look=BOLD),
-            box(58, y + 12, 14, 18, sequence_color(beam), 0.6),
+            label(0, y + 25, f"beam {line[beam]}", 12.5, look=BOLD),
+            box(58, y + 12, 14, 18, sequence_color(line[beam]), 0.6),
         ]
+        # The blocks of the prompt are every beam's: with them, all beams would light up.
+        link = [f"last{line[beam]}", *(f"b{block}" for block in blocks[whole:])]
         parts.append(
-            linked([f"b{block}" for block in blocks], f"beam {beam}: blocks {blocks}"[:-1], *name)
+            linked(link, f"beam {line[beam]}: blocks {', '.join(map(str, blocks))}", *name)
         )
     first = tables[0][:whole]
-    said = f"blocks {first}: the first {whole * size} tokens of the prompt, for all beams"
+    numbers = ", ".join(map(str, first))
+    said = f"blocks {numbers}: the first {whole * size} tokens of the prompt, for all beams"
     drawn = [
         box(84, top, 72, 44 * len(ranked) - 6, sequence_color(0), 0.16, LINE),
         label(90, top + 20, "prompt"),
     ]
     drawn += [
         label(90, top + 38, f"{whole} blocks", 11.5),
-        label(90, top + 56, f"×{len(ranked)}", look=BOLD),
+        label(90, top + 56, f"{len(ranked)} beams", 11.5, look=BOLD),
     ]
     parts.append(linked([f"b{block}" for block in first], said, *drawn))
     for place in range(whole, len(tables[0])):
@@ -326,7 +370,7 @@ def _tables(
                 (column - 6) / rows,
             )
             drawn = [
-                box(x + band * i, y, band, high, sequence_color(beam), 0.3)
+                box(x + band * i, y, band, high, sequence_color(line[beam]), 0.3)
                 for i, beam in enumerate(mine)
             ]
             drawn += [
@@ -335,10 +379,16 @@ def _tables(
             ]
             drawn.append(
                 label(
-                    x + 6, y + 13, f"{block} ×{rows}" if rows > 1 else f"{block}", 10.5, look=BOLD
+                    x + 6,
+                    y + 13,
+                    f"block {block}" + (f", {rows} beams" if rows > 1 else ""),
+                    10.5,
+                    INK,
+                    column - 18,
+                    BOLD,
                 )
             )
-            who = " and ".join(map(str, sorted(mine)))
+            who = " and ".join(str(number) for number in sorted(line[beam] for beam in mine))
             parts.append(
                 linked([f"b{block}"], f"block {block}, held by beam {who}: {text}", *drawn)
             )

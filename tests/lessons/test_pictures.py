@@ -20,7 +20,15 @@ from pagedlab.lessons.draft_film import draw_drafts, moments_of, record_drafts
 from pagedlab.lessons.drawing import box, stripes, svg
 from pagedlab.lessons.journey import STATIONS, draw_journey, follow
 from pagedlab.lessons.memory import Contiguous, FirstFit
-from pagedlab.lessons.pictures import beam_tree, parents_of, position_to_slot, taken_places, two_prompts, two_stories
+from pagedlab.lessons.pictures import (
+    beam_tree,
+    lines_of_descent,
+    parents_of,
+    position_to_slot,
+    taken_places,
+    two_prompts,
+    two_stories,
+)
 from pagedlab.lessons.two_pools import Frame, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
@@ -86,16 +94,28 @@ def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed: int) 
         beams = new
         histories.append(parents)
     assert parents_of(run) == histories[:-1]
+    lines = lines_of_descent(histories[:-1], width)
     for step, at in enumerate(run):
         drawn = [part for part in said(beam_tree(run, step, prompt, size, str)) if "held by beam" in part]
         holders = {
-            block: " and ".join(str(i) for i, (_, blocks) in enumerate(at) if block in blocks)
+            block: " and ".join(sorted(str(lines[step][i]) for i, (_, blocks) in enumerate(at) if block in blocks))
             for _, blocks in at
             for block in blocks[len(prompt) // size :]
         }
         assert sorted(part.split(":")[0] for part in drawn) == sorted(
             f"block {block}, held by beam {who}" for block, who in holders.items()
         )
+
+
+def test_a_line_of_descent_goes_on_with_the_best_child_and_restarts_where_it_ends() -> None:
+    assert lines_of_descent([[0, 1, 2], [1, 1, 0], [2, 2, 2]], 3) == [[0, 1, 2], [0, 1, 2], [1, 2, 0], [0, 1, 2]]
+
+
+def test_a_step_of_a_search_is_told_by_lines_of_descent() -> None:
+    run = [([1], [0, 1]), ([2], [0, 2])], [([2, 3], [0, 2]), ([2, 4], [0, 3])]
+    picture = beam_tree(run, 1, [7, 8], 2, str)
+    assert "Beam 0 is dropped and restarts as a fork of beam 1. Free again: block 1." in picture
+    assert "beam 1: blocks 0, 2" in said(picture)
 
 
 @pytest.mark.parametrize("seed", range(20))
