@@ -234,6 +234,10 @@ def foreign_kv(answer: Sequence[str]) -> str:
     foreign KV.
     """
     blocks = {"A": A, "B": B, "T": list(range(100, 116))}
+    if isinstance(answer, str):
+        raise Wrong(
+            "One string is one request: put the requests into a list.", "a list", repr(answer)
+        )
     requests = list(answer)
     if not requests or not all(
         isinstance(r, str) and r and set(r) <= set(blocks) for r in requests

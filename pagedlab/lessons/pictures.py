@@ -398,7 +398,7 @@ def _tables(
 
 # 05: two prompts ----------------------------------------------------------------------------------
 
-# its tokens, its blocks, the names of the full ones
+# its tokens, its blocks, the hashes of the full ones
 Prompt = tuple[list[str], list[int], list[str]]
 
 
@@ -409,14 +409,14 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
     length = len(prompts[1][0])
     found, most = (sum(map(int.__eq__, *(p[1] for p in prompts))), max(len(p[1]) for p in prompts))
     said = (
-        f"The second prompt has {length} tokens. {found * size} of them stand in the first one's "
-        "blocks"
+        f"The second prompt has {length} tokens. {found * size} of them are found in the first "
+        "one's blocks"
     )
     parts = [
         label(
             0,
             16,
-            f"{said}; {length - found * size} are to be computed.",
+            f"{said}; {length - found * size} must be computed.",
             14,
             INK,
             1080,
@@ -427,7 +427,7 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
     parts += legend(0, 27, {text: (sequence_color(row), 0.6) for row, text in enumerate(whose)})
     parts += [
         label(524, 39, "≠", 13, WRONG, look=BOLD),
-        label(540, 39, "same words, other past: other name", 12, SOFT),
+        label(540, 39, "same words, different past: different hash", 12, SOFT),
     ]
     for row, (_, blocks, names) in enumerate(prompts):
         for place in range(found * row, min(len(blocks), 24)):
@@ -437,7 +437,7 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
             )
             x, y, high = place % 6 * 180, 54 + place // 6 * 128 + 58 * row, 108 if both else 50
             color, middle = sequence_color(0 if both else 1 + row), y + high / 2 - 4
-            name = f"block {blocks[place]} · {names[place]}" if full else "not full: no name"
+            name = f"block {blocks[place]} · {names[place]}" if full else "not full: no hash"
             edge = f'stroke-width="2" stroke-dasharray="{"none" if full else 4}"'
             drawn = [box(x, y, 172, high, color, 0.24 * full, color, edge)]
             differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
@@ -445,11 +445,15 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
             drawn.append(label(x + 8, middle + 19, name, 11, INK if full else SOFT))
             say = name + (", in both tables" if both else "")
             if full and not both and not differ:
-                drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
-                say += (
-                    "; the same words stand in the other prompt behind another past, so they have "
-                    "another name"
-                )
+                others = prompts[1 - row][2]
+                if names[place] == others[place]:
+                    say += "; the hash is known, but the prompt's last token must be computed"
+                else:
+                    drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
+                    say += (
+                        "; the other prompt has the same words after a different past, so they "
+                        "have a different hash"
+                    )
             parts.append(linked([f"w{place}"], say, *drawn))
     if most > 24:
         parts.append(label(0, 54 + 4 * 128 + 4, f"and {most - 24} more blocks", 12, SOFT))

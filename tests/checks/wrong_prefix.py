@@ -171,7 +171,7 @@ WRONG: dict[str, list[Any]] = {
         RegistersTheFirstBlockOnly,
     ],
     "leaf_first": [oldest, newest_leaf, any_leaf, oldest_root, deepest],
-    "foreign_kv": [["A", "B"], ["AT", "BT"], ["AT", "BT", "AT"], ["AT", "A", "AT"], ["TA", "B", "TB"], ["C"]],
+    "foreign_kv": [["A", "B"], ["AT", "BT"], ["AT", "BT", "AT"], ["AT", "A", "AT"], ["TA", "B", "TB"], ["C"], "AT"],
 }
 RIGHT: dict[str, list[Any]] = {
     "prefix_cache": [Right, PrefixCache, ChecksOwnTokens],  # the last one's flaw needs two that collide

@@ -132,7 +132,20 @@ def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
         prompts.append(([f" <{i}>" for i in ids], table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
     picture = two_prompts(prompts, 4)
     assert len([part for part in said(picture) if ", in both tables" in part]) == min(24, found // 4)
-    assert f"{found} of them stand in the first" in picture
+    assert f"{found} of them are found in the first" in picture
+
+
+def test_a_prompt_is_never_found_whole() -> None:
+    cache, prompts = PrefixCache(BlockPool(64, 4)), []
+    for _ in range(2):
+        table = cache.match(list(range(8)), leave=1)
+        table.append(8 - table.num_tokens)
+        prompts.append(([f" {i}" for i in range(8)], table.block_ids[:], [h.hex() for h in hash_chain(range(8), 4)]))
+        cache.insert(table, list(range(8)))
+    picture = two_prompts(prompts, 4)
+    assert "4 of them are found in the first one&#x27;s blocks; 4 must be computed." in picture
+    assert [part for part in said(picture) if "the hash is known, but" in part]
+    assert not [part for part in said(picture) if "different hash" in part]
 
 
 def test_two_prompts_may_be_empty() -> None:
