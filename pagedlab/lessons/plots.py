@@ -201,17 +201,17 @@ def draw_weights(
     ax.set(ylim=(0, 1.08), yticks=[0, 1])
 
 
-def draw_late_score(late_score: float, blocks_read: int) -> Figure:
+def draw_late_score(blocks_read: int, late_score: float) -> Figure:
     """Four blocks of four scores, one of the last as large as one likes, read by online softmax and
     by two that forget.
 
-    The value of a token is the number of its block, so an answer says which block is heard. All in
-    fp32.
+    The value of a token is the number of its block, so an answer is a weighted mean of block
+    numbers. All in fp32.
     """
     scores = np.array(
         [0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, late_score, 0.9, 0], np.float32
     )
-    fig, (left, middle, right) = figure(11, 3.5, ncols=3, width_ratios=[1, 1, 1.15])
+    fig, (left, middle, right) = figure(11, 3.7, ncols=3, width_ratios=[1, 1, 1.15])
     draw_scores(left, scores.tolist(), 4, blocks_read)
     left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
     if late_score > 6.5 and blocks_read == 4:
@@ -237,11 +237,15 @@ def draw_late_score(late_score: float, blocks_read: int) -> Figure:
                 y,
                 "NaN" if np.isnan(block) else f"{block:.2f}",
                 va="center",
+                zorder=3,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
             )
     total, out = answers["online"]
-    right.axvline(heard[0], color=NEUTRAL, linestyle="--")
+    right.axvline(heard[0], color=NEUTRAL, linestyle="--", zorder=0)
     right.set(
-        title=f"which block is heard: {out:.2f} / {total:.2f}",
+        title=f"online: out / total = {out:.2f} / {total:.2f}",
+        xlabel="the answer: a mean of block numbers (dashed: online)\n"
+        "green: as online, orange: another answer",
         xlim=(0, 4.9),
         xticks=range(5),
         ylim=(2.6, -0.6),
