@@ -232,20 +232,14 @@ def draw_late_score(blocks_read: int, late_score: float) -> Figure:
         for y, block in enumerate(heard):
             color = SEQUENCE_COLORS[2] if abs(block - heard[0]) < 1e-3 else LATE
             right.barh(y, np.nan_to_num(block), 0.5, color=color)
-            right.text(
-                np.nan_to_num(block) + 0.08,
-                y,
-                "NaN" if np.isnan(block) else f"{block:.2f}",
-                va="center",
-                zorder=3,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
-            )
+            said = "NaN" if np.isnan(block) else f"{block:.2f}"
+            # at the right edge, where no bar and no line crosses it
+            right.text(4.85, y, said, ha="right", va="center")
     total, out = answers["online"]
     right.axvline(heard[0], color=NEUTRAL, linestyle="--", zorder=0)
     right.set(
         title=f"online: out / total = {out:.2f} / {total:.2f}",
-        xlabel="the answer: a mean of block numbers (dashed: online)\n"
-        "green: as online, orange: another answer",
+        xlabel="answer (a mean of block numbers)\ndashed: online; orange: another answer",
         xlim=(0, 4.9),
         xticks=range(5),
         ylim=(2.6, -0.6),
