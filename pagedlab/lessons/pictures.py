@@ -121,13 +121,15 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], size: int) -> 
             if held[slot] != token:
                 look, say = (
                     strike,
-                    f"story {me} wrote {plain(token)!r}; memory holds {plain(held[slot])!r}, of story {1 - me}",
+                    f"story {me} wrote {plain(token)!r}; memory holds {plain(held[slot])!r}, of "
+                    f"story {1 - me}",
                 )
             elif at in taken:
                 drawn.append(box(left - 2, y - 14, width + 3, 20, edge=WRONG, look=frame))
                 look, say = (
                     BOLD,
-                    f"{plain(token)!r} is a word of story {1 - me}; with copy-on-write it is not here",
+                    f"{plain(token)!r} is a word of story {1 - me}; with copy-on-write it is not "
+                    "here",
                 )
             drawn.append(label(left, y, plain(token), 12.5, INK, width, look))
             parts.append(linked([f"b{slot // size}"], say, *drawn))
@@ -460,7 +462,7 @@ def two_prompts(prompts: Sequence[Prompt], size: int) -> str:
     return svg(1080, 64 + 128 * max(1, min(4, -(-most // 6))), parts)
 
 
-# 01: which user holds which slots -----------------------------------------------------------------------
+# 01: which user holds which slots -----------------------------------------------------------------
 
 
 def _merged(regions: Sequence[Region]) -> list[Region]:

@@ -216,7 +216,7 @@ def draw_late_score(blocks_read: int, late_score: float) -> Figure:
     left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
     if late_score > 6.5 and blocks_read == 4:
         left.text(
-            13, 6.4, f"{late_score:,g} \N{UPWARDS ARROW} ", ha="right", va="top", weight="bold"
+            11.2, 6.4, f"{late_score:,g} \N{UPWARDS ARROW} ", ha="right", va="top", weight="bold"
         )
     draw_weights(middle, scores.tolist(), 4, blocks_read)
     answers, m = {"online": [0.0, 0.0], "no rescale": [0.0, 0.0], "no maximum": [0.0, 0.0]}, -np.inf
