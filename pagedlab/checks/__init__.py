@@ -76,7 +76,7 @@ TOPICS = {
         "truncate",
         "order_of_frees",
     ),
-    "fragmentation": ("last_block_waste", "largest_block", "useless_holes"),
+    "fragmentation": ("users_that_fit", "last_block_waste", "largest_block", "useless_holes"),
     "sharing": ("reorder_beams", "beam_blocks", "saved_prefill"),
     "prefix": ("prefix_cache", "leaf_first", "foreign_kv"),
     "softmax": ("softmax_step", "merge_halves", "shared_heads"),

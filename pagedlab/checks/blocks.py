@@ -72,7 +72,10 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> _Ou
 
 
 def pool_trial(
-    pool_class: Callable[[int, int], Any], num_blocks: int = 3, block_size: int = 4
+    pool_class: Callable[[int, int], Any],
+    num_blocks: int = 3,
+    block_size: int = 4,
+    unknown_ids: bool = True,
 ) -> Trial:
     """Drive a pool beside a plain list of counts, one for each block.
 
@@ -80,7 +83,9 @@ def pool_trial(
         pool_class: the reader's.
         num_blocks: of the pool.
         block_size: of the pool.
+        unknown_ids: whether ids that no block has are tried too.
     """
+    no_blocks = ("-1", str(num_blocks)) if unknown_ids else ()
     yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
     pool = pool_class(num_blocks, block_size)
     names: Names = {"pool": pool}
@@ -91,7 +96,7 @@ def pool_trial(
     when = "In a new pool"
     while True:
         _check_counts(when, pool, counts)
-        operation = yield _pool_operations(ids, num_blocks)
+        operation = yield _pool_operations(ids, no_blocks)
         verb, argument = operation.rpartition("pool.")[2].rstrip(")").split("(")
         if verb == "allocate":
             free = [block_id for block_id, count in enumerate(counts) if count == 0]
@@ -111,13 +116,18 @@ def pool_trial(
             counts[block_id] -= 1
 
 
-def _pool_operations(ids: dict[str, int], num_blocks: int) -> list[str]:
-    """Return the operations that may come next, those with bad block ids included."""
+def _pool_operations(ids: dict[str, int], no_blocks: Sequence[str]) -> list[str]:
+    """Return the operations that may come next.
+
+    Args:
+        ids: the block that each variable holds.
+        no_blocks: ids that no block has, which are tried too.
+    """
     lines = []
     if len(ids) < len(ascii_lowercase):
         lines.append(f"{ascii_lowercase[len(ids)]} = pool.allocate()")
     for verb in ("share", "release"):
-        for argument in (*ids, "-1", str(num_blocks)):
+        for argument in (*ids, *no_blocks):
             lines.append(f"pool.{verb}({argument})")
     return lines
 
@@ -330,21 +340,30 @@ def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
 # The exercises ------------------------------------------------------------------------------------
 
 
+_TABLE = [5, 9, 4]
+_MISTAKES = {
+    2: "2 is the number of the table's entry. The entry says which block of the memory it is.",
+    3: "The table has the entries 0, 1 and 2; there is no entry 3. Divide and round down.",
+    5: "Block 5 is the table's first entry: it holds tokens 0 to 15.",
+    9: "Block 9 is the table's second entry: it holds tokens 16 to 31.",
+    37: "37 is the number of the token. Which entry of the table covers it?",
+    37 / 16: "37 / 16 is not a whole number. Round it down: that is the entry of the table.",
+}
+
+
 @exercise
 def block_of(answer: int) -> str:
-    """The number of the logical block of token 37, at 16 tokens a block."""
-    if answer == 37 // 16:
+    """The physical block that holds token 37, for the table [5, 9, 4] and 16 tokens a block."""
+    if answer == _TABLE[37 // 16]:
         return (
-            "Token 37 is in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Counting starts at "
-            "zero."
+            "Token 37 is in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Entry 2 of the "
+            "table says: physical block 4."
         )
-    if isinstance(answer, int) and answer >= 0:
-        message = f"Block {answer} holds tokens {16 * answer} to {16 * answer + 15}."
-    elif answer == 37 / 16:
-        message = "Token 37 is in one block: a block's number is whole."
-    else:
-        message = "A block's number is a whole number from 0 on."
-    raise Wrong(message, "the number of the block that holds token 37", repr(answer))
+    message = "The answer is one of the numbers in the table."
+    if isinstance(answer, int | float):
+        message = _MISTAKES.get(answer, message)
+    asked = "the block of the memory that holds token 37"
+    raise Wrong(message, asked, repr(answer), f"table = {_TABLE}")
 
 
 @exercise
@@ -353,7 +372,9 @@ def block_pool(answer: type) -> str:
 
     These are num_blocks, block_size, num_free, allocate, share, release and refcount.
     """
-    search([partial(pool_trial, answer, num_blocks) for num_blocks in (3, 2, 8)])
+    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
+    for unknown_ids in (False, True):
+        search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
     return (
         "Your pool does what a plain list of counts says, over every short sequence of operations "
         "tried and over\nrandom longer ones: no block is lost, none is handed out twice, and an "
@@ -402,15 +423,15 @@ def broken_pools(answer: dict[str, str]) -> str:
     Such as {"A": "counted", "B": ..., "C": ...}.
     """
     if not isinstance(answer, dict):
-        wanted = '{"A": name, "B": name, "C": name}'
-        raise Wrong("Give a dict from pool to invariant.", wanted, repr(answer))
+        wanted = '{"A": ..., "B": ..., "C": ...}'
+        raise Wrong("The answer is a dictionary with a name for each pool.", wanted, repr(answer))
     for pool, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
         given = answer.get(pool)
         if given not in INVARIANTS:
             raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))
         if given != invariant:
             _show_broken_pool(pool, given)
-    return "A loses blocks, B hands out a block that is in use, C counts before it looks."
+    return "A loses blocks, B hands out a block that is in use, C increments before it validates."
 
 
 def _show_broken_pool(pool: str, given: str) -> None:

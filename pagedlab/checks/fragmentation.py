@@ -1,23 +1,53 @@
-"""Checks of notebook 01: the waste of the last block, the block size, holes of no use."""
+"""Checks of notebook 01: the users that fit, the last block, the block size, holes of no use."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pagedlab.blocks import blocks_for
-from pagedlab.checks import Wrong, compared, exercise
-from pagedlab.lessons.memory import FirstFit, OutOfMemory
-
-_SMALL_FILLS = [(4, 4), (5, 4), (1, 4)]  # a full block wastes nothing
+from pagedlab.checks import Wrong, compare, compared, exercise
+from pagedlab.lessons.memory import GIB, FirstFit, OutOfMemory
 
 
 @compared(
-    "Right at every fill of the last block, the full one included. Over many lengths it averages "
-    "(B - 1) / 2.",
-    _SMALL_FILLS,
-    [(n, block_size) for block_size in (1, 2, 4, 16, 48) for n in range(1, 3 * block_size + 2)],
+    "Right for small and large models. With less memory for each token, or a lower limit, more "
+    "users fit.",
+    [(24 * GIB, GIB, 128 * 1024, 4096), (24 * GIB, 14 * GIB, 512 * 1024, 4096)],
+    [(24 * GIB, 1_192_099_840, 112 * 1024, 16_384), (24 * GIB, 988_065_536, 12 * 1024, 16_384)],
+    [(16 * GIB, 15 * GIB, 128 * 1024, 2048), (80 * GIB, 2 * GIB, 12 * 1024, 32_768)],
 )
-def last_block_waste(num_tokens: int, block_size: int) -> int:
+def users_that_fit(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
+    """Requests that fit if each reserves `max_length` tokens and a tenth of memory stays free."""
+    for_kv = max(0, memory * 9 // 10 - weights)
+    return for_kv // (bytes_per_token * max_length)
+
+
+_FULL = [(4, 4), (8, 4)]
+_NOT_FULL = [(5, 4), (3, 4), (1, 4)]
+_ALL_FILLS = [
+    (num_tokens, block_size)
+    for block_size in (2, 16, 48, 1)
+    for num_tokens in range(1, 3 * block_size + 2)
+]
+
+
+@exercise
+def last_block_waste(answer: Callable[[int, int], int]) -> str:
     """Slots of the last block that `num_tokens` tokens leave empty; a full block wastes none."""
+    try:
+        compare(answer, _waste, _FULL)
+    except Wrong as error:
+        # A mistake that is not about the full block is shown first.
+        compare(answer, _waste, _NOT_FULL)
+        message = "4 tokens fill a block of 4. A full block wastes nothing:"
+        raise Wrong(message, error.expected, error.got, *error.operations) from None
+    compare(answer, _waste, [*_NOT_FULL, *_ALL_FILLS])
+    return (
+        "Right at every fill of the last block, the full one included. Over many lengths it "
+        "averages (B - 1) / 2."
+    )
+
+
+def _waste(num_tokens: int, block_size: int) -> int:
     return -num_tokens % block_size
 
 

@@ -305,7 +305,10 @@ def foreign_kv(answer: Sequence[str]) -> str:
 
 def _requests_of(answer: Any, blocks: Mapping[str, Any]) -> list[str]:
     """Return the requests if each is a string of names of blocks."""
-    is_list = isinstance(answer, Sequence) and not isinstance(answer, str)
+    if isinstance(answer, str):
+        message = "One string is one request: put the requests into a list."
+        raise Wrong(message, "a list", repr(answer))
+    is_list = isinstance(answer, Sequence)
     if not is_list or not answer or not all(_is_request(one, blocks) for one in answer):
         message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
         raise Wrong(message, "a list of strings", repr(answer))

@@ -42,7 +42,8 @@ def _follow(answer: Any, block_size: int, prompt: int, history: list[list[int]])
     width = len(history[0])
     pool, tables = family(prompt, block_size, width - 1)
     setup = f"pool = BlockPool({pool.num_blocks}, {block_size})"
-    done = [f"beams over a prompt of {prompt} tokens: a, then {width - 1} forks of it"]
+    forks = f" and {width - 1} forks of it" if width > 1 else ", no forks"
+    done = [f"beams over a prompt of {prompt} tokens: a{forks}"]
     for parents in history:
         for beam in tables:
             beam.append(1)
@@ -91,7 +92,7 @@ _BEAMS = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
 @compared(
     "The same as counting the pool in all {} cases, among them 8 blocks for the prompt of 64 "
     "tokens\n"
-    "and 11 for the one of 60: full prompt blocks once, everything after them once a beam.",
+    "and 11 for the one of 60: full prompt blocks once, everything after them once per beam.",
     [(prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)],
     [(prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)],
 )

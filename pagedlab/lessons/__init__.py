@@ -16,6 +16,7 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     journey         one request followed through the engine                  10
     two_pools       one block table and two pools                            11
     baseline        the same prompts through transformers' own `generate`    08, 10
+    memory_map      one small memory, step by step                           01
     pictures        the opening pictures of the notebooks                    01-05, 08, 09
     races           the opening pictures of two notebooks                    08, 09
     drawing         what the pictures are drawn with

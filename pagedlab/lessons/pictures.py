@@ -32,7 +32,7 @@ from pagedlab.lessons.drawing import (
     wide,
     words,
 )
-from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Request
+from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
 
 # The notebooks import these from here.
 from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401
@@ -56,8 +56,9 @@ FRAMED = 'stroke-width="2"'
 def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: int) -> str:
     """Draw two forks of one beginning: their words in the colour of their block, and the blocks.
 
-    Two kinds of words are marked: words that memory no longer holds, since the other story wrote
-    there, and words that come from the other story.
+    Two kinds of words are marked: words that are overwritten in memory, and words that a story
+    takes from the other one. A word is taken if the other story has written it into a block of
+    this story's table, at the same position or before, and the right story does not have it.
 
     Args:
         stories: what the two forks wrote; the second one writes last in each step.
@@ -89,10 +90,11 @@ class _TwoStories:
         self.stories = stories
         self.right = right
         self.block_size = block_size
+        self.length = min(len(slots) for _, slots in stories)
         self.held = self._memory()
         self.tables = [self._table_of(slots) for _, slots in stories]
         self.shared = [number for number in self.tables[0] if number in self.tables[1]]
-        self.numbers = list(dict.fromkeys(self.tables[0] + self.tables[1]))
+        self.numbers = sorted(set(self.tables[0] + self.tables[1]))
         self.overwritten = {
             slot
             for tokens, slots in stories
@@ -103,8 +105,7 @@ class _TwoStories:
     def _memory(self) -> dict[int, str]:
         """Return the token in each slot after both stories have written."""
         held = {}
-        length = min(len(slots) for _, slots in self.stories)
-        for position in range(length):
+        for position in range(self.length):
             for tokens, slots in self.stories:
                 held[slots[position]] = tokens[position]
         return held
@@ -114,9 +115,11 @@ class _TwoStories:
         return list(dict.fromkeys(slot // self.block_size for slot in slots))
 
     def _color(self, number: int) -> str:
-        """Return the fill of a block: a colour, or stripes for the eighth block and later ones."""
-        at = self.numbers.index(number)
-        return sequence_color(at) if at < 7 else f"url(#ps-{at})"
+        """Return the fill of a block: a colour, or stripes from block 7 on.
+
+        It depends on the block's number alone, so a block keeps it with copy-on-write.
+        """
+        return sequence_color(number) if number < 7 else f"url(#ps-{number})"
 
     def draw(self) -> str:
         parts = self._draw_middle()
@@ -136,8 +139,9 @@ class _TwoStories:
             most = max(most, len(own))
             below = max(below, bottom)
         below = max(below, BLOCKS_TOP + BLOCK_PITCH * most)
-        for i in range(7, len(self.numbers)):
-            parts.append(stripes(f"ps-{i}", sequence_color(i), share=0.3))
+        for number in self.numbers:
+            if number >= 7:
+                parts.append(stripes(f"ps-{number}", sequence_color(number), share=0.3))
         return svg(WIDTH, below, parts)
 
     def _draw_middle(self) -> list[str]:
@@ -145,14 +149,15 @@ class _TwoStories:
         parts = [label(SHARED_LEFT, 16, "In both tables", 15, look=BOLD)]
         if self.overwritten:
             explained = (
-                "Both wrote into one block. Story 1 wrote last, and story 0 now reads the words of "
-                "story 1 as its own past."
+                "Both wrote into one block. Story 1 wrote last, and story 0 reads those words as "
+                "its past."
             )
             parts += self._draw_legend()
         else:
+            copied, kept = (self._first_own_block(table) for table in self.tables)
             explained = (
-                "The first story to write found a block that two tables list, and copied it. "
-                "Shared blocks are only read."
+                f"Story 0 wrote first: it found block {kept} in two tables, and took a copy, block "
+                f"{copied}. Shared blocks are only read."
             )
         for i, line in enumerate(wrap(explained, 44)):
             parts.append(label(SHARED_LEFT, 52 + 20 * i, line, 12.5))
@@ -160,6 +165,10 @@ class _TwoStories:
             top = BLOCKS_TOP + BLOCK_PITCH * i
             parts.append(self._draw_block(SHARED_LEFT, top, number, "in both tables"))
         return parts
+
+    def _first_own_block(self, table: Sequence[int]) -> int:
+        """Return the first block that the other story's table does not list."""
+        return next((number for number in table if number not in self.shared), 0)
 
     def _draw_legend(self) -> list[str]:
         return [
@@ -204,16 +213,33 @@ class _TwoStories:
     def _taken_tokens(self, me: int) -> set[int]:
         """Return the positions of tokens whose word comes from the other story."""
         own = {word.text for word in _words(self.right[me][0])}
-        others = {
-            word.text
-            for word in _words(self.stories[1 - me][0])
-            if len(word.text) > 3 or word.text[:1].isupper()
-        }
+        others = self._readable_words(1 - me)
         taken = set[int]()
         for word in _words(self.stories[me][0]):
-            if word.text in others - own:
+            written_at = others.get(word.text, self.length)
+            if word.text not in own and written_at <= word.tokens[0]:
                 taken.update(word.tokens)
         return taken
+
+    def _readable_words(self, me: int) -> dict[str, int]:
+        """Return the words of a story that memory holds in shared blocks, and where each begins.
+
+        Words of up to three letters are left out, unless they are names: any story has them.
+        """
+        tokens, _ = self.stories[me]
+        found: dict[str, int] = {}
+        for word in _words(tokens):
+            telling = len(word.text) > 3 or word.text[:1].isupper()
+            letters = [i for i in word.tokens if re.search(r"\w", tokens[i])]
+            if telling and all(self._is_readable(me, i) for i in letters):
+                found.setdefault(word.text, word.tokens[0])
+        return found
+
+    def _is_readable(self, me: int, at: int) -> bool:
+        """Return whether memory holds this token of a story in a shared block."""
+        tokens, slots = self.stories[me]
+        slot = slots[at]
+        return slot // self.block_size in self.shared and self.held[slot] == tokens[at]
 
     def _draw_token(
         self, x: float, y: float, width: float, token: str, slot: int, me: int, taken: bool
@@ -229,11 +255,11 @@ class _TwoStories:
         if self.held[slot] != token:
             look = STRUCK
             now = plain(self.held[slot])
-            say = f"wrote {text!r}; memory now holds {now!r}, of story {1 - me}"
+            say = f"story {me} wrote {text!r}; memory holds {now!r}, of story {1 - me}"
         elif taken:
             look = BOLD
             drawn.append(box(x - 2, y - 14, width, 20, edge=WRONG, look=FRAMED))
-            say = f"{text!r} is a word of story {1 - me}; with a copy it would not be here"
+            say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
         else:
             say = f"{text!r} is in block {number}"
         drawn.append(label(x, y, text, 12.5, INK, width, look))
@@ -257,7 +283,7 @@ def _lines(x: float, y: float, lines: Iterable[str]) -> list[str]:
 # The beams of one step, best first: new token ids and block ids of each.
 Beams = list[tuple[list[int], list[int]]]
 
-TREE_TOP = 34  # of the first row of beams
+TREE_TOP = 50  # of the first row of beams
 TREE_ROW = 31
 CHIP_HEIGHT = 24  # of a box with a token
 TABLE_ROW = 44
@@ -279,6 +305,29 @@ def parents_of(run: Sequence[Beams]) -> list[list[int]]:
     return parents
 
 
+def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[int]]:
+    """Return the line of descent of each beam of each step: its number and colour in the picture.
+
+    A beam's best child continues its line. Further children restart the lines that are dropped.
+
+    Args:
+        parents: for each step but the first, the beam of the step before that each beam continues.
+        width: number of beams.
+    """
+    lines = [list(range(width))]
+    for step_parents in parents:
+        line_of_beam: dict[int, int] = {}
+        for beam, parent in enumerate(step_parents):
+            line = lines[-1][parent]
+            if line not in line_of_beam.values():
+                line_of_beam[beam] = line
+        dropped = (line for line in range(width) if line not in line_of_beam.values())
+        restarted = [beam for beam in range(width) if beam not in line_of_beam]
+        line_of_beam |= dict(zip(restarted, list(dropped), strict=True))
+        lines.append([line_of_beam[beam] for beam in range(width)])
+    return lines
+
+
 def beam_tree(
     run: Sequence[Beams],
     step: int,
@@ -290,7 +339,7 @@ def beam_tree(
 
     A column of the tree is a step, a box is a beam and shows its newest token. A row below the tree
     is a beam, with its tokens in its blocks. A block that several beams share is drawn across their
-    rows.
+    rows. A beam's number and colour are those of its line of descent.
 
     Args:
         run: the beams of each step.
@@ -301,15 +350,19 @@ def beam_tree(
     """
     tree = _BeamTree(run, step, prompt, block_size, decode)
     below = tree.tables_top + TABLE_ROW * tree.width
-    unstored = "The newest word is not stored yet: no block holds it."
+    explained = (
+        "The word chosen last is not stored yet: no block holds it. A line is as thick as the "
+        "number of beams that it leads to."
+    )
     parts = [
         *tree.draw_lines(),
         *tree.draw_tokens(),
         *tree.draw_tables(),
         label(0, 14, tree.headline(), 12.5, INK, WIDTH, "font-weight:600"),
-        label(0, below + 8, unstored, 11.5, SOFT),
+        label(0, 31, tree.changes(), 12, SOFT, WIDTH),
+        label(0, below + 8, explained, 11.5, SOFT),
     ]
-    return svg(WIDTH, below + 16, parts, tree.headline())
+    return svg(WIDTH, below + 16, parts, f"{tree.headline()} {tree.changes()}".strip())
 
 
 @dataclass(frozen=True)
@@ -343,6 +396,19 @@ class _BeamTree:
     @cached_property
     def parents(self) -> list[list[int]]:
         return parents_of(self.run)[: self.step]
+
+    @cached_property
+    def lines(self) -> list[list[int]]:
+        """The line of descent of each beam of each step."""
+        return lines_of_descent(self.parents, self.width)
+
+    def _line(self, beam: int) -> int:
+        """Return the line of descent of a beam of the shown step."""
+        return self.lines[self.step][beam]
+
+    def _color(self, beam: int) -> str:
+        """Return the colour of a beam of the shown step."""
+        return sequence_color(self._line(beam))
 
     @cached_property
     def ranked(self) -> list[list[int]]:
@@ -382,7 +448,7 @@ class _BeamTree:
                 x, y = self._place(step, beam)
                 _, before = self._place(step - 1, self.parents[step - 1][beam])
                 heirs = self._heirs(step, beam)
-                color = sequence_color(heirs[0]) if heirs else LINE
+                color = self._color(heirs[0]) if heirs else LINE
                 curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
                 look = f'stroke="{color}" stroke-width="{1 + len(heirs)}"'
                 lines.append(f'<path fill="none" d="{curve}" {look}/>')
@@ -403,7 +469,7 @@ class _BeamTree:
         blocks = self._blocks_of_token(step, heirs)
         say = f"{text!r}, chosen at step {step}"
         if not heirs:
-            say += ": this branch was dropped"
+            say += ": this branch is dropped"
         if blocks:
             say += f", in block {_listed(blocks)}"
         top = y - CHIP_HEIGHT / 2
@@ -414,6 +480,11 @@ class _BeamTree:
         look = "" if heirs else "text-decoration:line-through"
         drawn.append(label(left, y + 4, text, 12, ink, self.chip - 4, look))
         links = [f"b{block}" for block in blocks] or [f"t{step}-{beam}"]
+        if step == self.step:
+            line = self._line(beam)
+            drawn.append(label(x + 1, y - 13, f"{line}", 9, look=BOLD))
+            say = f"beam {line}: {say}"
+            links = [f"last{line}"]
         return linked(links, say, *drawn)
 
     def _blocks_of_token(self, step: int, heirs: Iterable[int]) -> list[int]:
@@ -429,39 +500,37 @@ class _BeamTree:
         """Draw a box in the colours of several beams, side by side."""
         band = width / max(1, len(beams))
         return [
-            box(x + band * i, y, band, height, sequence_color(beam), share)
+            box(x + band * i, y, band, height, self._color(beam), share)
             for i, beam in enumerate(beams)
         ]
 
     def headline(self) -> str:
         """Return what the picture shows, in words."""
-        used = self._used(self.step)
         copies = sum(len(blocks) for _, blocks in self.run[self.step])
-        parts = [
-            f"Step {self.step}: {len(used)} blocks in use; "
-            f"a copy for each beam would take {copies}."
-        ]
-        if self.step:
-            parts.append(self._what_became_of_the_parents())
-            freed = sorted(self._used(self.step - 1) - used)
-            if freed:
-                parts.append(f"Free again: block {_listed(freed)}.")
-        return " ".join(parts)
+        return (
+            f"Step {self.step}: {len(self._used(self.step))} blocks in use; a copy for each beam "
+            f"would take {copies}."
+        )
 
     def _used(self, step: int) -> set[int]:
         return {block for _, blocks in self.run[step] for block in blocks}
 
-    def _what_became_of_the_parents(self) -> str:
-        parents = self.parents[-1]
-        changes = []
-        for beam, children in Counter(parents).items():
-            if children > 1:
-                times = "twice" if children == 2 else f"{children} times"
-                changes.append(f"beam {beam} goes on {times}")
-        dropped = [f"beam {beam} is dropped" for beam in range(self.width) if beam not in parents]
-        if not dropped:
-            return "Each beam of the step before goes on."
-        return f"Of the step before, {', '.join(changes + dropped)}."
+    def changes(self) -> str:
+        """Return what the shown step changed: beams that restarted, and blocks that are free."""
+        if not self.step:
+            return ""
+        restarts = []
+        for beam, parent in enumerate(self.parents[-1]):
+            old = self.lines[self.step - 1][parent]
+            new = self._line(beam)
+            if old != new:
+                restarts.append(f"beam {new} is dropped and restarts as a fork of beam {old}")
+        text = "; ".join(restarts) if restarts else "each beam continues"
+        text = f"{text[0].upper()}{text[1:]}."
+        freed = sorted(self._used(self.step - 1) - self._used(self.step))
+        if freed:
+            text += f" Free again: block {_listed(freed)}."
+        return text
 
     # The blocks of the beams of the shown step
 
@@ -503,24 +572,28 @@ class _BeamTree:
     def _draw_name(self, row: int, beam: int) -> str:
         y = self.tables_top + TABLE_ROW * row
         blocks = self._table(beam)
-        name = label(0, y + 25, f"beam {beam}", 12.5, look=BOLD)
-        color = box(58, y + 12, 14, 18, sequence_color(beam), 0.6)
-        say = f"beam {beam}: blocks {', '.join(map(str, blocks))}"
-        return linked([f"b{block}" for block in blocks], say, name, color)
+        line = self._line(beam)
+        name = label(0, y + 25, f"beam {line}", 12.5, look=BOLD)
+        color = box(58, y + 12, 14, 18, self._color(beam), 0.6)
+        say = f"beam {line}: blocks {', '.join(map(str, blocks))}"
+        # All beams have the prompt's blocks: linked with them, all would light up.
+        own = blocks[self.full_prompt_blocks :]
+        return linked([f"last{line}", *(f"b{block}" for block in own)], say, name, color)
 
     def _draw_prompt(self) -> str:
         """Draw the prompt's full blocks, which all beams share."""
         blocks = self._table(0)[: self.full_prompt_blocks]
         top = self.tables_top
         tokens = self.full_prompt_blocks * self.block_size
-        say = f"blocks {blocks}: the first {tokens} tokens of the prompt, for all beams"
+        numbers = ", ".join(map(str, blocks))
+        say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
         return linked(
             [f"b{block}" for block in blocks],
             say,
             box(84, top, 72, TABLE_ROW * self.width - 6, sequence_color(0), 0.16, LINE),
             label(90, top + 20, "prompt"),
             label(90, top + 38, f"{len(blocks)} blocks", 11.5),
-            label(90, top + 56, f"×{self.width}", look=BOLD),
+            label(90, top + 56, f"{self.width} beams", 11.5, look=BOLD),
         )
 
     def _draw_block(self, at: int, block: int, beams: list[int], row: int) -> str:
@@ -531,14 +604,15 @@ class _BeamTree:
         y = self.tables_top + TABLE_ROW * row
         height = TABLE_ROW * len(beams) - 6
         text = " ".join(self._stored(beams[0])[at * self.block_size : (at + 1) * self.block_size])
-        number = f"{block} ×{len(beams)}" if len(beams) > 1 else f"{block}"
+        name = f"block {block}" + (f", {len(beams)} beams" if len(beams) > 1 else "")
+        lines = sorted(self._line(beam) for beam in beams)
         return linked(
             [f"b{block}"],
-            f"block {block}, held by beam {_listed(sorted(beams))}: {text}",
+            f"block {block}, held by beam {_listed(lines)}: {text}",
             *self._bands(beams, x, y, column - 6, height, 0.3),
             box(x, y, column - 6, height, edge=LINE),
             label(x + 6, y + 30, text, 12, INK, column - 18),
-            label(x + 6, y + 13, number, 10.5, look=BOLD),
+            label(x + 6, y + 13, name, 10.5, INK, column - 18, BOLD),
         )
 
     def _stored(self, beam: int) -> list[str]:
@@ -554,7 +628,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 # 05: two prompts ----------------------------------------------------------------------------------
 
-Prompt = tuple[list[str], list[int], list[str]]  # its tokens, its blocks, the names of full blocks
+Prompt = tuple[list[str], list[int], list[str]]  # its tokens, its blocks, the hashes of full blocks
 
 PROMPT_ROW = 128  # pixels of two rows of blocks, one for each prompt
 MOST_BLOCKS = 24  # that are drawn of a prompt
@@ -571,8 +645,8 @@ def two_prompts(prompts: Sequence[Prompt], block_size: int) -> str:
     shared = sum(one == other for one, other in zip(prompts[0][1], blocks, strict=False))
     hits = shared * block_size
     headline = (
-        f"The second prompt has {len(tokens)} tokens. {hits} of them are in the first one's "
-        f"blocks; {len(tokens) - hits} are to be computed."
+        f"The second prompt has {len(tokens)} tokens. {hits} of them are found in the first "
+        f"one's blocks; {len(tokens) - hits} must be computed."
     )
     parts = [label(0, 16, headline, 14, INK, WIDTH, "font-weight:600"), *_legend_of_prompts()]
     for me in (0, 1):
@@ -593,7 +667,7 @@ def _legend_of_prompts() -> list[str]:
     return [
         *legend(0, 27, looks),
         label(524, 39, "≠", 13, WRONG, look=BOLD),
-        label(540, 39, "same words, other past: other name", 12, SOFT),
+        label(540, 39, "same words, different past: different hash", 12, SOFT),
     ]
 
 
@@ -601,17 +675,17 @@ def _draw_prompt_block(
     prompts: Sequence[Prompt], me: int, at: int, block_size: int, shared: bool
 ) -> str:
     """Draw block number `at` of a prompt; tokens that differ from the other prompt's are marked."""
-    _, blocks, names = prompts[me]
+    _, blocks, hashes = prompts[me]
     mine, other = (
         tokens[at * block_size : (at + 1) * block_size] for tokens, _, _ in _pair(prompts, me)
     )
-    full = at < len(names)
+    full = at < len(hashes)
     x = at % 6 * 180
     y = 54 + at // 6 * PROMPT_ROW + 58 * me
     height = 108 if shared else 50
     middle = y + height / 2 - 4
     color = sequence_color(0 if shared else 1 + me)
-    name = f"block {blocks[at]} · {names[at]}" if full else "not full: no name"
+    name = f"block {blocks[at]} · {hashes[at]}" if full else "not full: no hash"
     edge = f'stroke-width="2" stroke-dasharray="{"none" if full else 4}"'
     differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
     drawn = [
@@ -622,11 +696,13 @@ def _draw_prompt_block(
     say = name
     if shared:
         say += ", in both tables"
+    elif full and not differ and hashes[at] == prompts[1 - me][2][at]:
+        say += "; the hash is known, but the prompt's last token must be computed"
     elif full and not differ:
         drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
         say += (
-            "; the same words are in the other prompt after another past, so their block has "
-            "another name"
+            "; the other prompt has the same words after a different past, so they have a "
+            "different hash"
         )
     return linked([f"w{at}"], say, *drawn)
 
@@ -636,7 +712,7 @@ def _pair(prompts: Sequence[Prompt], me: int) -> tuple[Prompt, Prompt]:
     return prompts[me], prompts[1 - me]
 
 
-# 01: reserved slots -------------------------------------------------------------------------------
+# 01: which user holds which slots -----------------------------------------------------------------
 
 MEMORY_LEFT = 76
 MEMORY_WIDTH = WIDTH - MEMORY_LEFT
@@ -661,17 +737,14 @@ def taken_places(
     parts = _strip(0, num_slots, row, WELL, LINE)
     end = 0
     for key, (prompt, _) in enumerate(requests[:admitted]):
+        parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, row))
         # In an empty memory each request gets the slots after those of the request before.
-        start = allocator.regions(key)[0].start
-        length = allocator.held(key)[0]
-        parts.append(_draw_request(key, start, length, prompt, row))
-        end = start + length
+        end += allocator.held(key)[0]
     headline = (
-        f"{admitted} of {len(requests)} requests are admitted; {end:,} of {num_slots:,} slots are "
-        "taken."
+        f"{admitted} of {len(requests)} users are in; {end:,} of {num_slots:,} slots are taken."
     )
     if admitted < len(requests):
-        headline = f"Out of memory at request {admitted + 1}. {headline}"
+        headline = f"User {admitted + 1} is out of memory. {headline}"
         needed = allocator.needs(Request(*requests[admitted]))
         parts += _draw_refused(end, needed, num_slots - end, row)
     parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
@@ -709,17 +782,35 @@ def _strip(start: int, length: int, row: int, color: str, edge: str = "none") ->
     return drawn
 
 
-def _draw_request(key: int, start: int, length: int, prompt: int, row: int) -> str:
+def _joined(regions: Sequence[Region]) -> list[Region]:
+    """Return the same slots; regions that follow one another are one."""
+    joined: list[Region] = []
+    for start, size in regions:
+        if joined and joined[-1].start + joined[-1].size == start:
+            joined[-1] = Region(joined[-1].start, joined[-1].size + size)
+        else:
+            joined.append(Region(start, size))
+    return joined
+
+
+def _draw_request(key: int, regions: Sequence[Region], prompt: int, row: int) -> str:
     """Draw the slots of an admitted request."""
-    drawn = _strip(start, length, row, f"url(#pl-{key % 7})")
-    drawn += _strip(start, prompt, row, sequence_color(key))
+    drawn = []
+    left = prompt  # tokens that the regions so far do not hold
+    for start, size in regions:
+        drawn += _strip(start, size, row, f"url(#pl-{key % 7})")
+        drawn += _strip(start, min(left, size), row, sequence_color(key))
+        left = max(0, left - size)
+    length = sum(region.size for region in regions)
     if length == row:
-        y = MEMORY_TOP + 16 + MEMORY_ROW * (start // row)
-        drawn.append(label(0, y, f"request {key + 1}", 11, SOFT))
+        y = MEMORY_TOP + 16 + MEMORY_ROW * (regions[0].start // row)
+        drawn.append(label(0, y, f"user {key + 1}", 11, SOFT))
     say = (
-        f"Request {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots taken, "
+        f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots taken, "
         f"{length - prompt:,} of them empty"
     )
+    if len(regions) > 1:
+        say += f", in {len(regions)} pieces"
     return linked([f"u{key}"], say, *drawn)
 
 
@@ -744,21 +835,23 @@ CELLS = 16  # in a row
 CELL_PITCH = WIDTH / CELLS
 
 
-def position_to_slot(texts: Sequence[str], table: BlockTable) -> str:
+def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> str:
     """Draw a text, its block table and the memory; each part is linked with its counterparts.
 
     Args:
         texts: a word for each token.
         table: of the text.
+        left_out: number of further words, which found no free block.
     """
-    return _PositionToSlot(texts, table).draw()
+    return _PositionToSlot(texts, table, left_out).draw()
 
 
 class _PositionToSlot:
     """The parts of the picture that `position_to_slot` draws."""
 
-    def __init__(self, texts: Sequence[str], table: BlockTable) -> None:
+    def __init__(self, texts: Sequence[str], table: BlockTable, left_out: int) -> None:
         self.texts = texts
+        self.left_out = left_out
         self.blocks = table.block_ids
         self.pool = table.pool
         self.block_size = table.pool.block_size
@@ -778,6 +871,8 @@ class _PositionToSlot:
 
     def _draw_text(self) -> list[str]:
         title = f"The text, {len(self.texts)} words by position"
+        if self.left_out:
+            title += f"; {self.left_out} more find no free block"
         parts = [label(0, 14, title, 13, INK, look=BOLD)]
         for position, text in enumerate(self.texts):
             color = sequence_color(position // self.block_size)
@@ -786,7 +881,7 @@ class _PositionToSlot:
         return parts
 
     def _draw_table(self, top: float) -> list[str]:
-        title = "Its block table: entry, and the block in it"
+        title = "Its block table: the number of each entry, and the block that it names"
         parts = [label(0, top + 12, title, 13, INK, look=BOLD)]
         for entry, block in enumerate(self.blocks):
             first = entry * self.block_size
@@ -846,6 +941,8 @@ class _PositionToSlot:
         """
         x = self._left(at)
         y = top + at // CELLS * row
+        if len(text) > 11:
+            text = f"{text[:10]}…"
         return [
             box(x, y, CELL_PITCH - 6, 40, color, share, LINE),
             label(x + 4, y + 12, str(number), 10),

@@ -246,24 +246,24 @@ _SCORES = (0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, 0, 0.9, 0)
 _LATE_AT = 13
 
 
-def draw_late_score(late_score: float, blocks_read: int) -> Figure:
+def draw_late_score(blocks_read: int, late_score: float) -> Figure:
     """Draw four blocks of four scores, read by online softmax and by two wrong versions of it.
 
     One score of the last block is free. The value of a token is the number of its block, so an
-    answer says which block is heard. All arithmetic is fp32.
+    answer is a weighted mean of block numbers. All arithmetic is fp32.
 
     Args:
-        late_score: the free score.
         blocks_read: number of blocks read so far, 1 to 4.
+        late_score: the free score.
     """
     scores = np.array(_SCORES, np.float32)
     scores[_LATE_AT] = late_score
-    fig, (left, middle, right) = figure(11, 3.5, ncols=3, width_ratios=[1, 1, 1.15])
+    fig, (left, middle, right) = figure(11, 3.7, ncols=3, width_ratios=[1, 1, 1.15])
     draw_scores(left, scores.tolist(), 4, blocks_read)
     left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
     if late_score > 6.5 and blocks_read == 4:
         above = f"{late_score:,g} \N{UPWARDS ARROW} "
-        left.text(_LATE_AT, 6.4, above, ha="right", va="top", weight="bold")
+        left.text(_LATE_AT - 1.8, 6.4, above, ha="right", va="top", weight="bold")
     draw_weights(middle, scores.tolist(), 4, blocks_read)
     states, rescale = _three_softmaxes(scores.reshape(4, 4)[:blocks_read])
     times = "\N{MULTIPLICATION SIGN}"
@@ -301,14 +301,20 @@ def _draw_answers(ax: Axes, sums: Mapping[str, tuple[float, float]]) -> None:
         answers = {name: out / total for name, (total, out) in sums.items()}
     right = answers["online"]
     for y, answer in enumerate(answers.values()):
-        length = np.nan_to_num(answer)
         color = SEQUENCE_COLORS[2] if abs(answer - right) < 1e-3 else LATE
-        ax.barh(y, length, 0.5, color=color)
-        ax.text(length + 0.08, y, "NaN" if np.isnan(answer) else f"{answer:.2f}", va="center")
+        ax.barh(y, np.nan_to_num(answer), 0.5, color=color)
+        number = "NaN" if np.isnan(answer) else f"{answer:.2f}"
+        # At the right edge, no bar and no line crosses the number.
+        ax.text(4.85, y, number, ha="right", va="center")
     total, out = sums["online"]
-    ax.axvline(right, color=NEUTRAL, linestyle="--")
-    title = f"which block is heard: {out:.2f} / {total:.2f}"
-    ax.set(title=title, xlim=(0, 4.9), xticks=range(5), ylim=(2.6, -0.6))
+    ax.axvline(right, color=NEUTRAL, linestyle="--", zorder=0)
+    ax.set(
+        title=f"online: out / total = {out:.2f} / {total:.2f}",
+        xlabel="answer (a mean of block numbers)\ndashed: online; orange: another answer",
+        xlim=(0, 4.9),
+        xticks=range(5),
+        ylim=(2.6, -0.6),
+    )
     ax.set_yticks(range(3), list(answers))
 
 

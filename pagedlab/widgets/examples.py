@@ -75,11 +75,18 @@ def _one_copy(session: Session) -> Iterator[str]:
         yield f"{session.copied} blocks were copied: go back, or reset"
 
 
-def _four_in_eight(session: Session) -> Iterator[str]:
+def _four_in_eleven(session: Session) -> Iterator[str]:
     yield from _missing_tokens(session, 4, 74)
+    tables = session.reading.tables.values()
+    last_blocks = [table.blocks[-1] for table in tables if table.blocks]
+    own = sum(last_blocks.count(block) == 1 for block in last_blocks)
+    if own < 4:
+        yield f"{own} of 4 sequences have a last block that no other one lists"
+    if not session.copied:
+        yield "no block was copied yet: let the prompt end inside a block"
     used = session.reading.used
-    if used > 8:
-        yield f"{used} blocks are in use, 8 are allowed"
+    if used > 11:
+        yield f"{used} blocks are in use, 11 are allowed"
 
 
 def _fork_without_copy(session: Session) -> Iterator[str]:
@@ -106,7 +113,7 @@ def _full_for_one(session: Session) -> Iterator[str]:
 
 _MISSING: dict[str, Callable[[Session], Iterator[str]]] = {
     "one_copy": _one_copy,
-    "four_in_eight": _four_in_eight,
+    "four_in_eleven": _four_in_eleven,
     "fork_without_copy": _fork_without_copy,
     "full_for_one": _full_for_one,
 }

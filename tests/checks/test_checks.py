@@ -132,22 +132,24 @@ def test_nonsense_never_ends_in_a_traceback(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (3, "Block 3 holds tokens 48 to 63."),
-        (1, "Block 1 holds tokens 16 to 31."),
-        (37 / 16, "a block's number is whole"),
-        ("block 2", "A block's number is a whole number"),
+        (2, "2 is the number of the table's entry."),
+        (3, "there is no entry 3"),
+        (9, "Block 9 is the table's second entry: it holds tokens 16 to 31."),
+        (37 / 16, "is not a whole number"),
+        (1, "one of the numbers in the table"),
+        ("block 2", "one of the numbers in the table"),
     ],
 )
 def test_the_first_check_answers_what_was_given(answer: Any, message: str) -> None:
     result = check.block_of(answer)
     assert (result.status, result.got) == ("failed", repr(answer))
     assert message in result.message
-    assert "32" not in str(result), "the answer is not given away"
+    assert "physical block 4" not in str(result), "the answer is not given away"
 
 
 def test_pools_named_in_a_list_are_asked_for_as_a_dict() -> None:
     result = check.broken_pools(["counted", "exclusive", "atomic"])
-    assert result.message == "Give a dict from pool to invariant."
+    assert result.message == "The answer is a dictionary with a name for each pool."
     assert "AttributeError" not in str(result)
 
 

@@ -280,7 +280,7 @@ def grows(table: Any, num_tokens: int) -> None:
 
 
 WRONG: dict[str, list[Any]] = {
-    "block_of": [3, 37, 5, "two"],
+    "block_of": [2, 3, 37, 5, 9, 37 / 16, "two"],
     "block_pool": [
         broken.FreesSharedBlock,
         *broken.POOLS.values(),
@@ -316,6 +316,7 @@ WRONG: dict[str, list[Any]] = {
         {"A": "conserved", "B": "counted", "C": "atomic"},
         {"A": "conserved", "B": "exclusive", "C": "counted"},
         {"A": "leaky", "B": "exclusive", "C": "atomic"},
+        ["conserved", "exclusive", "atomic"],
     ],
     "copy_on_write": [
         broken.LeaksOnFork,
@@ -342,7 +343,7 @@ WRONG: dict[str, list[Any]] = {
 }
 
 RIGHT: dict[str, list[Any]] = {
-    "block_of": [2],
+    "block_of": [4],
     "block_pool": [BlockPool, PlainPool, FirstInFirstOut],
     "slot": [lambda ids, p, size: [b * size + i for b in ids for i in range(size)][p]],
     "block_table": [BlockTable, PlainTable],

@@ -7,6 +7,27 @@ from typing import Any
 from pagedlab.blocks import blocks_for
 
 
+def all_of_memory(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
+    return (memory - weights) // (bytes_per_token * max_length)
+
+
+def weights_forgotten(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
+    return memory * 9 // 10 // (bytes_per_token * max_length)
+
+
+def tokens_not_users(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
+    return (memory * 9 // 10 - weights) // bytes_per_token
+
+
+def not_rounded(memory: int, weights: int, bytes_per_token: int, max_length: int) -> float:
+    return (memory * 0.9 - weights) / (bytes_per_token * max_length)
+
+
+def users_by_floats(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
+    tokens = (memory * 0.9 - weights) / bytes_per_token
+    return max(0, int(tokens / max_length))
+
+
 def full_block_is_empty(num_tokens: int, block_size: int) -> int:
     return block_size - num_tokens % block_size
 
@@ -52,11 +73,13 @@ def largest_by_max(lengths: list[int], limit: float) -> int:
 
 
 WRONG: dict[str, list[Any]] = {
+    "users_that_fit": [all_of_memory, weights_forgotten, tokens_not_users, not_rounded],
     "last_block_waste": [full_block_is_empty, tokens_in_last_block, always_the_mean],
     "largest_block": [smallest_block, limit_included, by_the_mean_formula],
     "useless_holes": [list(range(12)), list(range(0, 20, 2)), [0, 0, *range(1, 11)], [-1, *range(11)], [20] * 12],
 }
 RIGHT: dict[str, list[Any]] = {
+    "users_that_fit": [users_by_floats],
     "last_block_waste": [by_division],
     "largest_block": [largest_by_max, stops_at_the_first_above],
     "useless_holes": [[0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16], [19, 17, 16, 14, 13, 11, 10, 8, 7, 5, 4, 2]],

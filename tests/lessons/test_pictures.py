@@ -19,7 +19,15 @@ from pagedlab.lessons.draft_film import checks_of, draw_drafts, moments_of
 from pagedlab.lessons.drawing import box, stripes, svg
 from pagedlab.lessons.journey import STATIONS, draw_journey, journey_of
 from pagedlab.lessons.memory import Contiguous, FirstFit
-from pagedlab.lessons.pictures import beam_tree, parents_of, position_to_slot, taken_places, two_prompts, two_stories
+from pagedlab.lessons.pictures import (
+    beam_tree,
+    lines_of_descent,
+    parents_of,
+    position_to_slot,
+    taken_places,
+    two_prompts,
+    two_stories,
+)
 from pagedlab.lessons.two_pools import Frame, Table, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
@@ -48,12 +56,12 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
     right = told(BlockTable, ["a b c d e <f> fox & g", "a b c d e owl Xenia y z"], 5)
     wrong = told(NeverCopies, ["a b c d e <f> Xenia & g", "a b c d e owl Xenia y z"], 5)
     parts = said(two_stories(wrong, right, 4))
-    assert "wrote '<f>'; memory now holds 'owl', of story 1" in parts
+    assert "story 0 wrote '<f>'; memory holds 'owl', of story 1" in parts
     # The same word in the same slot is not overwritten, and yet it is not this story's own.
     assert [part for part in parts if part.startswith("'Xenia' is a word of story 1")]
     assert "block 1, in both tables: e owl Xenia y" in parts
     parts = said(two_stories(right, right, 4))
-    assert not any("memory now holds" in part or "is a word of" in part for part in parts)
+    assert not any("memory holds" in part or "is a word of" in part for part in parts)
     assert {part for part in parts if "block 0, in both" in part} == {"block 0, in both tables: a b c d"}
 
 
@@ -86,16 +94,28 @@ def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed: int) 
         beams = new
         histories.append(parents)
     assert parents_of(run) == histories[:-1]
+    lines = lines_of_descent(histories[:-1], width)
     for step, at in enumerate(run):
         drawn = [part for part in said(beam_tree(run, step, prompt, size, str)) if "held by beam" in part]
         holders = {
-            block: " and ".join(str(i) for i, (_, blocks) in enumerate(at) if block in blocks)
+            block: " and ".join(sorted(str(lines[step][i]) for i, (_, blocks) in enumerate(at) if block in blocks))
             for _, blocks in at
             for block in blocks[len(prompt) // size :]
         }
         assert sorted(part.split(":")[0] for part in drawn) == sorted(
             f"block {block}, held by beam {who}" for block, who in holders.items()
         )
+
+
+def test_a_line_of_descent_goes_on_with_the_best_child_and_restarts_where_it_ends() -> None:
+    assert lines_of_descent([[0, 1, 2], [1, 1, 0], [2, 2, 2]], 3) == [[0, 1, 2], [0, 1, 2], [1, 2, 0], [0, 1, 2]]
+
+
+def test_a_step_of_a_search_is_told_by_lines_of_descent() -> None:
+    run = [([1], [0, 1]), ([2], [0, 2])], [([2, 3], [0, 2]), ([2, 4], [0, 3])]
+    picture = beam_tree(run, 1, [7, 8], 2, str)
+    assert "Beam 0 is dropped and restarts as a fork of beam 1. Free again: block 1." in picture
+    assert "beam 1: blocks 0, 2" in said(picture)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -112,7 +132,20 @@ def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
         prompts.append(([f" <{i}>" for i in ids], table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
     picture = two_prompts(prompts, 4)
     assert len([part for part in said(picture) if ", in both tables" in part]) == min(24, found // 4)
-    assert f"{found} of them are in the first" in picture
+    assert f"{found} of them are found in the first" in picture
+
+
+def test_a_prompt_is_never_found_whole() -> None:
+    cache, prompts = PrefixCache(BlockPool(64, 4)), []
+    for _ in range(2):
+        table = cache.match(list(range(8)), leave=1)
+        table.append(8 - table.num_tokens)
+        prompts.append(([f" {i}" for i in range(8)], table.block_ids[:], [h.hex() for h in hash_chain(range(8), 4)]))
+        cache.insert(table, list(range(8)))
+    picture = two_prompts(prompts, 4)
+    assert "4 of them are found in the first one&#x27;s blocks; 4 must be computed." in picture
+    assert [part for part in said(picture) if "the hash is known, but" in part]
+    assert not [part for part in said(picture) if "different hash" in part]
 
 
 def test_two_prompts_may_be_empty() -> None:
@@ -173,9 +206,9 @@ def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
 def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit() -> None:
     requests = [(300, 40), (500, 60), (200, 20), (700, 10)]
     text = taken_places(requests, Contiguous(FirstFit(2048), lambda _: 1024), row=512)
-    assert "Out of memory at request 3. 2 of 4 requests are admitted; 2,048 of 2,048 slots are taken." in text
+    assert "User 3 is out of memory. 2 of 4 users are in; 2,048 of 2,048 slots are taken." in text
     assert [part for part in said(text) if part] == [
-        f"Request {i}: a prompt of {prompt} tokens, 1,024 slots taken, {1024 - prompt} of them empty"
+        f"User {i}: a prompt of {prompt} tokens, 1,024 slots taken, {1024 - prompt} of them empty"
         for i, (prompt, _) in enumerate(requests[:2], 1)
     ]
 

@@ -162,10 +162,10 @@ def test_what_is_typed_when_the_notebook_is_closed_goes_nowhere(lab: browser.Lab
 
 SCREENS = {
     "01_fragmentation": (
-        "Out of memory at request 12",
-        '[data-name="each_gets"]',
-        "End",
-        "12 of 12 requests are admitted",
+        "User 12 is out of memory",
+        '[data-name="blocks_on_demand"]',
+        "Space",
+        "12 of 12 users are in",
     ),
     "02_block_pool": ("nobody", '[data-name="text"]', "x", "mindsx"),
     "06_online_softmax": (None, '[data-name="late_score"]', "End", "1,000"),

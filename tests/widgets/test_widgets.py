@@ -483,7 +483,13 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name: str) 
             ],
             "2 blocks",
         ),
-        ("four_in_eight", [("new", None, 74)] * 4, "20 blocks are in use"),
+        ("four_in_eleven", [("new", None, 74)] * 4, "20 blocks are in use"),
+        ("four_in_eleven", [("new", None, 74), *[("fork", "s0", None)] * 3], "no block was copied yet"),
+        (
+            "four_in_eleven",
+            [("new", None, 64), *[("fork", "s0", None)] * 3, *[("append", f"s{i}", 10) for i in range(4)]],
+            "no block was copied yet",
+        ),
         (
             "fork_without_copy",
             [("new", None, 30), ("fork", "s0", None), ("append", "s0", 10), ("append", "s1", 10)],
@@ -501,7 +507,7 @@ def test_other_ways_do_not_reach_it(name: str, operations: list[Any], said: str)
 
 
 def test_a_challenge_works_on_a_readers_pool() -> None:
-    widget = BlockPoolWidget(PlainPool, challenge="four_in_eight")
+    widget = BlockPoolWidget(PlainPool, challenge="four_in_eleven")
     for _ in widget.challenge.solution:
         widget.solve()
     assert widget.state["challenge"]["missing"] == []
