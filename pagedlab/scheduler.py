@@ -93,7 +93,7 @@ class Schedule:
         preempted: requests that lost their blocks.
         resumed: requests that were swapped in.
         registered: ids of blocks that the prefix cache can already find, and that this step fills.
-        cached_tokens: tokens that admitted requests found in the prefix cache.
+        cached: tokens that each admitted request found in the prefix cache, by request id.
         passes: forward passes; more than one if the device runs ahead, see accelerate/run_ahead.py.
     """
 
@@ -103,7 +103,7 @@ class Schedule:
     preempted: list[Preemption] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     registered: set[int] = field(default_factory=set)
-    cached_tokens: int = 0
+    cached: dict[int, int] = field(default_factory=dict)
     passes: int = 1
 
     def __repr__(self) -> str:
@@ -316,8 +316,8 @@ class Scheduler:
                 self.running.remove(request)
                 self._free_tables(request)
                 insort(self.waiting, request, key=self.order)
-        self.cached_tokens -= plan.cached_tokens
-        plan.cached_tokens = 0
+        self.cached_tokens -= sum(plan.cached.values())
+        plan.cached = {}
 
     def remove(self, request: Request) -> None:
         """Remove a request, finished or not, and free its blocks."""
@@ -611,7 +611,7 @@ class Scheduler:
             # The last token is computed in any case: the next one is sampled from its logits.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
             self.cached_tokens += first.table.num_tokens
-            self.plan.cached_tokens += first.table.num_tokens
+            self.plan.cached[request.request_id] = first.table.num_tokens
 
     def _rejoin(self, request: Request) -> None:
         """Fork the sequences of a preempted request again, once the first has their shared tokens.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagedlab.trace.format import request_of
 from pagedlab.trace.words import pieces
 
 
@@ -104,11 +103,8 @@ class StepLog:
 
 def _cached_tokens(plan: Any) -> dict[str, int]:
     """The requests that were admitted, and how many of their tokens were in the prefix cache."""
-    starts: dict[str, int] = {}
-    for chunk in plan.chunks:
-        starts.setdefault(request_of(chunk.sequence.name), chunk.start)
-    names = [f"r{request.request_id}" for request in plan.admitted]
-    return {name: starts.get(name, 0) for name in names}
+    ids = [request.request_id for request in plan.admitted]
+    return {f"r{request_id}": plan.cached.get(request_id, 0) for request_id in ids}
 
 
 def _other_tables(tables: dict[str, list[int]], sequences: dict[str, Any]) -> dict[str, list[int]]:

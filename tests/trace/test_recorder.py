@@ -72,7 +72,7 @@ def plan_of(llm: LLM) -> dict[str, Any]:
     return {
         "computed": {chunk.sequence.name: [chunk.start, chunk.stop] for chunk in plan.chunks},
         "admitted": [f"r{request.request_id}" for request in plan.admitted],
-        "cached_tokens": plan.cached_tokens,
+        "cached_tokens": sum(plan.cached.values()),
         "preempted": {f"r{request.request_id}": how for request, how in plan.preempted},
         "resumed": [f"r{request.request_id}" for request in plan.resumed],
         "accepted": [(draft.position, len(draft.tokens), draft.accepted) for draft in llm.drafts],
