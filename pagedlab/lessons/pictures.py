@@ -735,18 +735,18 @@ def taken_places(
     admitted = _admit(requests, allocator)
     num_slots = allocator.num_slots
     parts = _strip(0, num_slots, row, WELL, LINE)
-    end = 0
+    taken = 0
     for key, (prompt, _) in enumerate(requests[:admitted]):
         parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, row))
-        # In an empty memory each request gets the slots after those of the request before.
-        end += allocator.held(key)[0]
+        _, given = allocator.held(key)
+        taken += given
     headline = (
-        f"{admitted} of {len(requests)} users are in; {end:,} of {num_slots:,} slots are taken."
+        f"{admitted} of {len(requests)} users are in; {taken:,} of {num_slots:,} slots are taken."
     )
     if admitted < len(requests):
         headline = f"User {admitted + 1} is out of memory. {headline}"
         needed = allocator.needs(Request(*requests[admitted]))
-        parts += _draw_refused(end, needed, num_slots - end, row)
+        parts += _draw_refused(taken, needed, num_slots - taken, row)
     parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
     looks = {
         "holds a token": (sequence_color(0), 1, LINE),
