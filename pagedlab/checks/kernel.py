@@ -1,4 +1,4 @@
-"""Checks of notebook 07's seven puzzles: the cases of each, and the mistakes that are known by
+"""Checks of notebook 07's puzzles 1 to 7 (launched.py has the eighth): the cases of each, and the mistakes that are known by
 their numbers.
 
 Each case is small, and says what it can show. `Mistakes`: the message, and what such a kernel would
@@ -29,7 +29,7 @@ puzzle(
         "The sign is turned round: these are exp(m - s).": lambda g: (g.m - g.s).exp(),
         "These are powers of two, not of e.": lambda g: (g.s - g.m).exp2(),
     },
-    "Every program has a tile of its own, and the last one leaves alone what is not its.",
+    "Each program writes its own elements, and no program touches what is past the end.",
 )
 
 
@@ -231,7 +231,7 @@ OF_ATTENTION: Mistakes = {
     "Every sequence reads the first one's table: the next row is table_stride further.": (
         lambda g: _attention(g, row=lambda _: 0)
     ),
-    "The last tile is left out where it is not full: round up.": (
+    "The last tile is left out where it is not full: round up, and look for a guard that turns NaN into 0.": (
         lambda g: _attention(g, length=lambda n: n // g.TILE * g.TILE or n)
     ),
     "The sum so far is not corrected for a new maximum.": lambda g: _past(g, "total"),
@@ -304,6 +304,27 @@ def _merged(g: Any, weight: Callable[[Any, Any], Any], nothing: float = 0.0) -> 
     return _attention(g, end)
 
 
+def merge_mistakes() -> Mistakes:
+    """What goes wrong where parts of a sequence are put together."""
+    return {
+        "The parts are added up: each has to weigh as much as its softmax weights.": (
+            lambda g: _merged(g, lambda log, _: 0 * log.exp() + 1)
+        ),
+        "The parts are averaged: each has to weigh as much as its softmax weights.": (
+            lambda g: _merged(g, lambda log, _: 0 * log.exp() + 1 / 3)
+        ),
+        "The merged sum is not divided by the sum of the weights.": (
+            lambda g: _merged(g, lambda log, _: (log - log.max()).exp())
+        ),
+        "The parts weigh exp(m): how many keys stand behind a maximum is lost. The log is m + log(total).": (
+            lambda g: _merged(g, lambda _, m: m.softmax(0))
+        ),
+        "A split without keys divides 0 by 0, and NaN weighed with 0 is NaN.": (
+            lambda g: _merged(g, lambda log, _: log.softmax(0), math.nan)
+        ),
+    }
+
+
 puzzle(
     "split",
     {
@@ -320,24 +341,7 @@ puzzle(
         },
         "Three sequences, four query heads on two KV heads, three splits": {"splits": 3},
     },
-    {
-        "The parts are added up: each has to weigh as much as its softmax weights.": (
-            lambda g: _merged(g, lambda log, _: 0 * log.exp() + 1)
-        ),
-        "The parts are averaged: each has to weigh as much as its softmax weights.": (
-            lambda g: _merged(g, lambda log, _: 0 * log.exp() + 1 / 3)
-        ),
-        "The merged sum is not divided by the sum of the weights.": (
-            lambda g: _merged(g, lambda log, _: (log - log.max()).exp())
-        ),
-        "The parts weigh exp(m): how many keys stand behind a maximum is lost. The log is m + log(total).": (
-            lambda g: _merged(g, lambda _, m: m.softmax(0))
-        ),
-        "A split without keys divides 0 by 0, and NaN weighed with 0 is NaN.": (
-            lambda g: _merged(g, lambda log, _: log.softmax(0), math.nan)
-        ),
-        **OF_ATTENTION,
-    },
+    merge_mistakes() | OF_ATTENTION,
     "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "
     "16,384 with 8 KV\n"
     "heads gets 49 splits, and 256 sequences with 2 KV heads get 1: they fill the card by themselves.",

@@ -60,6 +60,11 @@ def attend_one(answer: Callable[..., Any]) -> str:
             agree(shape(q), shape(got), "The result has another shape.", str)
             if at := first_wrong(expected, got):
                 message = f"The query at position {length - n + at[0]} gets another value."
+                if got.isnan().any():
+                    message = (
+                        "NaN comes out: an unused slot was read. Cut keys and values at `length` before "
+                        "the products;\n0 x NaN is NaN, so masking the scores is not enough."
+                    )
                 raise Wrong(message, say(expected[at[0]]), say(got[at[0]]))
     return (
         "Right at every block boundary, with one query and with many, and no unused slot is ever "

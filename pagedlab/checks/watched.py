@@ -8,7 +8,10 @@ when a kernel is checked.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -93,9 +96,10 @@ def _try(
     """One launch of a puzzle's kernel; `Wrong`, with a name for the mistake, unless it computes
     what it should.
     """
-    from pagedlab.lessons.fence import Memory, Outside
+    from pagedlab.lessons.fence import Memory
     from pagedlab.lessons.puzzles import PUZZLES
 
+    _decorated(answer)
     puzzle, memory = PUZZLES[name], Memory()
     given, options = puzzle.given(**case), dict[str, Any]()
     expected = puzzle.expected(given)
@@ -109,32 +113,17 @@ def _try(
         fenced = memory.put_all(given)
     if splits:
         options = {"splits": splits, "put": lambda label, x: memory.put(label, x.fill_(math.nan))}
-    try:
-        with bounded(100_000):
-            memory.run(lambda: puzzle.launch(answer, fenced, **options))
-    except Outside as error:
-        inside, did = (
-            f"elements 0 to {error.size - 1} of {error.name}",
-            f"{error.verb}s {error.where}",
-        )
-        raise Wrong(_reach(error, far), inside, f"program {error.program} {did}") from None
-    except (Exception, StillRunning) as error:  # Triton's interpreter wraps what went wrong
-        first = "; ".join(
-            f"{out}{_index(x.shape, 0)} = {say(x.flatten()[0])}" for out, x in expected.items()
-        )
-        raise Wrong(
-            "Your kernel raises an error.", first, explain(error.__cause__ or error)
-        ) from None
+    run_watched(memory, lambda: puzzle.launch(answer, fenced, **options), answer, expected, far)
     # put by the launch itself
     between = {label: x for label, x in memory.tensors.items() if label not in given}
-    _stored(memory, between | expected)
+    stored_once(memory, between | expected)
     got = {out: fenced[out] for out in expected}
     wrong = [
         (out, at) for out, x in expected.items() if (at := first_wrong(x, got[out], within=2e-5))
     ]
-    message = _named(given, expected, got, mistakes) if wrong else ""
+    message = named_mistake(given, expected, got, mistakes) if wrong else ""
     if not message and name in ("grouped", "split"):
-        _loaded_once(memory, given["k_cache"].shape)
+        loaded_once(memory, given["k_cache"].shape)
     for out, (*row, i) in wrong:
         # the row that a number stands in, eight numbers of it
         part = slice(i // 8 * 8, i // 8 * 8 + 8)
@@ -142,10 +131,105 @@ def _try(
             f"{out}[{', '.join([*map(str, row), f'{part.start}:{part.stop}'.removeprefix('0')])}]"
         )
         raise Wrong(
-            message or _unnamed(got),
+            message or unnamed_mistake(got, memory),
             *(say(x[out][tuple(row)][part]) for x in (expected, got)),
             where,
         )
+
+
+def run_watched(
+    memory: Any,
+    launch: Callable[[], object],
+    answer: Any,
+    expected: Numbers,
+    far: bool = False,
+    most_steps: int = 100_000,
+) -> None:
+    """Launch kernels under watch; `Wrong` if they reach outside of a tensor or raise an error.
+
+    Args:
+        memory: the fenced tensors.
+        launch: launches the reader's kernels on them.
+        answer: the reader's kernel, or several by name.
+        expected: the right outputs, for the message.
+        far: whether page ids were made so large that offsets need 64 bits.
+        most_steps: instructions in loops after which the kernels count as endless.
+    """
+    from pagedlab.lessons.fence import Outside
+
+    try:
+        with bounded(most_steps):
+            memory.run(launch)
+    except Outside as error:
+        inside, did = (
+            f"elements 0 to {error.size - 1} of {error.name}",
+            f"{error.verb}s {error.where}",
+        )
+        raise Wrong(_reach(error, far), inside, f"program {error.program} {did}") from None
+    except Wrong:
+        raise
+    except (Exception, StillRunning) as error:  # Triton's interpreter wraps what went wrong
+        first = "; ".join(
+            f"{out}{_index(x.shape, 0)} = {say(x.flatten()[0])}" for out, x in expected.items()
+        )
+        message = _beginners_mistake(answer, error) or "Your kernel raises an error."
+        raise Wrong(message, first, explain(error.__cause__ or error)) from None
+
+
+def _functions(answer: Any) -> list[Any]:
+    """The Python functions of an answer: of each kernel, the function that was decorated."""
+    answers = answer.values() if isinstance(answer, dict) else [answer]
+    return [getattr(part, "fn", part) for part in answers]
+
+
+def _decorated(answer: Any) -> None:
+    """`Wrong` if a kernel has no `@triton.jit`."""
+    kernels = {"answer": answer} if not isinstance(answer, dict) else answer
+    for name, kernel in kernels.items():
+        if name != "my_splits" and inspect.isfunction(kernel):
+            called = kernel.__name__
+            message = f"{called} is a plain Python function: write @triton.jit above its def."
+            raise Wrong(message, f"{called} is a Triton kernel", f"{called} is a Python function")
+
+
+def _beginners_mistake(answer: Any, error: BaseException) -> str:
+    """A sentence for an error that a PyTorch user meets first; empty for all others."""
+    said = str(error.__cause__ or error)
+    if "'function' object is not subscriptable" in said:
+        return "A kernel is launched that has no @triton.jit above its def."
+    if "arange" in said and "constexpr" in said:
+        return (
+            "tl.arange takes numbers that are known when the kernel is compiled (tl.constexpr).\n"
+            "Take a tile of constant size, and a mask for what is too much."
+        )
+    for function in _functions(answer):
+        if name := _indexed_parameter(function):
+            return (
+                f"{name}[...] indexes a tensor. In a kernel {name} is an address: "
+                f"tl.load({name} + i) reads,\ntl.store({name} + i, value) writes."
+            )
+        if "torch." in _source(function) and isinstance(
+            error.__cause__ or error, (NameError, TypeError)
+        ):
+            return "A kernel calls torch: inside a kernel only Triton's functions work (tl.exp, tl.sum)."
+    return ""
+
+
+def _source(function: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return ""
+
+
+def _indexed_parameter(function: Any) -> str:
+    """The first parameter that a kernel indexes with [...], or an empty string."""
+    parameters = set(inspect.signature(function).parameters)
+    for node in ast.walk(ast.parse(_source(function))):
+        indexed = node.value if isinstance(node, ast.Subscript) else None
+        if isinstance(indexed, ast.Name) and indexed.id in parameters:
+            return indexed.id
+    return ""
 
 
 def _reach(error: Any, far: bool) -> str:
@@ -180,7 +264,7 @@ def _programs(accesses: Any) -> defaultdict[int, dict[Any, None]]:
     return programs
 
 
-def _stored(memory: Any, expected: Numbers) -> None:
+def stored_once(memory: Any, expected: Numbers) -> None:
     """`Wrong` unless each element of the outputs is stored once."""
     for out, numbers in expected.items():
         programs = _programs(memory.stores[out])
@@ -200,7 +284,7 @@ def _stored(memory: Any, expected: Numbers) -> None:
                 raise Wrong(f"Not all of {out} is written.", every, some)
 
 
-def _loaded_once(memory: Any, shape: Sequence[int]) -> None:
+def loaded_once(memory: Any, shape: Sequence[int]) -> None:
     """`Wrong` if several programs load an element of the keys."""
     by = _programs(memory.loads["k_cache"])
     element = max(by, key=lambda element: len(by[element]), default=0)
@@ -211,7 +295,9 @@ def _loaded_once(memory: Any, shape: Sequence[int]) -> None:
         raise Wrong(message, "one program for each element of the keys", some)
 
 
-def _named(given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mistakes) -> str:
+def named_mistake(
+    given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mistakes
+) -> str:
     """The mistake that gives just these numbers, if there is one."""
     for message, wrong in mistakes.items():
         numbers = wrong(SimpleNamespace(**given))
@@ -228,11 +314,20 @@ def _named(given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mis
     return ""
 
 
-def _unnamed(got: Numbers) -> str:
-    if any(x.isnan().any() for x in got.values()):
-        why = (
-            "NaN comes out: a number that nobody has written was taken in. 0 x NaN is NaN, so "
-            "masking the scores is"
-        )
-        return f"{why}\nnot enough: the load needs a mask, and other=0.0."
-    return "It computes something else. The first row that differs:"
+def unnamed_mistake(got: Numbers, memory: Any) -> str:
+    """What to say of wrong numbers that no known mistake gives."""
+    if not any(x.isnan().any() for x in got.values()):
+        return "It computes something else. The first row that differs:"
+    for name, loads in memory.loads.items():
+        unwritten = memory.unwritten[name].copy()
+        for store in memory.stores[name]:
+            unwritten[store.elements] = False
+        if any(unwritten[load.elements].any() for load in loads):
+            return (
+                f"NaN comes out: elements of {name} were loaded that nothing has written. 0 x NaN is "
+                "NaN, so masking\nthe scores is not enough: the load needs a mask, and other=0.0."
+            )
+    return (
+        "NaN comes out of the arithmetic: no load took in an unwritten element. Look for 0 / 0, for "
+        "\n0 x infinity, and for minus infinity taken from itself or used as a weight."
+    )

@@ -2,7 +2,7 @@
 
 memory, simulation, traces    KV arithmetic, and four allocators on one trace of requests        01, 02
 broken                        planted bugs                                                       02, 03, 05
-puzzles, fence, workshop      seven kernels to write, watched while they run, and their pictures  07
+puzzles, fence, workshop      eight puzzles, watched while they run, and their pictures  07
 ladder, tracer                the road to the kernel in seven rungs; who loads which slots        07
 timeline, draft_film          who did what in every step; drafts, solid or wiped                 09, 12
 journey, two_pools            one request through the whole engine; one table and two pools       10, 11

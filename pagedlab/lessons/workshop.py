@@ -108,7 +108,7 @@ def draw_ladder(
         f'<path d="M{roof:.1f} {top - 8:.0f}V{end:.0f}" stroke="{INK}" stroke-dasharray="3 3" '
         'fill="none"/>'
     )
-    parts.append(label(roof - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
+    parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", 12, SOFT))
     return parts
 
 
@@ -297,7 +297,7 @@ def draw_loads(
     for tensor, unit in SHOWN[name].items():
         x, by = given[tensor], defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
         for load in loads.get(tensor, ()):
-            loaded += len(load.elements) * x.element_size()
+            loaded += len(np.unique(load.elements)) * x.element_size()
             for cell in dict.fromkeys((load.elements // unit).tolist()):
                 by[cell].append((load.step + 1, load.program))
         needed += int((~x.isnan()).sum()) * x.element_size()
