@@ -144,7 +144,7 @@ def queue_trial(answer: type[Scheduler]) -> Trial:
             engine.add({"s": 6, "m": 10, "L": 30}[kind], 3)
         return []
 
-    mine, right = (ToyEngine(made, num_blocks=10) for made in (Mine, Patient))
+    mine, right = ToyEngine(Mine, num_blocks=10), ToyEngine(Patient, num_blocks=10)
     while True:
         operation = yield [
             "step()",
@@ -154,8 +154,15 @@ def queue_trial(answer: type[Scheduler]) -> Trial:
             "arrive('sLms')",
             "step(12)",
         ]
+        queue, passed = right.scheduler.waiting, right.scheduler.passed
+        before = (
+            f"Before it, r{queue[0].request_id} is the first in the queue and has been passed "
+            f"{passed} times."
+            if queue
+            else "Before it, the queue is empty."
+        )
         got, expected = let_in(mine, operation), let_in(right, operation)
-        agree(expected, got, f"{operation} lets others in.", "lets in {}".format)
+        agree(expected, got, f"{operation} admits other requests. {before}", "admits {}".format)
 
 
 def _check_subclass(answer: Any) -> None:
@@ -261,9 +268,9 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
 
 
 @compared(
-    "Right on both sides of every edge: a text that holds a whole number of blocks needs one more, "
-    "and no other.",
-    [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9)],
+    "Right on both sides of every edge: a sequence that fills its blocks, or holds none, needs one "
+    "more, and no other does.",
+    [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)],
     [([*pair], free, 4) for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2) for free in (0, 1, 2)],
     [
         ([tokens], 0, size)
@@ -272,6 +279,6 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
     ],
     [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)],
 )
-def must_give_way(held: list[int], free: int, block_size: int) -> bool:
-    """Whether one more token for each text takes more blocks than are free."""
+def must_preempt(held: list[int], free: int, block_size: int) -> bool:
+    """Whether one more token for each sequence takes more blocks than are free."""
     return sum(tokens % block_size == 0 for tokens in held) > free

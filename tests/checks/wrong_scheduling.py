@@ -159,6 +159,10 @@ def without_the_tokens(tokens: int, kv_bytes: int, bandwidth: float, parameters:
 # the edge of a block ------------------------------------------------------------------------------------------
 
 
+def nothing_at_nothing(held: list[int], free: int, block_size: int) -> bool:
+    return sum(1 for tokens in held if tokens and tokens % block_size == 0) > free
+
+
 def one_too_late(held: list[int], free: int, block_size: int) -> bool:
     return sum(tokens % block_size == 1 for tokens in held) > free
 
@@ -200,11 +204,19 @@ WRONG: dict[str, list[Any]] = {
     ],
     "victim": [LastCome, OldestGoes, MostExpensive, TheOldestToo, EvenWithoutABlock, ShortestText, EarlierOnATie],
     "swap_or_recompute": [one_way, one_flop_a_weight, the_slower_one, weights_once, always_swap],
-    "must_give_way": [one_too_late, one_too_early, counts_the_free_one, one_for_each, only_one, all_together],
+    "must_preempt": [
+        nothing_at_nothing,
+        one_too_late,
+        one_too_early,
+        counts_the_free_one,
+        one_for_each,
+        only_one,
+        all_together,
+    ],
 }
 RIGHT: dict[str, list[Any]] = {
     "patient": [Patient, CountsByRequest],
     "victim": [FromTheEnd],
     "swap_or_recompute": [without_the_tokens],
-    "must_give_way": [by_rounding_up],
+    "must_preempt": [by_rounding_up],
 }
