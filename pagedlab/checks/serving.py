@@ -14,40 +14,45 @@ from pagedlab.prefix import PrefixCache
 
 
 class Desk:
-    """Inbox and engine in one, a script of who comes when, and a diary of what the loop does with
-    them.
+    """Inbox and engine in one, a script of arrivals, and a diary of what the loop does with them.
 
-    such as a look at the metrics, takes 0. Time passes in `step`, and while the loop sleeps in
-    `get`.
+    Time passes in `step`, and while the loop sleeps in `get`. `None` is the last item of the inbox:
+    it arrives once all messages were run and all requests are finished.
 
     Args:
         script: name -> (the step before which it arrives, the steps that its request takes). A
-            message that asks for none,
+            message that asks for none, such as a look at the metrics, takes 0.
     """
+
+    MOST_STEPS = 30  # more than any script needs
 
     def __init__(self, script: dict[str, tuple[int, int]]) -> None:
         self.coming = sorted(script.items(), key=lambda item: item[1][0])
         self.left: dict[str, int] = {}
-        self.now = self.looks = 0
+        self.now = 0  # steps
+        self.looks = 0  # into an empty inbox with nothing to do
+        self.taken = 0  # messages that the loop took and did not run yet
+        self.ended = False  # None was taken
         self.diary: list[str] = []
 
     def here(self) -> bool:
         """Whether a message has arrived and is not taken."""
         return bool(self.coming) and self.coming[0][1][0] <= self.now
 
+    def is_over(self) -> bool:
+        """Whether None is the next item: nothing is left to arrive, to run or to finish."""
+        return not (self.left or self.coming or self.taken or self.ended)
+
     def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
-        """As `queue.SimpleQueue.get`; None once everybody has come and gone."""
-        if not self.left and not self.coming:
+        """As `queue.SimpleQueue.get`; None is the last item."""
+        if self.is_over():
             self.diary.append("end")
+            self.ended = True
             return None
         if not self.here() and block:
-            if self.left:
-                raise StillRunning(
-                    f"it sleeps in the inbox while {', '.join(self.left)} has tokens to come"
-                )
-            self.now = self.coming[0][1][0]
+            self._sleep()
         if not self.here():
-            self.looks += not self.left
+            self.looks += not (self.left or self.taken)
             if self.looks > 20:
                 raise StillRunning(
                     "with nothing to do it looks into the inbox again and again, and keeps a core "
@@ -55,15 +60,29 @@ class Desk:
                 )
             raise queue.Empty
         name, (_, steps) = self.coming.pop(0)
+        self.taken += 1
         return lambda: self._run(name, steps)
+
+    def _sleep(self) -> None:
+        """Wait until the next message arrives; an error if the loop should not sleep now."""
+        if self.ended:
+            raise StillRunning("it sleeps in the inbox after None, which means stop")
+        if self.left:
+            raise StillRunning(
+                f"it sleeps in the inbox while {', '.join(self.left)} has tokens to come"
+            )
+        if self.taken:
+            raise StillRunning("it sleeps in the inbox with a message that it has not run")
+        self.now = self.coming[0][1][0]
 
     get_nowait = partialmethod(get, block=False)
 
     def empty(self) -> bool:
         """As `queue.SimpleQueue.empty`; at the end there is the None to take."""
-        return not self.here() and bool(self.left or self.coming)
+        return not self.here() and not self.is_over()
 
     def _run(self, name: str, steps: int) -> None:
+        self.taken -= 1
         self.diary.append(name)
         if steps:
             self.left[name] = steps
@@ -73,9 +92,9 @@ class Desk:
         return bool(self.left)
 
     def step(self) -> None:
-        """A token for everybody."""
+        """A token for each request."""
         self.diary.append(f"step({', '.join(self.left)})")
-        if len(self.diary) > 60:
+        if len(self.diary) > self.MOST_STEPS:
             raise StillRunning("it steps on and on")
         self.left = {name: steps - 1 for name, steps in self.left.items() if steps > 1}
         self.now += 1
@@ -116,7 +135,7 @@ def engine_loop(answer: Callable[..., None]) -> str:
                 " ".join(right.diary), " ".join(desk.diary) or "nothing", "The diary differs:", str
             )
     return (
-        "Nobody waits for anybody else's answer, nothing runs twice at once, and an idle engine "
+        "No request waits for the end of another one, nothing runs twice at once, and an idle engine "
         "sleeps."
     )
 

@@ -13,6 +13,23 @@ from pagedlab.serving.engine_thread import run_loop
 # The loop -----------------------------------------------------------------------------------------------------
 
 
+def drains_then_runs(inbox: Any, busy: Any, step: Any) -> None:
+    """Right: it takes all that is there, and then runs what it took."""
+    while True:
+        mail = [] if busy() else [inbox.get()]
+        while True:
+            try:
+                mail.append(inbox.get(block=False))
+            except queue.Empty:
+                break
+        for job in mail:
+            if job is None:
+                return
+            job()
+        if busy():
+            step()
+
+
 def always_sleeps(inbox: Any, busy: Any, step: Any) -> None:
     while (work := inbox.get()) is not None:
         work()
@@ -178,7 +195,7 @@ WRONG: dict[str, list[Any]] = {
     ],
 }
 RIGHT: dict[str, list[Any]] = {
-    "engine_loop": [run_loop, looks_before_it_takes],
+    "engine_loop": [run_loop, looks_before_it_takes, drains_then_runs],
     "closed_salt": [salt_for, both_written_down, length_first],
     "vllm_classes": [MATCHED],
 }
