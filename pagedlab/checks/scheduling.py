@@ -154,6 +154,7 @@ def queue_trial(answer: type[Scheduler]) -> Trial:
             "arrive('sLms')",
             "step(12)",
         ]
+        assert isinstance(right.scheduler, Patient)
         queue, passed = right.scheduler.waiting, right.scheduler.passed
         before = (
             f"Before it, r{queue[0].request_id} is the first in the queue and has been passed "
