@@ -104,6 +104,11 @@ def acceptance_rule(
                 if not -1e-9 <= accept <= 1 + 1e-9:
                     wanted = f"for token {token}, a probability between 0 and 1"
                     raise Wrong("What you return first is no probability.", wanted, f"{accept:.3g}")
+                if accept < 1 - 1e-9 and abs(sum(other) - 1) > 1e-9:
+                    message = (
+                        "The replacement needs a distribution: its probabilities must sum to 1."
+                    )
+                    raise Wrong(message, f"for token {token}, sum 1", f"sum {sum(other):.3g}")
                 outcome = [
                     x + chance * (1 - accept) * float(y)
                     for x, y in zip(outcome, other, strict=True)
