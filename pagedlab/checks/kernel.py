@@ -1,8 +1,8 @@
-"""Checks of notebook 07's seven puzzles: the cases of each, and mistakes known by their numbers.
+"""Checks of notebook 07's puzzles 1 to 7: the cases of each, and mistakes known by their numbers.
 
 Each case is small, and its name says what it can show. A known mistake is a message and a function
 of the puzzle's arguments `g`: it computes what a kernel with this mistake would compute. watched.py
-runs the kernels.
+runs the kernels; launched.py has the check of puzzle 8.
 """
 
 import math
@@ -62,7 +62,7 @@ puzzle(
         "10 scores in three tiles of 4: the last is half empty": {"n": 10},
     },
     OF_WEIGHTS,
-    "Every program computes its own tile, and the mask of the last tile protects what is not its.",
+    "Each program writes its own elements, and no program touches what is past the end.",
 )
 
 # Puzzle 2: scores ---------------------------------------------------------------------------------
@@ -376,7 +376,11 @@ def _first_table(g: Any) -> Any:
     return _attention(g, row=lambda _: 0)
 
 
-@known(OF_ATTENTION, "The last tile is left out where it is not full: round up.")
+@known(
+    OF_ATTENTION,
+    "The last tile is left out where it is not full: round up, and look for a guard that turns "
+    "NaN into 0.",
+)
 def _full_tiles_only(g: Any) -> Any:
     return _attention(g, length=lambda n: n // g.TILE * g.TILE or n)
 

@@ -72,7 +72,10 @@ def attend_one(answer: Callable[..., Any]) -> str:
             if at:
                 message = f"The query at position {length - n + at[0]} gets another value."
                 if got[at[0]].isnan().any():
-                    message += " NaN comes from unused slots: cut them off before the product."
+                    message = (
+                        "NaN comes out: an unused slot was read. Cut keys and values at `length` "
+                        "before the products;\n0 x NaN is NaN, so masking the scores is not enough."
+                    )
                 raise Wrong(message, say(expected[at[0]]), say(got[at[0]]))
     return (
         "Right at every block boundary, with one query and with many, and no unused slot is ever "

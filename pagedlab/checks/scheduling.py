@@ -152,13 +152,22 @@ def queue_trial(answer: type[Scheduler]) -> Trial:
     right = ToyEngine(Patient, num_blocks=10)
     while True:
         operation = yield _QUEUE_OPERATIONS
+        before = _front_of_queue(right.scheduler)
         got = _admitted(mine, operation)
         expected = _admitted(right, operation)
         message = (
             f"{operation} admits other requests. The first in the queue is passed {PATIENCE} times "
-            "at most, and only if it does not fit."
+            f"at most, and only if it does not fit.\n{before}"
         )
         agree(expected, got, message, "admits {}".format)
+
+
+def _front_of_queue(scheduler: Any) -> str:
+    """Say which request is the first in the queue of a `Patient`, and how often it was passed."""
+    if not scheduler.waiting:
+        return "Before it, the queue is empty."
+    first = scheduler.waiting[0].request_id
+    return f"Before it, r{first} is the first and has been passed {scheduler.passed} times."
 
 
 def _admitted(engine: ToyEngine, operation: str) -> list[str]:
@@ -297,8 +306,8 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
 
 
 @compared(
-    "Right on both sides of every edge: a sequence that fills a whole number of blocks needs one "
-    "more, and no other.",
+    "Right on both sides of every edge: a sequence that fills its blocks, or holds none, needs one "
+    "more, and no other does.",
     [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)],
     [([*pair], free, 4) for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2) for free in (0, 1, 2)],
     [
@@ -308,6 +317,6 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
     ],
     [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)],
 )
-def must_give_way(held: list[int], free: int, block_size: int) -> bool:
+def must_preempt(held: list[int], free: int, block_size: int) -> bool:
     """Whether one more token for each sequence takes more blocks than are free."""
     return sum(tokens % block_size == 0 for tokens in held) > free

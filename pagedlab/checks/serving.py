@@ -70,10 +70,12 @@ class Desk:
     def _sleep(self) -> None:
         """Wait for the next message, if one can come while the loop sleeps."""
         if self.ended:
-            raise StillRunning("it goes on after None, which ends it")
-        if self.left or self.taken:
-            names = ", ".join([*self.left, *self.taken])
-            raise StillRunning(f"it sleeps in the inbox while {names} waits for a step")
+            raise StillRunning("it sleeps in the inbox after None, which means stop")
+        if self.left:
+            names = ", ".join(self.left)
+            raise StillRunning(f"it sleeps in the inbox while {names} has tokens to come")
+        if self.taken:
+            raise StillRunning("it sleeps in the inbox with a message that it has not run")
         self.now = self.coming[0].at
 
     def _look(self) -> None:
@@ -141,8 +143,8 @@ def engine_loop(answer: Callable[..., None]) -> str:
                 desk.diary.append(f"and then {explain(error)}")
             _compare_diaries(right.diary, desk.diary)
     return (
-        "No request waits for another one's answer, nothing runs twice at once, and an idle engine "
-        "sleeps."
+        "No request waits for the end of another one, nothing runs twice at once, and an idle "
+        "engine sleeps."
     )
 
 

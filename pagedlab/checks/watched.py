@@ -8,9 +8,14 @@ of its own. Triton is imported when the first kernel is checked.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +45,7 @@ Mistakes = dict[str, Mistake]  # by message
 
 # Added to page ids: their slots still fit into 32 bits, the offsets of elements do not.
 FAR = (1 << 27) + 12_345
-MAX_STEPS = 100_000  # of a kernel in the interpreter
+MAX_STEPS = 100_000  # of the kernels of a launch in the interpreter
 TOLERANCE = 2e-5  # relative and absolute, of fp32 numbers
 SPLIT_CASES = [  # batch, KV heads, tokens, multiprocessors
     (1, 8, 16_384, 132),
@@ -72,15 +77,11 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
         from pagedlab.lessons.tracer import interpreted
 
         if not INTERPRETED:
-            return _verdict(interpreted(f"pagedlab.checks:check.{name}", answer))
+            return verdict(interpreted(f"pagedlab.checks:check.{name}", answer))
         if name == "split":
             compare(answer["my_splits"], splits_for, SPLIT_CASES)
-        for title, case in cases.items():
-            try:
-                _try(name, answer, mistakes, **case)
-            except Wrong as wrong:
-                wrong.setup = f"{title}."
-                raise
+        _check_decorators(answer)
+        try_cases(cases, partial(_try, name, answer, mistakes))
         return proves
 
     run.__name__ = name
@@ -88,7 +89,17 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
     exercise(run)
 
 
-def _verdict(result: Any) -> str:
+def try_cases(cases: Cases, judge: Callable[..., None]) -> None:
+    """Judge an answer case by case; a `Wrong` says in which case it was raised."""
+    for title, case in cases.items():
+        try:
+            judge(**case)
+        except Wrong as wrong:
+            wrong.setup = f"{title}."
+            raise
+
+
+def verdict(result: Any) -> str:
     """Return what a result from another process proves, or raise what it found."""
     if result.status == "passed":
         return result.message
@@ -111,7 +122,7 @@ def _try(
     Raises:
         Wrong: If the kernel does anything wrong.
     """
-    from pagedlab.lessons.fence import Memory, Outside
+    from pagedlab.lessons.fence import Memory
     from pagedlab.lessons.puzzles import PUZZLES
 
     puzzle = PUZZLES[name]
@@ -126,19 +137,13 @@ def _try(
             return memory.put(label, x.fill_(math.nan))
 
         options = {"splits": splits, "put": put}
-    try:
-        with bounded(MAX_STEPS):
-            memory.run(lambda: puzzle.launch(answer, fenced, **options))
-    except Outside as error:
-        raise _outside(error, far) from None
-    except (Exception, StillRunning) as error:
-        cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
-        raise Wrong("Your kernel raises an error.", _first(expected), explain(cause)) from None
+    run_watched(memory, lambda: puzzle.launch(answer, fenced, **options), answer, expected, far)
     # what puzzle 7 writes between its two kernels
     between = {label: x for label, x in memory.tensors.items() if label not in given}
-    _check_stores(memory, between | expected)
+    check_stores(memory, between | expected)
     got = {out: fenced[out] for out in expected}
-    _check_numbers(name, memory, given, expected, got, mistakes)
+    judged = Judged(memory, given, expected, got, once=name in ("grouped", "split"))
+    check_numbers(judged, mistakes)
 
 
 def _fenced(memory: Memory, given: dict[str, Any], far: bool) -> dict[str, Any]:
@@ -150,19 +155,77 @@ def _fenced(memory: Memory, given: dict[str, Any], far: bool) -> dict[str, Any]:
     return memory.put_all(given | {table: given[table] + FAR}, k_cache=offset, v_cache=offset)
 
 
-def _check_numbers(
-    name: str,
+def run_watched(
     memory: Memory,
-    given: dict[str, Any],
+    launch: Callable[[], object],
+    answer: Any,
     expected: Numbers,
-    got: Numbers,
-    mistakes: Mistakes,
+    far: bool = False,
+    max_steps: int = MAX_STEPS,
 ) -> None:
-    """Raise `Wrong` unless the outputs are right and, in puzzles 6 and 7, keys are loaded once."""
+    """Launch kernels and watch them.
+
+    Args:
+        memory: the fenced tensors.
+        launch: launches the reader's kernels on them.
+        answer: the reader's kernel, or several by name.
+        expected: the right outputs.
+        far: whether `FAR` was added to page ids.
+        max_steps: after which the kernels count as endless.
+
+    Raises:
+        Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
+    """
+    from pagedlab.lessons.fence import Outside
+
+    try:
+        with bounded(max_steps):
+            memory.run(launch)
+    except Outside as error:
+        raise _outside(error, far) from None
+    except Wrong:
+        raise
+    except (Exception, StillRunning) as error:
+        cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
+        message = _beginners_mistake(answer, cause) or "Your kernel raises an error."
+        raise Wrong(message, _first(expected), explain(cause)) from None
+
+
+@dataclass
+class Judged:
+    """What a launch was given and what it computed.
+
+    Args:
+        memory: the fenced tensors.
+        given: the puzzle's arguments.
+        expected: the right outputs.
+        got: the outputs.
+        once: whether each key has to be loaded by one program.
+    """
+
+    memory: Memory
+    given: dict[str, Any]
+    expected: Numbers
+    got: Numbers
+    once: bool
+
+
+def check_numbers(judged: Judged, mistakes: Mistakes, hint: str = "") -> None:
+    """Raise `Wrong` unless the outputs are right and keys are loaded once, if they have to be.
+
+    Args:
+        judged: the launch.
+        mistakes: known mistakes.
+        hint: the message if the outputs are wrong and no known mistake gives them.
+    """
+    expected = judged.expected
+    got = judged.got
     wrong = _first_difference(expected, got)
-    message = _known_mistake(given, expected, got, mistakes) if wrong else ""
-    if not message and name in ("grouped", "split"):
-        _check_loads(memory, given["k_cache"].shape)
+    message = ""
+    if wrong:
+        message = _known_mistake(judged.given, expected, got, mistakes) or hint
+    if not message and judged.once:
+        _check_loads(judged.memory, judged.given["k_cache"].shape)
     if not wrong:
         return
     # eight numbers of the row in which the first wrong number is
@@ -171,7 +234,8 @@ def _check_numbers(
     columns = f"{first or ''}:{part.stop}"
     where = f"{wrong.out}[{', '.join([*map(str, wrong.row), columns])}]"
     rows = [x[wrong.out][wrong.row][part] for x in (expected, got)]
-    raise Wrong(message or _unnamed(got), say(rows[0]), say(rows[1]), where)
+    message = message or _unnamed(got, judged.memory)
+    raise Wrong(message, say(rows[0]), say(rows[1]), where)
 
 
 class _Place(NamedTuple):
@@ -237,7 +301,7 @@ def _programs(accesses: Sequence[Access]) -> Mapping[int, list[Any]]:
     return programs
 
 
-def _check_stores(memory: Memory, expected: Numbers) -> None:
+def check_stores(memory: Memory, expected: Numbers) -> None:
     """Raise `Wrong` unless exactly one program stores each element of the outputs."""
     for out, numbers in expected.items():
         programs = _programs(memory.stores[out])
@@ -289,11 +353,90 @@ def _close(got: torch.Tensor, numbers: torch.Tensor) -> bool:
     return bool(got.isclose(numbers, rtol=1e-4, atol=1e-5, equal_nan=True).all())
 
 
-def _unnamed(got: Numbers) -> str:
+def _unnamed(got: Numbers, memory: Memory) -> str:
     """Return what to say of wrong numbers that no known mistake gives."""
-    if any(x.isnan().any() for x in got.values()):
+    if not any(x.isnan().any() for x in got.values()):
+        return "It computes something else. The first row that differs:"
+    for name in memory.loads:
+        if _loads_unwritten(memory, name):
+            return (
+                f"NaN comes out: elements of {name} were loaded that nothing has written. 0 x NaN "
+                "is NaN, so masking\nthe scores is not enough: the load needs a mask, and "
+                "other=0.0."
+            )
+    return (
+        "NaN comes out of the arithmetic: no load took in an unwritten element. Look for 0 / 0, "
+        "for\n0 x infinity, and for minus infinity taken from itself or used as a weight."
+    )
+
+
+def _loads_unwritten(memory: Memory, name: str) -> bool:
+    """Return whether a program loaded an element of a tensor that no program has stored."""
+    unwritten = memory.unwritten[name].copy()
+    for store in memory.stores[name]:
+        unwritten[store.elements] = False
+    return any(unwritten[load.elements].any() for load in memory.loads[name])
+
+
+# What a PyTorch user writes first -----------------------------------------------------------------
+
+
+def _check_decorators(answer: Any) -> None:
+    """Raise `Wrong` if a kernel has no `@triton.jit`."""
+    for name, kernel in _parts(answer).items():
+        if name != "my_splits" and inspect.isfunction(kernel):
+            called = kernel.__name__
+            message = f"{called} is a plain Python function: write @triton.jit above its def."
+            raise Wrong(message, f"{called} is a Triton kernel", f"{called} is a Python function")
+
+
+def _parts(answer: Any) -> dict[str, Any]:
+    """Return the kernels and functions of an answer by name."""
+    return answer if isinstance(answer, dict) else {"answer": answer}
+
+
+def _beginners_mistake(answer: Any, error: BaseException) -> str:
+    """Return a sentence for an error that a PyTorch user meets first, "" for all others."""
+    said = str(error)
+    if "'function' object is not subscriptable" in said:
+        return "A kernel is launched that has no @triton.jit above its def."
+    if "arange" in said and "constexpr" in said:
         return (
-            "NaN comes out: a slot without a token was read. 0 x NaN is NaN, so masking the scores "
-            "is\nnot enough: the load needs a mask, and other=0.0."
+            "tl.arange takes numbers that are known when the kernel is compiled (tl.constexpr).\n"
+            "Take a tile of constant size, and a mask for what is too much."
         )
-    return "It computes something else. The first row that differs:"
+    for part in _parts(answer).values():
+        source = _source(getattr(part, "fn", part))
+        name = _indexed_parameter(source)
+        if name:
+            return (
+                f"{name}[...] indexes a tensor. In a kernel {name} is an address: "
+                f"tl.load({name} + i) reads,\ntl.store({name} + i, value) writes."
+            )
+        if "torch." in source and isinstance(error, (NameError, TypeError)):
+            return (
+                "A kernel calls torch: inside a kernel only Triton's functions work (tl.exp, "
+                "tl.sum)."
+            )
+    return ""
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Return a function's source, "" if there is none."""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return ""
+
+
+def _indexed_parameter(source: str) -> str:
+    """Return the first parameter that a function indexes with [...], "" if there is none."""
+    parameters: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg):
+            parameters.add(node.arg)
+    for node in ast.walk(ast.parse(source)):
+        indexed = node.value if isinstance(node, ast.Subscript) else None
+        if isinstance(indexed, ast.Name) and indexed.id in parameters:
+            return indexed.id
+    return ""

@@ -6,7 +6,7 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     simulation      the allocators on one trace of requests                  01
     traces          lengths of requests                                      01, 02, 05, 09
     broken          pools and tables with one planted bug each               02, 03
-    puzzles         seven kernels to write                                   07
+    puzzles         seven of eight puzzles                                   07
     fence           watches the loads and stores of a kernel                 07
     workshop        pictures of the kernels                                  07
     ladder          the road to the kernel in seven rungs                    07

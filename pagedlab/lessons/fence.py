@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pagedlab.kernels.runtime import INTERPRETED
 
@@ -72,6 +73,8 @@ class Memory:
         self.loads: defaultdict[str, list[Access]] = defaultdict(list)
         self.stores: defaultdict[str, list[Access]] = defaultdict(list)
         self.tensors: dict[str, torch.Tensor] = {}
+        # of each tensor, flat: which elements held NaN when it was put here
+        self.unwritten: dict[str, np.ndarray] = {}
         self._far: dict[str, int] = {}  # bytes that a tensor seems to be further
         self._strict = strict
 
@@ -86,6 +89,7 @@ class Memory:
         arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
         own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
         self.tensors[name], self._far[name] = own.copy_(tensor), far * tensor.element_size()
+        self.unwritten[name] = own.isnan().flatten().numpy()
         return own
 
     def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
@@ -157,6 +161,64 @@ class Memory:
         return min(max(start - address, address - start - size + 1, 0) for start in starts)
 
 
+_MAKERS = frozenset(
+    {
+        "arange",
+        "cat",
+        "clone",
+        "contiguous",
+        "empty",
+        "empty_like",
+        "float",
+        "full",
+        "full_like",
+        "half",
+        "new_empty",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "repeat_interleave",
+        "reshape",
+        "stack",
+        "tensor",
+        "to",
+        "zeros",
+        "zeros_like",
+    }
+)  # functions of torch that may make a tensor
+
+
+class Allocations(TorchFunctionMode):
+    """While this is active, new tensors are fenced too: `with Allocations(memory): launch()`.
+
+    Floats of `torch.empty` and its kin are NaN, so that an element without a store is seen.
+
+    Args:
+        memory: fences the tensors.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.memory = memory
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch, and fence the tensor that it makes."""
+        made = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name not in _MAKERS or not isinstance(made, torch.Tensor) or not made.numel():
+            return made
+        storages = {x.untyped_storage().data_ptr() for x in self.memory.tensors.values()}
+        if made.untyped_storage().data_ptr() in storages:
+            return made  # a view of a fenced tensor, or the tensor itself
+        if "empty" in name and made.is_floating_point():
+            made.fill_(torch.nan)
+        return self.memory.put(f"tensor {len(storages)} (torch.{name})", made)
+
+
 # Kernels as text ----------------------------------------------------------------------------------
 
 _NUMBERS = count()
@@ -187,11 +249,13 @@ def source_of(kernel: Any) -> str:
         for name in function.__code__.co_names:
             used = function.__globals__.get(name)
             used = getattr(used, "value", used)  # of a constexpr
-            function_of: Any = getattr(used, "fn", None)
+            function_of: Any = getattr(used, "fn", used)
             module = function_of.__module__ if inspect.isfunction(function_of) else ""
             if name in parts:
                 continue
-            if module.startswith("pagedlab."):
+            if inspect.ismodule(used):
+                parts[name] = f"import {used.__name__} as {name}"
+            elif module.startswith("pagedlab."):
                 parts[name] = f"from {module} import {function_of.__name__} as {name}"
             elif module and not module.startswith("triton."):
                 add(used)

@@ -1,4 +1,4 @@
-"""The seven puzzles of notebook 07: what each kernel has to compute, what it is given, and how it
+"""Puzzles 1 to 7 of notebook 07: what each kernel has to compute, what it is given, and how it
 is launched.
 
     weights        exp(score - m) for a row of scores, TILE at a time
@@ -320,14 +320,16 @@ def decoder(
     answer: Any, processors: int = 4, tile: int = 64, **options: int
 ) -> Callable[..., Tensor]:
     """A function of (q, k_cache, v_cache, tables, seq_lens) that launches the kernel of puzzle 5, 6
-    or 7.
+    or 7. The answer to puzzle 8 is such a function already.
 
-    answer      the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}
+    answer      the kernel, {"my_split": ..., "my_merge": ..., "my_splits": ...}, or the function
     processors  multiprocessors of the card, for my_splits
     options     num_warps and num_stages, for Triton's compiler
 
     Returns what the kernel writes, [B, Hq, D].
     """
+    if inspect.isfunction(answer):
+        return answer
     name = puzzle_of(answer)
 
     def run(

@@ -111,7 +111,7 @@ def draw_ladder(
     end = top + LADDER_ROW * len(speeds)
     roof = x + pitch * copy
     parts.append(_dotted(roof, top - 8, end))
-    parts.append(label(roof - 7.3 * 20, end + 14, f"the roof: {copy:,.0f}, a copy", 12, SOFT))
+    parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", 12, SOFT))
     return parts
 
 
@@ -372,7 +372,7 @@ def draw_loads(
     for tensor, unit in SHOWN[name].items():
         x = given[tensor]
         accesses = loads.get(tensor, [])
-        loaded += sum(len(access.elements) for access in accesses) * x.element_size()
+        loaded += sum(len(np.unique(access.elements)) for access in accesses) * x.element_size()
         needed += int((~x.isnan()).sum()) * x.element_size()
         parts.append(label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142))
         cells, bottom = _draw_tensor(tensor, x, unit, accesses, step, axis, top)

@@ -23,7 +23,8 @@ def opening() -> Explorer:
     shapes = list(workshop.SHAPES)
     caption = (
         "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
-        "query heads."
+        "query heads. The number beside a page is its id, a colour is a sequence, and each page "
+        "has a stripe for each KV head: solid is loaded in this step, pale was loaded before."
     )
     first = "1 one page at a time"
     return explore(
@@ -71,7 +72,8 @@ def picture(name: str, answer: Any) -> Explorer:
     draw = partial(workshop.draw_loads, name, given, loads, stopped, step=steps)
     controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
     number = 1 + list(workshop.SHOWN).index(name)
-    return Shown(draw, f"What {names(answer)} loads in the example of puzzle {number}", **controls)
+    verb = "load" if isinstance(answer, dict) else "loads"
+    return Shown(draw, f"What {names(answer)} {verb} in the example of puzzle {number}", **controls)
 
 
 def bench(answer: Any = None, shape: str = "Llama-3-8B, 32 x 4,096", **cut: int) -> Explorer:

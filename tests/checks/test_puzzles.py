@@ -1,9 +1,9 @@
-"""The seven puzzles of notebook 07: every wrong answer is told what is wrong with it, and solutions cannot drift."""
+"""The eight puzzles of notebook 07: every wrong answer is told what is wrong with it, and solutions cannot drift."""
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
 from typing import Any
 
 import pytest
@@ -23,8 +23,8 @@ interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
 CASES = [(name, number) for name, listed in MISTAKES.items() for number in range(len(listed))]
 
 
-def test_there_are_seven_puzzles_with_four_mistakes_each() -> None:
-    assert list(MISTAKES) == list(PUZZLES) == list(solutions())
+def test_there_are_eight_puzzles_with_four_mistakes_each() -> None:
+    assert list(MISTAKES) == [*PUZZLES, "launch"] == list(solutions())
     assert all(sum(bool(named) for *_, named in listed) >= 4 for listed in MISTAKES.values())
 
 
@@ -38,23 +38,51 @@ def test_the_mistake_is_named(name: str, number: int) -> None:
 
 
 def test_the_folded_solution_of_7_is_the_kernel_that_is_measured() -> None:
-    def bare(text: str) -> str:
-        text = re.sub(r'""".*?"""|# fmt: skip|def splits_for\(.*?\) -> int:', "", text, flags=re.DOTALL)
+    def bare(text: str) -> list[tuple[list[str], list[str]]]:
+        """Parameters and statements of each function, without docstrings, in one format."""
         text = text.replace("split_kernel", "my_split").replace("merge_kernel", "my_merge")
-        text = text.replace("def my_splits(batch, kv_heads, tokens, processors):", "")
-        return re.sub(r"[\s(),]+", "", text)  # the formatter breaks lines and adds brackets
+        functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+        return [
+            (
+                [parameter.arg for parameter in node.args.args],
+                [ast.unparse(line) for line in node.body if not isinstance(getattr(line, "value", None), ast.Constant)],
+            )
+            for node in functions
+        ]
 
     parts = [getattr(item, "fn", item) for item in (ladder.split_kernel, ladder.merge_kernel, splits_for)]
-    assert bare(solutions()["split"]) == bare("".join(map(inspect.getsource, parts)))
+    assert bare(solutions()["split"]) == bare("\n".join(map(inspect.getsource, parts)))
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["decode", "grouped", "split"])
+@pytest.mark.parametrize("name", ["decode", "grouped", "split", "launch"])
 def test_solutions_run_as_functions(name: str, seed: int) -> None:
     given = puzzles.PUZZLES["grouped"].given(lengths=(40, 3, 300, 17), heads=6, kv_heads=2, size=16, dim=32)
     batch = [given[key] for key in ("q", "k_cache", "v_cache", "tables", "seq_lens")]
     out = decoder(answer(name), tile=32)(*batch)
     assert torch.allclose(out, PUZZLES["grouped"].expected(given)["out"], atol=1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("@triton.jit\n", "", "write @triton.jit above its def"),
+        ("tl.load(s + i, mask=mine)", "s[i]", "s[...] indexes a tensor"),
+        ("tl.arange(0, TILE)", "tl.arange(0, n)", "tl.constexpr"),
+        ("tl.exp(", "torch.exp(", "A kernel calls torch"),
+    ],
+)
+def test_what_a_pytorch_user_writes_first_gets_a_sentence(old: str, new: str, said: str) -> None:
+    result = check.weights(answer("weights", old, new))
+    assert result.status == "failed"
+    assert said in result.message.replace("\n", " ")
+
+
+@interpreted
+def test_nan_of_the_arithmetic_is_no_missing_mask() -> None:
+    raw_logs = answer("split", "weight = tl.exp(log - tl.max(log, 0))", "weight = log")
+    assert "out of the arithmetic" in check.split(raw_logs).message
 
 
 @interpreted
@@ -92,3 +120,4 @@ def test_where_triton_compiles_another_process_judges(monkeypatch: pytest.Monkey
     assert "dealt out in turn" in result.message
     assert result.expected != result.got
     assert check.split(answer("split")).status == "passed"
+    assert check.launch(answer("launch")).status == "passed"

@@ -1,4 +1,4 @@
-"""The folded solutions of notebook 07's seven puzzles, compiled: what the checks judge interpreted runs on a GPU."""
+"""The folded solutions of notebook 07's eight puzzles, compiled: what the checks judge interpreted runs on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_program(name: str, n: int) -> None:
         assert torch.allclose(moved[out].cpu(), numbers, atol=1e-5), out
 
 
-@pytest.mark.parametrize("name", ["decode", "grouped", "split"])
+@pytest.mark.parametrize("name", ["decode", "grouped", "split", "launch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(14, 2, 64), (8, 2, 128)])
 def test_whole_kernels(name: str, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, seed: int) -> None:

@@ -1,10 +1,11 @@
-"""Plausible wrong answers to the seven puzzles of notebook 07: each is the folded solution with a line changed.
+"""Plausible wrong answers to the eight puzzles of notebook 07: each is the folded solution with a line changed.
 
 `MISTAKES[puzzle]` lists what is changed, into what, and the words by which the check names it.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from functools import cache
@@ -14,7 +15,7 @@ from typing import Any
 from pagedlab.lessons.fence import define
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "07_the_paged_kernel.ipynb"
-BROUGHT = "from pagedlab.lessons.ladder import attend, rows_at, slots_at, take\n"
+BROUGHT = "import torch\nfrom pagedlab.lessons.ladder import attend, rows_at, slots_at, take\n"
 SPLIT = '{"my_split": my_split, "my_merge": my_merge, "my_splits": my_splits}'
 ANSWERS = {
     "weights": "my_weights",
@@ -24,6 +25,7 @@ ANSWERS = {
     "decode": "my_decode",
     "grouped": "my_grouped",
     "split": SPLIT,
+    "launch": "my_attention",
 }
 
 
@@ -142,6 +144,21 @@ MISTAKES: dict[str, list[tuple[str, str, str]]] = {
         ("part = row * splits + split\n    tl.store(parts", "part = row * splits\n    tl.store(parts",
          "Two programs store the same element"),
     ],
+    "launch": [
+        ("    return out\n", "", "It returns None"),
+        ("tables.stride(0), dim", "tables.shape[1], dim", "tables.stride(0) elements apart"),
+        (".to(tl.int64)", "", "does not fit into 32 bits"),
+        ("max(1, min(8, tables.shape[1] * size // 128))", "1", "One program reads all 700 keys"),
+        ("head = (b * kv_heads + kv_head) * GROUP + r", "head = b * kv_heads * GROUP + kv_head + r * kv_heads",
+         "dealt out in turn"),
+        ("(batch * heads,)", "(batch,)", "Not all of"),
+        ("@triton.jit\ndef join", "def join", "no @triton.jit above its def"),
+        ("begin = split * tiles // splits * TILE", "begin = 0", "Several programs load the same keys"),
+        ("weight = tl.exp(log - tl.max(log, 0))", "weight = log", "NaN comes out of the arithmetic"),
+        ("    join_kernel[(batch * heads,)]", "    0 and join_kernel[(batch * heads,)]", "No kernel stores into"),
+        ("tl.where(total[:, None] > 0, acc / total[:, None], 0.0)", "acc / total[:, None]", "divides 0 by 0"),
+        ("tables + b * table_stride", "tables", "reads the first one's table"),
+    ],
 }  # fmt: skip
 WRONG: dict[str, list[Any]] = {}
 RIGHT: dict[str, list[Any]] = {}
@@ -159,12 +176,22 @@ class Named:
 
 def _named(name: str, number: int, old: str, new: str) -> Any:
     changed = answer(name, old, new)
-    return changed if isinstance(changed, dict) else Named(changed, f"{number}")
+    if isinstance(changed, dict):
+        return changed
+    if inspect.isfunction(changed):  # puzzle 8: a function that launches kernels
+        changed.__name__ = f"{number}"
+        return changed
+    return Named(changed, f"{number}")
 
 
 for puzzle, listed in MISTAKES.items():  # four of each; test_puzzles.py tries all
     WRONG[puzzle] = [_named(puzzle, number, old, new) for number, (old, new, _) in enumerate(listed[-4:])]
 
+RIGHT["launch"] = [
+    answer("launch", "SPLITS=triton.next_power_of_2(splits)", "SPLITS=8"),
+    answer("launch", "TILE=32", "TILE=64"),
+    answer("launch", "torch.empty_like(q)", "torch.zeros_like(q)"),
+]
 RIGHT["decode"] = [answer("decode", "acc / total", "acc * (1 / total)")]
 RIGHT["paged_scores"] = [answer("paged_scores", ", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1")]
 RIGHT["weights"] = [answer("weights", "mask=mine)\n    tl.store", "mask=mine, other=0.0)\n    tl.store")]

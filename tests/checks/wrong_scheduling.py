@@ -204,7 +204,7 @@ WRONG: dict[str, list[Any]] = {
     ],
     "victim": [LastCome, OldestGoes, MostExpensive, TheOldestToo, EvenWithoutABlock, ShortestText, EarlierOnATie],
     "swap_or_recompute": [one_way, one_flop_a_weight, the_slower_one, weights_once, always_swap],
-    "must_give_way": [
+    "must_preempt": [
         one_too_late,
         one_too_early,
         counts_the_free_one,
@@ -218,5 +218,5 @@ RIGHT: dict[str, list[Any]] = {
     "patient": [Patient, CountsByRequest],
     "victim": [FromTheEnd],
     "swap_or_recompute": [without_the_tokens],
-    "must_give_way": [by_rounding_up],
+    "must_preempt": [by_rounding_up],
 }

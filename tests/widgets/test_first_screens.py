@@ -43,7 +43,7 @@ MOVES: dict[str, tuple[Any, str, str]] = {
     "04_sampling_and_beams": (step_back, "Step 14:", "Step 0:"),
     "05_prefix_caching": (type_more, "kind", "Or"),
     "07_the_paged_kernel": (step_back, "Step 3 of 13:", "Step 1 of 13:"),
-    "08_qwen": (step_back, "Step 59:", "Step 1:"),
+    "08_qwen": (step_back, "Step 9:", "Step 1:"),
     "09_continuous_batching": (step_back, "After 40 steps", "After 0 steps"),
     "10_serving_qwen": (first_station, "One token is drawn", "It owns no block yet"),
     "11_two_devices": (step_back, "Pool of rank 1", "Pool of rank 1"),

@@ -39,5 +39,5 @@ names = ["cat", "dog", "fox", "hen", "bee", "owl", "cow", "pig", "ant", "deer", 
 prompts = [f"{openings[i % 5]} there was a {name}" for i, name in enumerate(names)]
 params = [SimpleNamespace(max_tokens=n) for n in [60] + 10 * [10]]
 runs = {"Static: a batch runs to the end of its last answer": run(StaticBatch)}
-runs |= {"Continuous: who is done leaves, who waits comes in": run(Scheduler)}
+runs |= {"Continuous: a finished request leaves, a waiting one is admitted": run(Scheduler)}
 explore(lambda step: race(runs, step, places=4, blocks=16, size=8), step=(range(41), 40))
