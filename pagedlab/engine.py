@@ -95,9 +95,10 @@ class Engine:
         `Completion.finished` tells which of them are done. Completions of requests from `add` that
         finished during a `generate` or `stream` call are returned as well.
 
-        If scheduling, the forward pass or sampling fails or is interrupted, the step is rewound: no
-        token is added, and every table is as before. If the update of the requests fails, the
-        requests of the step are aborted.
+        If scheduling, the forward pass or sampling fails, or Ctrl-C interrupts the forward pass,
+        the step is rewound: no token is added, and no table claims KV that was not computed. If
+        tokens cannot be added, the requests of the step are aborted. At any other moment Ctrl-C
+        waits until the step ends.
         """
         with deferred_interrupts() as deferred:  # Ctrl-C waits until this block ends
             self._begin_step()
@@ -129,13 +130,13 @@ class Engine:
         """Schedule, run the forward pass and sample. If any of it fails, rewind the step.
 
         Returns:
-            The result of the oldest step; None if there is nothing to do.
+            The result of the oldest step that the runner has; None if there is nothing to do.
         """
         with allowed_interrupts():
-            pass  # a pending interrupt is raised here: nothing of this step has happened yet
+            pass  # a pending interrupt is raised here: nothing is scheduled yet
         self.scheduler.plan = Schedule()  # a failure must not rewind the step before
         try:
-            while True:
+            while True:  # again only if all sequences of the oldest step have ended meanwhile
                 self._submit_plans()
                 if self.runner.is_idle:
                     return None
@@ -205,24 +206,27 @@ class Engine:
         try:
             self._retire_finished(completions)
             self._record(result, new_tokens)
+            self._stepping = False  # a callback may abort requests at once
+            self._call_back()
         except BaseException:
             self._keep_finished(self._unreturned + completions)
             raise
-        self._stepping = False  # a callback may abort requests at once
-        self._call_back()
         return completions
 
     def _register_blocks(self, plan: Schedule) -> None:
         """Register the blocks that this step has filled in the prefix cache.
 
-        A block whose contents are cached already is exchanged for the cached block.
+        The scheduler has registered most of them before the step. A block whose contents are cached
+        in another block is exchanged for that one here.
         """
         if self.prefix_cache is None:
             return
         size = self.pool.block_size
         for request, sequence, start, stop in plan.chunks:
             fills_a_block = stop // size > start // size
-            is_computed = sequence.table.num_tokens >= stop  # not after a draft was rejected
+            is_computed = (
+                sequence.table.num_tokens >= stop
+            )  # not if a draft was rejected in the step
             if fills_a_block and is_computed:
                 computed = sequence.token_ids[:stop]
                 self.prefix_cache.insert(sequence.table, computed, salt=request.salt)
@@ -230,8 +234,8 @@ class Engine:
     def _add_tokens(self, result: StepResult) -> int:
         """Add the sampled tokens to their sequences and return how many were added."""
         now = time.perf_counter()
-        # All forks come first. A sequence that ends with its first token frees its blocks, and the
-        # forks start from these.
+        # All forks come first. A sequence that ends with its first token frees its blocks, and its
+        # forks share these blocks.
         sequences = []
         for sampled in result.sampled:
             state = self._states[sampled.request.request_id]

@@ -1,11 +1,11 @@
 """The runner: it runs the forward passes that the engine has scheduled.
 
-    while runner.has_room and (plan := scheduler.schedule()):
+    while runner.has_room and (plan := scheduler.schedule()).chunks:
         runner.submit(plan)
     result = runner.collect()
 
-`EagerRunner` runs a step when it is collected. The runner in accelerate/ starts several steps ahead
-of the host. The one in speculative/ drafts tokens before a step and checks them in it.
+`EagerRunner` runs a submitted step when it is collected. The runner in accelerate/ starts several
+steps ahead of the host. The one in speculative/ drafts tokens before a step and checks them in it.
 """
 
 from __future__ import annotations

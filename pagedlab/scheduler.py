@@ -1,6 +1,6 @@
 """The scheduler: which requests run in the next step, and in which blocks.
 
-It is pure Python. It counts tokens and never touches a tensor.
+It is pure Python: it counts tokens and blocks. The swapper moves the contents of swapped blocks.
 
 A request waits, runs or is swapped out. A running request takes blocks one by one as its sequences
 grow. If no block is free, the request that arrived last is preempted: all its blocks are freed for
@@ -14,7 +14,8 @@ memory (swap).
                         +------swap----------^
 
 Every request finishes. `add` refuses a request that does not fit alone. A preempted request returns
-before a new one is admitted. The oldest request is never preempted, so it advances in every step.
+before a new one is admitted. The oldest request is preempted only if blocks are held outside the
+engine, so it advances in every step.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from pagedlab.sequence import Request, Sequence, SwappedKV, SwappedTable, common
 from pagedlab.validation import integer, one_of
 
 PreemptionMode = Literal["recompute", "swap"]
-MAX_SCORED = 1024  # prompt tokens a step that keep their logits; Qwen's take 620 MB in fp32
-PREFILL_GROWTH = 4  # how much larger a step of prompts may be than the step before
+MAX_SCORED = 1024  # prompt tokens per step that keep their logits; Qwen's take 620 MB in fp32
+PREFILL_GROWTH = 4  # each step may have four times the prompt tokens of the step before
 
 
 class Swapper(Protocol):
@@ -125,7 +126,7 @@ class Budget:
     Args:
         tokens: tokens of any kind.
         prompt_tokens: prompt tokens. A limit keeps the step short for sequences that decode.
-        scored_tokens: prompt tokens that keep their logits.
+        scored_tokens: tokens of requests whose prompts need log-probabilities, and so all logits.
     """
 
     tokens: int
@@ -175,12 +176,12 @@ class Scheduler:
 
     Args:
         pool: the block pool.
-        max_batch_tokens: tokens a step, at most.
+        max_batch_tokens: tokens per step, at most.
         max_sequences: running sequences, at most.
         prefix_cache: the prefix cache; None if prefix caching is off.
-        max_prompt_tokens: prompt tokens a step, at most, while a sequence decodes for a caller who
-            reads its tokens one by one; None for no limit. Otherwise the first step has this limit
-            too, so that the device starts early. Each later step may have four times as many.
+        max_prompt_tokens: prompt tokens per step, at most, while a streaming request decodes; None
+            for no limit. While none does, the limit is this number in the first step, so that the
+            device starts early, then 4 times, 16 times and so on, until the queues are empty.
         preemption: "recompute" or "swap". If CPU memory is full, "swap" recomputes.
         swapper: moves the contents of blocks; required for "swap".
         max_cpu_blocks: blocks in CPU memory, at most; None for the size of the pool.
@@ -277,8 +278,9 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Plan the next step: choose the tokens to compute and give them slots.
 
-        Running requests continue first. If none of them was preempted, swapped requests are resumed
-        and waiting requests are admitted.
+        It has three phases. 1: running requests continue, and preempt younger ones if blocks are
+        short. Only if no request was preempted, 2: swapped requests are resumed, and 3: waiting
+        requests are admitted.
 
         Returns:
             The plan. It has no chunks if there is nothing to compute. If this method raises, the
@@ -287,7 +289,7 @@ class Scheduler:
         self.plan = Schedule()
         self._budget = self._new_budget()
         self._continue_running()
-        if not self.plan.preempted:  # from here on no other request is preempted in this step
+        if not self.plan.preempted:  # from here on, no running request is preempted
             self._register(self.plan.chunks)
             self._resume_swapped()
             self._admit_waiting()
@@ -297,9 +299,10 @@ class Scheduler:
     def rewind(self, plan: Schedule) -> None:
         """Undo a step that failed, so that no table claims KV that was never computed.
 
-        Tables are truncated to the start of the step. Requests that it admitted wait again, and so
-        do requests whose block copies were not executed. Blocks that it registered are forgotten. A
-        second call changes nothing.
+        Tables are truncated to the start of the step. Requests that it admitted wait again. A
+        request whose block copies were not executed waits again too, and is computed again. Blocks
+        that the step registered are forgotten. Requests that it preempted or resumed stay so. A
+        second call with the same plan changes nothing.
         """
         self._forget(plan.registered)
         plan.registered = set()
@@ -363,6 +366,7 @@ class Scheduler:
         prompt_tokens = self.max_prompt_tokens
         if not self._streaming_request_decodes():
             prompt_tokens *= self._prefill_ramp
+        # A larger factor than max_batch_tokens changes nothing.
         self._prefill_ramp = min(PREFILL_GROWTH * self._prefill_ramp, self.max_batch_tokens)
         return Budget(self.max_batch_tokens, prompt_tokens, MAX_SCORED)
 
@@ -378,7 +382,7 @@ class Scheduler:
     def _continue_running(self) -> None:
         """Phase 1: give slots to the next tokens of running requests, oldest first."""
         for request in tuple(self.running):
-            was_preempted = self.plan.preempted and request not in self.running
+            was_preempted = bool(self.plan.preempted) and request not in self.running
             if not was_preempted:
                 self._extend(request)
 
@@ -409,7 +413,7 @@ class Scheduler:
         if self.plan.chunks or not (self.waiting or self.running or self.swapped):
             return
         if any(sequence.num_ahead for sequence in self._running_sequences()):
-            return
+            return  # the device computes tokens of these: the next step has work
         raise OutOfBlocks(
             f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks "
             "free: release the blocks that are held outside the engine, or correct a policy that "
@@ -421,7 +425,7 @@ class Scheduler:
     def _extend(self, request: Request) -> None:
         """Give slots to the next tokens of a running request.
 
-        While blocks are short, the youngest request is preempted; at last the request itself.
+        While blocks are short, the youngest request is preempted, in the end the request itself.
         """
         tokens = self._next_tokens(request)
         while not self._fits(tokens.counts):
@@ -447,7 +451,7 @@ class Scheduler:
         """Choose how many tokens each sequence of the request computes, within the budget."""
         sequences = request.sequences
         if len(sequences) > 1:
-            self._rejoin(request)
+            self._fork_again(request)
             sequences = request.unfinished
         is_scored = sequences[0].score_from is not None
         # All sequences are asked: one that is recomputed may be ready before the others.
@@ -474,7 +478,8 @@ class Scheduler:
             counts: pairs of a sequence and its number of further tokens.
         """
         size, free = self.pool.block_size, self.pool.num_free
-        # Quick: beside the blocks that it fills, a sequence starts two at most.
+        # Quick: a sequence needs at most a block for each `size` tokens, one for the rest of them,
+        # and one for the copy of its last block.
         if sum(n // size + 2 for _, n in counts) <= free:
             return True
         need = 0
@@ -485,15 +490,16 @@ class Scheduler:
             if table.num_tokens % size:
                 writers[table.block_ids[-1]] += 1
         for block_id, count in writers.items():
-            # If all owners of a shared block write to it, the last one is alone and needs no copy.
+            # Two owners of a block that both write need one copy: the second is alone by then.
             need += count - 1 if self.pool.refcount(block_id) == count else count
         return need <= free
 
     def _register(self, chunks: Iterable[Chunk]) -> None:
         """Register the blocks that these chunks fill, before they are computed.
 
-        Requests that are admitted later in this step can share them. That is safe, because no
-        request with such blocks is preempted any more, and each layer writes KV before it reads.
+        Requests that are admitted later in this step can share them. That is safe: no request with
+        such blocks is preempted any more, and in each layer the KV of the whole batch is written
+        before any of it is read.
         """
         if self._register_blocks is None:
             return
@@ -523,6 +529,10 @@ class Scheduler:
         if mode == "swap":
             request.swapped_kv = self._swap_out(request)
         self._free_tables(request)
+        # Its copies are not executed: their destinations may be given to other sequences.
+        self.plan.copies = [
+            copy for copy in self.plan.copies if self.pool.refcount(copy.destination) > 0
+        ]
         self.plan.preempted.append(Preemption(request, mode))
         self.running.remove(request)
         queue = self.swapped if mode == "swap" else self.waiting
@@ -531,7 +541,8 @@ class Scheduler:
     def _remove_chunks(self, request: Request) -> None:
         """Remove the request's chunks from the plan.
 
-        It has some only if a policy preempts a request that is older than the current one.
+        It has some only if a policy preempts a request that already got its slots in this step. Its
+        prompt tokens stay spent, so the step computes fewer of them, never more.
         """
         for chunk in self.plan.chunks:
             if chunk.request is request:
@@ -545,7 +556,7 @@ class Scheduler:
             sequence.table.free()
 
     def _can_swap(self, request: Request) -> bool:
-        """Whether all KV of the request is in its blocks, and CPU memory has room for it."""
+        """Whether the request can be swapped out: no copy is pending, and CPU memory has room."""
         block_ids = _blocks_of(request.unfinished)
         if self.preemption != "swap" or not block_ids:
             return False
@@ -579,7 +590,8 @@ class Scheduler:
                 swapped.sequence.table.free()
             raise
         for sequence, _, num_tokens in swapped_kv.tables:
-            # A step that ran ahead may have failed since: then the sequence has fewer tokens.
+            # A step that ran ahead may have failed since: then the sequence has fewer tokens. Its
+            # last token has no KV yet.
             sequence.table.truncate(min(num_tokens, sequence.length - 1))
         request.swapped_kv = None
         self.swapped.remove(request)
@@ -613,13 +625,11 @@ class Scheduler:
             self.cached_tokens += first.table.num_tokens
             self.plan.cached[request.request_id] = first.table.num_tokens
 
-    def _rejoin(self, request: Request) -> None:
-        """Fork the sequences of a preempted request again, once the first has their shared tokens.
-
-        A fork may need a copy of its last block, and copies are executed before the forward pass.
-        So no block is forked in the step that fills it.
-        """
+    def _fork_again(self, request: Request) -> None:
+        """Fork a preempted request's sequences again, once the first has their shared tokens."""
         first, *others = request.unfinished
+        # A fork may need a copy of its last block, and copies are executed before the forward pass.
+        # So the request waits a step if some of its blocks are computed in this one.
         if not self.plan.registered.isdisjoint(first.table.block_ids):
             return
         for sequence in others:

@@ -476,7 +476,7 @@ class TakesABlockOnlyBehindAFullOne(Scheduler):
 
 
 class ForksBeyondWhatIsShared(Scheduler):
-    def _rejoin(self, request: Request) -> None:
+    def _fork_again(self, request: Request) -> None:
         first, *others = request.unfinished
         for text in others:
             if not text.table.num_tokens and first.table.num_tokens == len(first.token_ids) - 1:
@@ -487,9 +487,9 @@ class ForksBeyondWhatIsShared(Scheduler):
 class ForksWhatIsInTheMaking(Scheduler):
     """Texts that come back are forked from their first at once, though what that one found may not be computed yet."""
 
-    def _rejoin(self, request: Request) -> None:
+    def _fork_again(self, request: Request) -> None:
         registered, self.plan.registered = self.plan.registered, set()
-        super()._rejoin(request)
+        super()._fork_again(request)
         self.plan.registered = registered
 
 
@@ -1123,3 +1123,30 @@ def test_who_gives_way_leaves_its_draft_behind() -> None:
     engine.finish()
     engine.verify(older)
     engine.verify(younger)
+
+
+def test_a_preempted_request_takes_its_pending_copies_along(seed: int) -> None:
+    """A block that was freed with its copy still due may be another copy's destination by then."""
+    rng = random.Random(seed)
+
+    class AnyVictim(Scheduler):
+        def victim(self) -> Request:
+            return rng.choice(self.running)
+
+    copies = 0
+    for _ in range(200):
+        engine = ToyEngine(rng.randint(6, 9), 4, 100, 10, scheduler=AnyVictim)
+        for _ in range(4):
+            with contextlib.suppress(ValueError):
+                engine.add([rng.randint(1, 9)] * rng.randint(3, 7), rng.randint(1, 3), rng.randint(4, 9))
+        for _ in range(12):
+            if not engine.live:
+                break
+            plan = engine.scheduler.schedule()
+            destinations = [copy.destination for copy in plan.copies]
+            copies += len(destinations)
+            assert len(set(destinations)) == len(destinations)
+            assert all(engine.pool.refcount(block_id) for block_id in destinations)
+            engine.rewind(plan)
+            engine.step()
+    assert copies
