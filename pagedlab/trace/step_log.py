@@ -84,10 +84,10 @@ class StepLog:
                 "accepted": draft.accepted,
             }
             if self._words:
-                before = sequences[draft.text].token_ids[: draft.position]
+                before = sequences[draft.name].token_ids[: draft.position]
                 ids = [*before, *draft.tokens]
                 noted["words"] = pieces(self._llm.decode, ids, draft.position)
-            drafts[draft.text] = noted
+            drafts[draft.name] = noted
         return drafts
 
     def _sampled(self, likely: dict[str, Any], sequences: dict[str, Any]) -> dict[str, Any]:
