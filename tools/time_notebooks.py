@@ -15,13 +15,14 @@ Only nbclient and ipykernel are needed.
 from __future__ import annotations
 
 import argparse
-import ast
 import copy
 import hashlib
+import io
 import os
 import sys
 import tempfile
 import time
+import tokenize
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,17 @@ def code_of(notebook: nbformat.NotebookNode, kind: str) -> str:
 
 
 def without_comments(source: str) -> str:
-    """The code of a cell in one form, without comments; as it is, if it is not plain Python."""
+    """The lines of a cell without comments and blank lines; as it is, if it is not plain Python."""
+    lines = source.splitlines()
     try:
-        return ast.unparse(ast.parse(source))
-    except SyntaxError:  # a magic
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (SyntaxError, tokenize.TokenError):  # a magic
         return source
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None:

@@ -139,11 +139,12 @@ def test_notebook_is_fit_to_read(path: Path) -> None:
     for i, cell in enumerate(notebook["cells"]):
         lines = "".join(cell["source"]).splitlines()
         if cell["cell_type"] == "code":
-            assert len(lines) <= 25, f"cell {i} has {len(lines)} lines of code"
+            is_folded = cell["metadata"].get("jupyter", {}).get("source_hidden")
+            assert is_folded or len(lines) <= 25, f"cell {i} has {len(lines)} lines of code"
             assert not any(output["output_type"] == "error" for output in cell["outputs"]), f"cell {i} stores an error"
             assert "!" not in "".join(line[0] for line in lines if line), f"cell {i} runs a shell command"
         elif "<details" not in "".join(lines) and "|---" not in "".join(lines):
-            assert len(lines) <= 8, f"cell {i} has {len(lines)} lines of text"
+            assert len(lines) <= 15, f"cell {i} has {len(lines)} lines of text"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
