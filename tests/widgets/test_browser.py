@@ -321,7 +321,7 @@ def test_a_challenge_is_reached_by_clicks_and_by_its_solution(page: Any) -> None
     grid.click("new", "fork", "write", n=20)
     assert "Done." in grid.text(".pl-goal.pl-done")
     grid.root.locator("summary").click()
-    assert "who makes sharers" in grid.text(".pl-goal details").lower()
+    assert "makes two sequences share blocks" in grid.text(".pl-goal details").lower()
     grid.click("solve")
     assert "Not yet" in grid.text(".pl-goal")
     grid.click("solve", "solve")
@@ -488,8 +488,8 @@ def test_the_stage_follows_an_engine_loses_nothing_and_is_moved_by_hand(page: An
         shown = stage.root.evaluate(PAGE_STATE)
         says = json.loads(
             stage.python(
-                f"import json\nr = live.replay({step})\nheld = {{n: t for n, t in r.texts.items() if t['blocks']}}\n"
-                "print(json.dumps([r.counts, [[n, t['blocks']] for n, t in held.items()], r.now['used']]))"
+                f"import json\nr = live.replay({step})\nheld = {{n: s for n, s in r.sequences.items() if s.blocks}}\n"
+                "print(json.dumps([r.counts, [[n, s.blocks] for n, s in held.items()], r.now['used']]))"
             )
         )
         assert [shown["counts"], shown["tables"], shown["stats"]["used"]] == says

@@ -39,7 +39,7 @@ def first_station(root: Any) -> None:
 
 # How each picture is moved, and what stands in it before and after.
 MOVES: dict[str, tuple[Any, str, str]] = {
-    "03_copy_on_write": (forget, "taken from the other story", "copied it"),
+    "03_copy_on_write": (forget, "taken from the other story", "took a copy"),
     "04_sampling_and_beams": (step_back, "Step 14:", "Step 0:"),
     "05_prefix_caching": (type_more, "kind", "Or"),
     "07_the_paged_kernel": (step_back, "Step 3 of 13:", "Step 1 of 13:"),
