@@ -739,3 +739,23 @@ def test_the_record_of_bugs_is_complete_and_the_model_finds_them_all() -> None:
     names = {c.__name__ for c in [*planted, *POOL_MUTANTS, *TABLE_MUTANTS]} - {"BlockPool", "BlockTable"}
     assert {row["bug"] for row in record} == names
     assert all(row["found"]["model"] for row in record)
+
+
+def test_a_copy_whose_release_fails_leaves_the_table_as_it_was() -> None:
+    class FailsOnce(BlockPool):
+        is_broken = False
+
+        def release(self, block_id: int) -> None:
+            if self.is_broken:
+                raise RuntimeError("release failed")
+            super().release(block_id)
+
+    pool = FailsOnce(8, 4)
+    table = BlockTable(pool)
+    table.append(10)
+    table.fork()
+    before = list(table.block_ids)
+    pool.is_broken = True
+    with pytest.raises(RuntimeError, match="release failed"):
+        table.append(1)
+    assert table.block_ids == before

@@ -1150,3 +1150,10 @@ def test_a_preempted_request_takes_its_pending_copies_along(seed: int) -> None:
             engine.rewind(plan)
             engine.step()
     assert copies
+
+
+def test_a_plan_says_what_it_computes() -> None:
+    engine = ToyEngine(8, 4, 100, 10)
+    engine.add([1] * 6, 1, 3)
+    assert repr(engine.scheduler.schedule()) == "Schedule(computes r0[0:6]; admits r0)"
+    assert repr(Schedule()) == "Schedule(computes nothing)"
