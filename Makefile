@@ -54,7 +54,7 @@ test-qwen: setup
 # Threads as a reader has them, and two notebooks at once: one alone takes one core of two on average.
 test-qwen-notebooks:
 	PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
-		--nbmake --nbmake-timeout=900 notebooks
+		--timeout=900 --nbmake --nbmake-timeout=900 notebooks
 
 test-qwen-rest:
 	$(RUN) -m pytest -m qwen tests
