@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba, to_rgba_array
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from pagedlab.lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
-from pagedlab.lessons.simulation import Run
 
 if TYPE_CHECKING:
     from pagedlab.lessons.tracer import Trace
@@ -132,35 +131,6 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     _stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
-
-
-def draw_memory(ax: Axes, run: Run, height: int = 128) -> None:
-    """All of memory (upwards) over time: a colour a request, tokens solid, reserved striped, never
-    used striped grey.
-
-    Holes are blank. Needs a run with `places=True`; `height` is in pixels.
-    """
-    palette = to_rgba_array([*SEQUENCE_COLORS, NEUTRAL, "none"])
-    never, hole = len(SEQUENCE_COLORS), len(SEQUENCE_COLORS) + 1
-    color = np.full((run.num_slots, len(run.samples)), hole, np.int8)  # of each slot in each sample
-    solid = np.zeros(color.shape, bool)
-    for i, sample in enumerate(run.samples):
-        for place in sample.places:
-            slots = np.concatenate(
-                [np.arange(start, start + size) for start, size in place.regions]
-            )
-            color[slots, i] = never
-            color[slots[: place.total], i] = place.request % len(SEQUENCE_COLORS)
-            solid[slots[: place.tokens], i] = True
-    shown = np.arange(height) * run.num_slots // height
-    repeat = max(1, round(700 / len(run.samples)))  # pixels a sample
-    color, solid = (part[shown].repeat(repeat, axis=1) for part in (color, solid))
-    striped = np.add.outer(*map(np.arange, color.shape)) % 6 < 2
-    extent = (run.samples[0].step, run.samples[-1].step + 1, 0, run.num_slots)
-    picture = palette[color] * (solid | striped)[..., None]
-    # sharp, and small
-    ax.imshow(picture, origin="lower", aspect="auto", extent=extent, interpolation="nearest")
-    ax.set(xlabel="time (steps)", ylabel="address (token slots)")
 
 
 def draw_tiles(ax: Axes, trace: Trace) -> None:

@@ -6,15 +6,12 @@ import io
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.colors import to_rgba
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from PIL import Image
 
-from pagedlab.lessons.colors import INK, NEUTRAL, sequence_color
-from pagedlab.lessons.memory import Region, Request, make_allocator
-from pagedlab.lessons.plots import draw_memory, draw_rates, draw_shares, draw_step_times, figure
-from pagedlab.lessons.simulation import KINDS, Place, Run, Sample, simulate
+from pagedlab.lessons.colors import INK
+from pagedlab.lessons.plots import draw_rates, draw_shares, draw_step_times, figure
 
 matplotlib.use("Agg")
 
@@ -58,31 +55,6 @@ def test_shares_are_stacked_and_named() -> None:
     bars = {container.get_label(): [bar.get_width() for bar in container] for container in ax.containers}
     assert bars == {"used": [20, 96], "reserved": [10, 0], "internal": [60, 0], "external": [10, 0]}
     assert [label.get_text() for label in ax.get_yticklabels()] == ["max  20.0 %", "paged  96.0 %"]
-
-
-def test_memory_is_drawn_slot_by_slot() -> None:
-    """One sample of 16 slots: a request of 3 tokens that will have 5, in slots 8 to 15."""
-    place = Place(2, 3, 5, [Region(8, 8)])
-    run = Run(16, [Sample(0, 1, 0, dict.fromkeys(KINDS, 0), [place])])
-    _, ax = figure()
-    draw_memory(ax, run, height=16)
-    picture = ax.images[0].get_array()
-    colors = [{tuple(np.round(pixel, 3)) for pixel in row if pixel[3]} for row in np.asarray(picture)]
-    mine, nobody = (tuple(np.round(to_rgba(color), 3)) for color in (sequence_color(2), NEUTRAL))
-    assert colors == [set()] * 8 + [{mine}] * 5 + [{nobody}] * 3
-    solid = [bool(row[:, 3].all()) for row in np.asarray(picture)]
-    assert solid == [False] * 8 + [True] * 3 + [False] * 5, "tokens are solid, the rest striped"
-
-
-@pytest.mark.parametrize("name", ["max", "paged"])
-def test_the_drawn_share_is_the_used_share(name: str) -> None:
-    requests = [Request(30, 40), Request(50, 14), Request(20, 60)] * 4
-    run = simulate(requests, make_allocator(name, 512, max_length=128, block_size=16), max_steps=30, places=True)
-    _, ax = figure()
-    draw_memory(ax, run, height=512)
-    columns = np.asarray(ax.images[0].get_array())[..., 3].reshape(512, 30, -1)
-    solid = columns.all(axis=2).sum(axis=0)
-    assert [int(n) for n in solid] == [sample.slots["used"] for sample in run.samples]
 
 
 def test_rates_are_bars_to_the_best_run() -> None:

@@ -31,7 +31,7 @@ def test_the_stub_is_not_attempted_and_answers_are_judged(names: dict[str, Any])
     assert check.empty_slots(lambda num_tokens, block_size: -num_tokens % block_size).status == "passed"
     wrong = check.empty_slots(lambda num_tokens, block_size: block_size - num_tokens % block_size)
     assert wrong.status == "failed"
-    assert "4" in str(wrong)
+    assert "(4, 4)\nexpected   0\nyours      4" in str(wrong), "the smallest case that differs"
 
 
 def test_the_stage_recorded_both_answers(names: dict[str, Any]) -> None:
