@@ -1,23 +1,20 @@
-"""What benchmarks/attention.py measures: batches, their tensors, and the ways to compute attention over them."""
+"""The batches that benchmarks/attention.py measures, their tensors, and the ways to compute attention over them."""
 
 from __future__ import annotations
 
 import importlib
-import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from pagedlab.kernels.attention import triton_attention
-from pagedlab.kernels.plan import Plan, launch_plan, multiprocessors
 from pagedlab.lessons import ladder
-from pagedlab.lessons.puzzles import decoder
 
 Run = Callable[[], torch.Tensor]
 HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}
@@ -146,33 +143,20 @@ def reference(inputs: Inputs) -> torch.Tensor:
 # ---------------------------------------------------------------------- methods: inputs -> one call per set
 
 
+def for_each_set(inputs: Inputs, compute: Callable[[int], torch.Tensor]) -> list[Run]:
+    """A call for each set of tensors."""
+    return [partial(compute, i) for i in range(inputs.sets)]
+
+
 def ours(inputs: Inputs) -> list[Run]:
-    return [lambda i=i: triton_attention(*inputs.paged(i)) for i in range(inputs.sets)]
-
-
-def not_split(inputs: Inputs) -> list[Run]:
-    """The library's decode kernel with one program a sequence and KV head, where it would choose more."""
-    q, k, _, table, *_ = inputs.paged(0)
-    plan = launch_plan(q, k, table)
-    if not inputs.case.is_decode or plan.splits == 1:
-        raise NotImplementedError("split by nobody")
-    return [lambda i=i: triton_attention(*inputs.paged(i), plan=plan._replace(splits=1)) for i in range(inputs.sets)]
-
-
-def other_plans(inputs: Inputs) -> Iterator[tuple[Plan, list[Run]]]:
-    """The library's decode kernel with other tiles and splits than it chooses, for a sweep."""
-    q, k, _, table, *_ = inputs.paged(0)
-    chosen = launch_plan(q, k, table)
-    for tile, splits in itertools.product((16, 32, 64), (1, 2, 4, 8, 16, 32, 64)):
-        plan = chosen._replace(few=chosen.few._replace(tile=tile), splits=splits)
-        yield plan, [lambda i=i, plan=plan: triton_attention(*inputs.paged(i), plan=plan) for i in range(inputs.sets)]
+    return for_each_set(inputs, lambda i: triton_attention(*inputs.paged(i)))
 
 
 def rung(inputs: Inputs, kernel: Callable[..., torch.Tensor]) -> list[Run]:
     """A short kernel of notebook 07; the last is the solution of its last puzzle."""
     if not inputs.case.is_decode:
         raise NotImplementedError("decodes only")
-    return [lambda i=i: kernel(*inputs.paged(i)[:5]) for i in range(inputs.sets)]
+    return for_each_set(inputs, lambda i: kernel(*inputs.paged(i)[:5]))
 
 
 def _same_length(inputs: Inputs) -> None:
@@ -212,29 +196,7 @@ def gather_sdpa(inputs: Inputs) -> list[Run]:
         k, v = (cache[i][table].flatten(1, 2).transpose(1, 2) for cache in (inputs.k, inputs.v))
         return F.scaled_dot_product_attention(inputs.q[i].unflatten(1, (inputs.kv_heads, -1)), k, v).flatten(1, 2)
 
-    return [lambda i=i: run(i) for i in range(inputs.sets)]
-
-
-def sdpa_loop(inputs: Inputs) -> list[Run]:
-    """Unpaged KV, one call of torch's flash attention a sequence: the usual way without a ragged kernel."""
-    if inputs.case.is_decode or len(inputs.case.lengths) > 64:
-        raise NotImplementedError("for prefills only")
-    runs = []
-    for i in range(inputs.sets):
-        parts = [
-            tuple(t.transpose(0, 1)[None].contiguous() for t in inputs.sequence(i, b))
-            for b in range(len(inputs.case.lengths))
-        ]
-
-        def run(parts: list[Any] = parts) -> torch.Tensor:
-            out = []
-            for q, k, v in parts:
-                mask = causal_lower_right(q.shape[2], k.shape[2])
-                out.append(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)[0].transpose(0, 1))
-            return torch.cat(out)
-
-        runs.append(run)
-    return runs
+    return for_each_set(inputs, run)
 
 
 def flashinfer(inputs: Inputs, backend: str) -> list[Run]:
@@ -286,7 +248,7 @@ def vllm_triton(inputs: Inputs) -> list[Run]:
         )  # fmt: skip
         return out
 
-    return [lambda i=i: run(i) for i in range(inputs.sets)]
+    return for_each_set(inputs, run)
 
 
 def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
@@ -304,37 +266,33 @@ def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
             softmax_scale=inputs.dim**-0.5, causal=True,
         )  # fmt: skip
 
-    return [lambda i=i: run(i) for i in range(inputs.sets)]
+    return for_each_set(inputs, run)
 
 
-def cuts(inputs: Inputs) -> Iterator[tuple[dict[str, int], list[Run]]]:
-    """The last rung with other launch parameters."""
-    processors = multiprocessors(inputs.seq_lens.device)
-    for tile, warps, stages in itertools.product((32, 64), (1, 2, 4), (3, 5)):
-        cut = {"tile": tile, "num_warps": warps, "num_stages": stages}
-        own = decoder(ladder.SPLIT, processors, **cut)
-        yield cut, rung(inputs, own)
+def with_arguments(method: Callable[..., list[Run]], *arguments: Any) -> Callable[[Inputs], list[Run]]:
+    """The method with all arguments but its inputs."""
+
+    def call(inputs: Inputs) -> list[Run]:
+        return method(inputs, *arguments)
+
+    return call
 
 
+FLASH, CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
 METHODS: dict[str, Callable[[Inputs], list[Run]]] = {
     "pagedlab": ours,
-    **{name: (lambda inputs, kernel=kernel: rung(inputs, kernel)) for name, kernel in ladder.RUNGS.items()},
-    "pagedlab, not split": not_split,
-    **{
-        f"unpaged SDPA ({backend.name.split('_')[0].lower()}, {layout})": (
-            lambda inputs, how=(backend, layout, packed): unpaged_sdpa(inputs, *how)
-        )
-        for backend, packed in ((SDPBackend.FLASH_ATTENTION, True), (SDPBackend.CUDNN_ATTENTION, False))
-        for layout in ("head first", "token first")
-    },
+    **{name: with_arguments(rung, kernel) for name, kernel in ladder.RUNGS.items()},
+    "unpaged SDPA (flash, head first)": with_arguments(unpaged_sdpa, FLASH, "head first", True),
+    "unpaged SDPA (flash, token first)": with_arguments(unpaged_sdpa, FLASH, "token first", True),
+    "unpaged SDPA (cudnn, head first)": with_arguments(unpaged_sdpa, CUDNN, "head first", False),
+    "unpaged SDPA (cudnn, token first)": with_arguments(unpaged_sdpa, CUDNN, "token first", False),
     "gather + SDPA": gather_sdpa,
-    "SDPA loop": sdpa_loop,
-    "FlashInfer decode": lambda inputs: flashinfer(inputs, "decode"),
-    "FlashInfer fa2": lambda inputs: flashinfer(inputs, "fa2"),
-    "FlashInfer fa3": lambda inputs: flashinfer(inputs, "fa3"),
+    "FlashInfer decode": with_arguments(flashinfer, "decode"),
+    "FlashInfer fa2": with_arguments(flashinfer, "fa2"),
+    "FlashInfer fa3": with_arguments(flashinfer, "fa3"),
     "vLLM Triton": vllm_triton,
-    "FlashAttention paged": lambda inputs: flash_attention(inputs, "flash_attn", "flash_attn_with_kvcache"),
-    "FlashAttention paged, vLLM's build": (
-        lambda inputs: flash_attention(inputs, "vllm.vllm_flash_attn", "flash_attn_varlen_func")
+    "FlashAttention paged": with_arguments(flash_attention, "flash_attn", "flash_attn_with_kvcache"),
+    "FlashAttention paged, vLLM's build": with_arguments(
+        flash_attention, "vllm.vllm_flash_attn", "flash_attn_varlen_func"
     ),
 }

@@ -1,14 +1,14 @@
 """Tokens a second of one card and of several, with steps as CUDA graphs and launched kernel by kernel.
 
-    python benchmarks/parallel.py [--shapes Qwen2.5-0.5B] [--ranks 1 2] [--modes graphs] [--json out.json]
+python benchmarks/parallel.py [--shapes Qwen2.5-0.5B] [--ranks 1 2] [--modes graphs] [--json FILE]
 
-Two workloads of random token ids, weights random too (drawn on each card, so that nothing is read or written), end of
-text ignored, each measured once after a warm-up:
+Two workloads of random token ids. Weights are random too, drawn on each card, so that nothing is read or written. Each
+is measured after a warm-up, and again with the prompts' blocks cached:
 
-  Qwen2.5-0.5B's shape    256 requests that are there at once, prompts and answers of 100 to 1,024 tokens
-  Qwen2.5-14B's shape     64 texts with prompts of 1,024 tokens and 64 new ones; and again, the prompts' blocks cached
+  Qwen2.5-0.5B's shape    256 requests sent at once, prompts and answers of 100 to 1,024 tokens
+  Qwen2.5-14B's shape     64 requests with prompts of 1,024 tokens and 64 new tokens
 
-Every measurement has processes of its own: torchrun starts one a card, and this file again in each of them.
+Every measurement has processes of its own: torchrun starts one a card, and each of them runs this file again.
 """
 
 from __future__ import annotations
@@ -17,47 +17,63 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from common import Result, command_line
 
 import pagedlab.distributed
 from pagedlab import LLM, SamplingParams
 from pagedlab.distributed.shards import all_reduce_bytes, ring_bytes
 from pagedlab.model import TINY_MODEL, Model, paged_hook
 
-COMMON = {"rope_theta": 1e6, "bos_token_id": None, "eos_token_id": None}
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "vocab_size": 4096, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
-    },
-    "Qwen2.5-0.5B": {
-        "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-        "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32768,
-        "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
-    },
-    "Qwen2.5-14B": {
-        "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48,
-        "num_attention_heads": 40, "num_key_value_heads": 8, "max_position_embeddings": 32768,
-        "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
-    },
-}  # fmt: skip
-ASKED: dict[
-    str, tuple[int, tuple[int, int], tuple[int, int]]
-] = {  # requests; tokens of prompts and of answers, from, to
-    "tiny": (4, (10, 20), (5, 9)),
-    "Qwen2.5-0.5B": (256, (100, 1024), (100, 1024)),
-    "Qwen2.5-14B": (64, (1024, 1024), (64, 64)),
+
+@dataclass
+class Shape:
+    """A model's sizes, and the requests that it gets.
+
+    Args:
+        config: of `transformers.Qwen2Config`.
+        requests: how many.
+        prompt: tokens of a prompt, from and to.
+        answer: tokens of an answer, from and to.
+    """
+
+    config: dict[str, Any]
+    requests: int
+    prompt: tuple[int, int]
+    answer: tuple[int, int]
+
+
+def config(vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, tied: bool) -> Any:
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": tied,
+        "rope_theta": 1e6,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+SHAPES = {
+    "tiny": Shape(config(4096, 64, 128, 2, 4, 2, False), 4, (10, 20), (5, 9)),
+    "Qwen2.5-0.5B": Shape(config(151936, 896, 4864, 24, 14, 2, True), 256, (100, 1024), (100, 1024)),
+    "Qwen2.5-14B": Shape(config(152064, 5120, 13824, 48, 40, 8, False), 64, (1024, 1024), (64, 64)),
 }
 MODES: dict[str, dict[str, Any]] = {"graphs": {}, "kernel by kernel": {"cuda_graphs": False, "fused": False}}
 
@@ -67,58 +83,60 @@ def random_model(
 ) -> Model:
     """As `pagedlab.model.load_model`, with weights that are drawn on the device, the same ones on all."""
     transformers.AttentionInterface.register("pagedlab", paged_hook)
-    config = transformers.AutoConfig.from_pretrained(folder)
+    model_config = transformers.AutoConfig.from_pretrained(folder)
     torch.manual_seed(0)
     with torch.device(device):
         kind = {"dtype": getattr(torch, dtype), "attn_implementation": "pagedlab"}
-        module = transformers.AutoModelForCausalLM.from_config(config, **kind).eval()
+        module = transformers.AutoModelForCausalLM.from_config(model_config, **kind).eval()
     if prepare:
         prepare(module)
     return Model(module, transformers.AutoTokenizer.from_pretrained(folder), Path(folder).name, "random weights")
 
 
 def engine(one: argparse.Namespace) -> LLM:
-    """Rank 0's engine on `one.cards`; on the other ranks this serves rank 0, and then ends the process."""
-    if one.cards > 1:
+    """Rank 0's engine on `one.cards`. The other ranks serve rank 0 here, and then end their process."""
+    model: Any = one.folder
+    if one.cards == 1:
+        model = random_model(one.folder, one.device, one.dtype)
+    else:
         pagedlab.distributed.load_model = random_model  # type: ignore[assignment]
-        if rank := int(os.environ["RANK"]):
+        rank = int(os.environ["RANK"])
+        if rank:
             pagedlab.distributed.serve_rank(rank, one.cards, pagedlab.distributed.torchrun_store(one.cards))
             sys.exit()
-    model = random_model(one.folder, one.device, one.dtype) if one.cards == 1 else one.folder
-    how = {"device": one.device, "dtype": one.dtype, "tensor_parallel": one.cards, "verbose": False}
-    return LLM(model, **how, **MODES[one.mode])
+    options = {"device": one.device, "dtype": one.dtype, "tensor_parallel": one.cards, "verbose": False}
+    return LLM(model, **options, **MODES[one.mode])
 
 
-def requests(shape: str, vocabulary: int) -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts of random ids, and what is asked of each."""
-    rng, (count, prompt, answer) = random.Random(0), ASKED[shape]
-    sizes = [(rng.randint(*prompt), rng.randint(*answer)) for _ in range(count)]
-    prompts = [[rng.randrange(vocabulary) for _ in range(n)] for n, _ in sizes]
-    return prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for _, n in sizes]
+def requests(shape: Shape, vocabulary: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts of random ids, and the parameters of each."""
+    rng = random.Random(0)
+    sizes = [(rng.randint(*shape.prompt), rng.randint(*shape.answer)) for _ in range(shape.requests)]
+    prompts = [[rng.randrange(vocabulary) for _ in range(length)] for length, _ in sizes]
+    return prompts, [SamplingParams(max_tokens=length, ignore_eos=True) for _, length in sizes]
+
+
+def timed(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> dict[str, float]:
+    began = time.perf_counter()
+    llm.generate(prompts, params)
+    seconds = time.perf_counter() - began
+    return {
+        "seconds": round(seconds, 3),
+        "output_tokens_per_s": round(sum(each.max_tokens for each in params) / seconds, 1),
+        "steps": llm.stats.steps,
+        "ms_a_step": round(1e3 * seconds / llm.stats.steps, 3),
+    }
 
 
 def measure(one: argparse.Namespace) -> dict[str, Any]:
-    """The workload once, and again with its prompts cached, in the processes that torchrun started."""
+    """Run the workload once, and again with its prompts cached, in the processes that torchrun started."""
     began = time.perf_counter()
     with engine(one) as llm:
         started = time.perf_counter()
-        prompts, params = requests(one.shape, llm.model.vocab_size)
+        prompts, params = requests(SHAPES[one.shape], llm.model.vocab_size)
         llm.warm_up()
-        llm.generate([p[::-1] for p in prompts], SamplingParams(max_tokens=8, ignore_eos=True))
-        warm, runs = time.perf_counter(), []
-        new = sum(p.max_tokens for p in params)
-        for _ in range(2):
-            at = time.perf_counter()
-            llm.generate(prompts, params)
-            seconds, steps = time.perf_counter() - at, llm.stats.steps
-            runs.append(
-                {
-                    "seconds": round(seconds, 3),
-                    "output_tokens_per_s": round(new / seconds, 1),
-                    "steps": steps,
-                    "ms_a_step": round(1e3 * seconds / steps, 3),
-                }
-            )
+        llm.generate([prompt[::-1] for prompt in prompts], SamplingParams(max_tokens=8, ignore_eos=True))
+        warm = time.perf_counter()
         vector_bytes = all_reduce_bytes(llm.model.module.config, llm.cache.keys.element_size())
         return {
             "shape": one.shape,
@@ -127,9 +145,9 @@ def measure(one: argparse.Namespace) -> dict[str, Any]:
             "start_s": round(started - began, 2),
             "warm_up_s": round(warm - started, 2),
             "prompt_tokens": sum(map(len, prompts)),
-            "output_tokens": new,
-            **runs[0],
-            "with_prompts_cached": runs[1],
+            "output_tokens": sum(each.max_tokens for each in params),
+            **timed(llm, prompts, params),
+            "with_prompts_cached": timed(llm, prompts, params),
             "num_blocks": llm.pool.num_blocks,
             "kv_bytes_per_block_and_rank": llm.cache.bytes_per_block,
             "sent_bytes_per_token_and_rank": ring_bytes(vector_bytes, one.cards),
@@ -137,50 +155,36 @@ def measure(one: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_processes(shape: str, cards: int, mode: str, options: argparse.Namespace) -> dict[str, Any]:
-    """`measure` in one process a card."""
+    """Call `measure` in one process a card."""
     with tempfile.TemporaryDirectory() as folder:
-        transformers.Qwen2Config(**SHAPES[shape], **COMMON).save_pretrained(folder)
+        transformers.Qwen2Config(**SHAPES[shape].config).save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(folder)
-        Path(folder, "model.safetensors").touch()  # where there should be weights
+        Path(folder, "model.safetensors").touch()  # the loader wants a file of weights
         one = {"folder": folder, "shape": shape, "cards": cards, "mode": mode}
         one |= {"device": options.device, "dtype": options.dtype}
-        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cards), __file__]
-        done = subprocess.run([*run, "--one", json.dumps(one)], stdout=subprocess.PIPE, check=True)
-    print(line := done.stdout.splitlines()[-1].decode(), flush=True)
-    return json.loads(line)
-
-
-def machine(device: str) -> dict[str, Any]:
-    """What the figures were measured on."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if device != "cpu" else []
-    return {
-        "gpus": gpus,
-        "cpu_cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cards)]
+        command = [*torchrun, __file__, "--one", json.dumps(one)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tokens a second of one card and of several.")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser = command_line(__doc__, device="cuda", dtype="bfloat16")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 1])
     parser.add_argument("--shapes", nargs="+", default=["Qwen2.5-0.5B", "Qwen2.5-14B"], choices=SHAPES)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
-    parser.add_argument("--json", help="write the results to this file")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # what a process is to measure
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(argparse.Namespace(**json.loads(options.one)))))
         return
-    report: dict[str, Any] = {"machine": machine(options.device), "requests": ASKED, "results": []}
+    result = Result("one card and several, see benchmarks/parallel.py", options.json, results=[])
     for shape, cards, mode in itertools.product(options.shapes, options.ranks, options.modes):
-        report["results"].append(in_processes(shape, cards, mode, options))
-        if options.json:
-            Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        row = in_processes(shape, cards, mode, options)
+        result.content["results"].append(row)  # notebook 11 reads these
+        result.add(shape, f"{cards} cards, {mode}", row["output_tokens_per_s"], "output tokens/s")
+        cached = row["with_prompts_cached"]["output_tokens_per_s"]
+        result.add(f"{shape}, cached", f"{cards} cards, {mode}", cached, "output tokens/s")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
 """An engine under random load for a while: no block lost, no wrong token, no memory that grows.
 
-python benchmarks/soak.py --minutes 10 [--model FOLDER] [--seed 0]
+python benchmarks/soak.py [--minutes 10] [--model FOLDER] [--seed 0] [--json FILE]
 
-Requests arrive at random, greedy ones, samples and beams, on a pool that is too small for them, so that they give way
-by recompute and by swap in turns of one minute each; a tenth is aborted somewhere on the way. Every text is compared
-with the one that an engine with room for everybody gives for the same prompt, in float64, where rounding is no excuse;
-in float32, which the Triton kernels take, one text in a hundred may part from it. Once a minute the engine is drained:
-then every block must be free or cached, and the process's memory and the tensors alive are printed.
+Requests arrive at random, greedy ones, samples and beams, on a pool that is too small for them, so that some are
+preempted, by recompute and by swap in turns of one minute each; a tenth is aborted. Every answer is compared with that
+of an engine with enough blocks, in float64, where rounding is no excuse. In float32, which the Triton kernels take, one
+answer in a hundred may differ. Once a minute the engine is drained: then every block must be free or cached.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import resource
@@ -20,6 +18,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from common import Result, command_line, read_or_nothing
 
 from pagedlab import LLM, Completion, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
@@ -28,11 +27,11 @@ BLOCK = 4
 NEW = 24
 
 
-def load_kinds(model: Model, rng: random.Random) -> list[tuple[list[int], SamplingParams, Any]]:
+def load_kinds(model: Model, rng: random.Random, count: int) -> list[tuple[list[int], SamplingParams, Any]]:
     """Prompts and parameters with what they must give: some prompts begin alike, so that the cache has hits."""
     common = [rng.randrange(model.vocab_size) for _ in range(40)]
     kinds = []
-    for i in range(60):
+    for i in range(count):
         prompt = common[: rng.randint(0, 40)] + [rng.randrange(model.vocab_size) for _ in range(rng.randint(1, 30))]
         params = rng.choice(
             [
@@ -41,29 +40,30 @@ def load_kinds(model: Model, rng: random.Random) -> list[tuple[list[int], Sampli
                 SamplingParams(max_tokens=NEW // 2, beam_width=rng.choice([2, 4])),
             ]
         )
-        (expected,) = LLM(model, num_blocks=512, block_size=BLOCK, prefix_caching=False, verbose=False).generate(
-            prompt, params
-        )
-        kinds.append((prompt, params, texts(expected)))
+        alone = LLM(model, num_blocks=512, block_size=BLOCK, prefix_caching=False, verbose=False)
+        (expected,) = alone.generate(prompt, params)
+        kinds.append((prompt, params, token_ids(expected)))
     return kinds
 
 
-def texts(completion: Completion) -> list[list[int]]:
+def token_ids(completion: Completion) -> list[list[int]]:
     return [output.token_ids for output in completion.outputs]
 
 
-def memory() -> str:
+def memory() -> dict[str, int]:
+    """MiB of this process, now and at most, and the tensors alive."""
     gc.collect()
+    now = int(read_or_nothing("/proc/self/statm").split()[1]) * resource.getpagesize() // 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    with open("/proc/self/statm") as statm:
-        now = int(statm.read().split()[1]) * resource.getpagesize() / 2**20
-    return f"{now:,.0f} MiB now, {peak:,.0f} MiB at most, {tensors} tensors"
+    return {"MiB now": now, "MiB at most": peak, "tensors": tensors}
 
 
 def soak_minute(llm: LLM, kinds: list[Any], rng: random.Random, seconds: float) -> Counter[str]:
-    """Random load for so long, then nothing until all is done; what happened, counted."""
-    counts, live, until = Counter[str](), {}, time.monotonic() + seconds
+    """Random load for some seconds, then none until all requests are finished: what happened, counted."""
+    counts = Counter[str]()
+    live: dict[int, list[list[int]]] = {}  # of each request, the answers that it must give
+    until = time.monotonic() + seconds
     llm.cache.keys.fill_(torch.nan)
     llm.cache.values.fill_(torch.nan)
     if llm.prefix_cache is not None:
@@ -80,32 +80,30 @@ def soak_minute(llm: LLM, kinds: list[Any], rng: random.Random, seconds: float) 
             counts["aborted"] += 1
         for completion in llm.step():
             if completion.finished and completion.request_id in live:
-                right = texts(completion) == live.pop(completion.request_id)
-                assert right or llm.model.module.dtype != torch.float64, "a wrong token"
-                counts["right" if right else "parted"] += 1
+                is_right = token_ids(completion) == live.pop(completion.request_id)
+                assert is_right or llm.model.module.dtype != torch.float64, "a wrong token"
+                counts["right" if is_right else "different"] += 1
         counts.update(how for _, how in llm.plan.preempted)
     llm.pool.check([])
     assert llm.pool.num_used == 0
-    assert counts["parted"] <= counts["right"] / 100, "more texts parted than rounding explains"
+    assert counts["different"] <= counts["right"] / 100, "more answers differ than rounding explains"
     return counts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--model", default=str(TINY_MODEL))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", default="float64")
+    parser = command_line(__doc__, model=str(TINY_MODEL), dtype="float64", minutes=10.0, seed=0)
+    parser.add_argument("--kinds", type=int, default=60, help="how many different requests there are")
     args = parser.parse_args()
     rng = random.Random(args.seed)
     model = load_model(args.model, dtype=args.dtype)
-    kinds = load_kinds(model, rng)
+    kinds = load_kinds(model, rng, args.kinds)
     options: dict[str, Any] = {"num_blocks": 64, "block_size": BLOCK, "max_batch_tokens": 64, "verbose": False}
-    engines = [LLM(model, preemption=how, **options) for how in ("recompute", "swap")]
-    total = Counter[str]()
+    engines = {how: LLM(model, preemption=how, **options) for how in ("recompute", "swap")}
+    result = Result("an engine under random load, see benchmarks/soak.py", args.json, model=model.name)
     for minute in range(max(1, round(args.minutes))):
-        total += soak_minute(engines[minute % 2], kinds, rng, 60 * min(1, args.minutes))
-        print(f"minute {minute + 1}: {dict(total)}; {memory()}", flush=True)
+        how = ("recompute", "swap")[minute % 2]
+        counts = soak_minute(engines[how], kinds, rng, 60 * min(1, args.minutes))
+        result.add("requests", how, counts["requests"], "a minute", **counts, **memory())
 
 
 if __name__ == "__main__":

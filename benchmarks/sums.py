@@ -1,6 +1,6 @@
 """Microseconds of one sum over all cards, many of them in a CUDA graph, as a step has them.
 
-    torchrun --standalone --nproc-per-node 2 benchmarks/sums.py
+torchrun --standalone --nproc-per-node 2 benchmarks/sums.py [--json FILE]
 
 NCCL's all-reduce and its broadcast of a step's inputs, and torch's one-shot sum in symmetric memory, in which every
 rank reads all summands at once. bf16, rows of Qwen2.5-0.5B's and 14B's width, the best of six rounds.
@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
+from common import Result, command_line
 
 SIZES = [*((rows, width) for width in (896, 5120) for rows in (1, 64, 256)), (512, 5120)]
 LARGE = [(2048, 5120), (16384, 5120)]
@@ -62,13 +63,17 @@ def one_shot(rows: int, width: int) -> Callable[[], object]:
 
 
 def main() -> None:
+    args = command_line(__doc__).parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    for what, sizes in ((all_reduce, SIZES + LARGE), (broadcast, SIZES[1:3]), (one_shot, SIZES)):
-        found = [microseconds(what(*size), *((48, 5) if size[0] < 2048 else (4, 3))) for size in sizes]
-        if dist.get_rank() == 0:
-            table = ", ".join(f"{rows} x {width} {us:.1f}" for (rows, width), us in zip(sizes, found, strict=True))
-            print(f"{what.__name__:11} us: {table}", flush=True)
+    is_first = dist.get_rank() == 0
+    result = Result("one sum over all cards in a CUDA graph, bf16, see benchmarks/sums.py", args.json)
+    for method, sizes in ((all_reduce, SIZES + LARGE), (broadcast, SIZES[1:3]), (one_shot, SIZES)):
+        for rows, width in sizes:
+            times, repeats = (48, 5) if rows < 2048 else (4, 3)
+            figure = microseconds(method(rows, width), times, repeats)
+            if is_first:
+                result.add(f"{rows} x {width}", method.__name__, figure, "us")
     os._exit(0)  # graphs are alive, and NCCL's group would wait for their end
 
 

@@ -1,0 +1,371 @@
+"""One engine in a process of its own: `peers.py` starts this file and sends it requests.
+
+Every engine has its documented defaults, and the options that equal conditions need: the longest
+sequence, the number of sequences at once, the share of the card's memory, the seed. They are
+returned with the first answer. Every time is taken in the caller's thread: before the call that
+hands the requests over, and after the call that returns the last token.
+
+Commands are lines of JSON on standard input. Answers are lines of JSON on the descriptor that the
+second argument names, because engines write to standard output themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import peer_workloads
+from common import quantiles
+from peer_workloads import TEMPERATURE, WORKLOADS, Arrival, Work, arrivals
+
+MAX_LENGTH = 16_384
+MAX_SEQUENCES = 256
+Answers = list[list[list[int]]]  # token ids: of each prompt, of each answer
+Pieces = AsyncIterator[tuple[float, int]]  # when tokens reached the caller, and how many
+
+
+class PagedLab:
+    """pagedlab, through `LLM.generate`, and through the server's thread where requests arrive."""
+
+    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+        import torch
+
+        from pagedlab import LLM, SamplingParams
+
+        self.params = SamplingParams
+        self.options = {"max_sequences": MAX_SEQUENCES}
+        source: Any = model
+        if random_weights:
+            from parallel import random_model
+
+            source = random_model(model, "cuda", "bfloat16")
+        occupied = None
+        if torch.cuda.is_available():
+            # The engine takes what is free, so the rest of the card is occupied while it starts.
+            free, total = torch.cuda.mem_get_info()
+            left = share * total - torch.cuda.memory_allocated()
+            occupied = torch.empty(int(max(0, free - left)), dtype=torch.uint8, device="cuda")
+        self.llm = LLM(source, **self.options)
+        del occupied
+        torch.cuda.empty_cache()
+        self.llm.warm_up()
+        self.thread: Any = None
+        self.versions = {"pagedlab": version("pagedlab") if _is_installed("pagedlab") else "source"}
+
+    def generate(self, work: Work) -> Answers:
+        params = [
+            self.params(max_tokens=n, ignore_eos=True, temperature=work.temperature, n=work.answers)
+            for n in work.lengths
+        ]
+        done = self.llm.generate(work.prompts, params)
+        return [[output.token_ids for output in completion.outputs] for completion in done]
+
+    async def stream(self, request: Arrival) -> Pieces:
+        """The caller reads text. The tokens of a piece are those that the engine had finished."""
+        from pagedlab.serving.engine_thread import EngineThread, Ticket
+
+        if self.thread is None:
+            self.thread = EngineThread(self.llm, max_waiting=100_000)
+            self.thread.start()
+        params = self.params(max_tokens=request.length, ignore_eos=True, temperature=TEMPERATURE)
+        ticket = Ticket(self.thread, params, True)
+        await self.thread.submit(ticket, [request.prompt], None, False)
+        came = []
+        async for _ in ticket:
+            came.append(time.perf_counter())
+        came.append(time.perf_counter())  # the end of the stream brings what had no text of its own
+        finished = ticket.completions[0].times
+        ticket.close()
+        seen = 0
+        for moment in came:
+            count = bisect_right(finished, moment) - seen
+            seen += count
+            if count:
+                yield moment, count
+
+
+class VLLM:
+    """vLLM, through `LLM.generate` with its engine in a process of its own, as by default."""
+
+    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+        self.options: dict[str, Any] = {
+            "max_model_len": MAX_LENGTH,
+            "max_num_seqs": MAX_SEQUENCES,
+            "gpu_memory_utilization": share,
+            "seed": 0,
+        }
+        if random_weights:
+            self.options["load_format"] = "dummy"
+        self.engine = self.start(model)
+        self.versions = {"vllm": version("vllm")}
+        self._number = 0
+
+    def start(self, model: str) -> Any:
+        from vllm import LLM
+
+        return LLM(model, **self.options)
+
+    def params(self, length: int, temperature: float, **more: Any) -> Any:
+        from vllm import SamplingParams
+
+        return SamplingParams(max_tokens=length, ignore_eos=True, temperature=temperature, detokenize=False, **more)
+
+    def generate(self, work: Work) -> Answers:
+        params = [self.params(length, work.temperature, n=work.answers) for length in work.lengths]
+        prompts = [{"prompt_token_ids": prompt} for prompt in work.prompts]
+        done = self.engine.generate(prompts, params, use_tqdm=False)
+        return [[list(output.token_ids) for output in answer.outputs] for answer in done]
+
+
+class VLLMServer(VLLM):
+    """vLLM's `AsyncLLM`, which its server uses: for requests that arrive."""
+
+    def start(self, model: str) -> Any:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **self.options))
+
+    async def stream(self, request: Arrival) -> Pieces:
+        from vllm.sampling_params import RequestOutputKind
+
+        self._number += 1
+        params = self.params(request.length, TEMPERATURE, output_kind=RequestOutputKind.DELTA)
+        prompt = {"prompt_token_ids": request.prompt}
+        async for output in self.engine.generate(prompt, params, str(self._number)):
+            count = len(output.outputs[0].token_ids)
+            if count:
+                yield time.perf_counter(), count
+
+
+class SGLang:
+    """SGLang's `Engine`, for both."""
+
+    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+        import sglang
+
+        self.options: dict[str, Any] = {
+            "dtype": "bfloat16",
+            "context_length": MAX_LENGTH,
+            "max_running_requests": MAX_SEQUENCES,
+            "mem_fraction_static": share,
+            "skip_tokenizer_init": True,
+            "grammar_backend": "none",
+            "log_level": "error",
+            "incremental_streaming_output": True,
+            "random_seed": 0,
+        }
+        if random_weights:
+            self.options["load_format"] = "dummy"
+        self.llm = sglang.Engine(model_path=model, **self.options)
+        self.versions = {"sglang": sglang.__version__}
+
+    def generate(self, work: Work) -> Answers:
+        params = [
+            {"max_new_tokens": n, "ignore_eos": True, "temperature": work.temperature, "n": work.answers}
+            for n in work.lengths
+        ]
+        done = self.llm.generate(input_ids=work.prompts, sampling_params=params)
+        flat = [list(answer["output_ids"]) for answer in done]
+        return [flat[at : at + work.answers] for at in range(0, len(flat), work.answers)]
+
+    async def stream(self, request: Arrival) -> Pieces:
+        params = {"max_new_tokens": request.length, "ignore_eos": True, "temperature": TEMPERATURE}
+        pieces = await self.llm.async_generate(input_ids=request.prompt, sampling_params=params, stream=True)
+        seen = 0
+        async for piece in pieces:
+            count = piece["meta_info"]["completion_tokens"] - seen
+            seen += count
+            if count > 0:
+                yield time.perf_counter(), count
+
+
+class NanoVLLM:
+    """nano-vllm. It has neither greedy sampling nor several answers."""
+
+    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+        from nanovllm import LLM, SamplingParams
+
+        self.params = SamplingParams
+        self.options = {
+            "max_model_len": MAX_LENGTH,
+            "max_num_seqs": MAX_SEQUENCES,
+            "gpu_memory_utilization": share,
+        }
+        self.llm = LLM(model, **self.options)
+        if random_weights:
+            for parameter in self.llm.model_runner.model.parameters():
+                parameter.data.normal_(0, 0.02)
+        self.versions = {"nano-vllm": version("nano-vllm") if _is_installed("nano-vllm") else "source"}
+
+    def generate(self, work: Work) -> Answers:
+        if work.answers > 1 or work.temperature == 0:
+            raise NotImplementedError("nano-vllm has neither several answers nor greedy sampling")
+        params = [self.params(max_tokens=n, ignore_eos=True, temperature=work.temperature) for n in work.lengths]
+        done = self.llm.generate([list(prompt) for prompt in work.prompts], params, use_tqdm=False)
+        return [[list(answer["token_ids"])] for answer in done]
+
+
+class Transformers:
+    """Transformers' own continuous batching. It samples all requests alike, and greedily here."""
+
+    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+        import torch
+        import transformers
+
+        config = transformers.AutoConfig.from_pretrained(model)
+        if random_weights:
+            with torch.device("cuda"):
+                module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        else:
+            load = transformers.AutoModelForCausalLM.from_pretrained
+            module = load(model, dtype=torch.bfloat16).to("cuda")
+        self.module = module.eval()
+        self.options: dict[str, Any] = {}
+        self.versions = {"transformers": transformers.__version__}
+
+    def generate(self, work: Work) -> Answers:
+        from transformers import GenerationConfig
+
+        if work.answers > 1:
+            raise NotImplementedError("continuous batching of transformers has one answer a prompt")
+        config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=max(work.lengths))
+        manager = self.module.init_continuous_batching(generation_config=config)
+        manager.start()
+        try:
+            names = [
+                manager.add_request(prompt, max_new_tokens=length)
+                for prompt, length in zip(work.prompts, work.lengths, strict=True)
+            ]
+            found: dict[str, list[int]] = {}
+            while len(found) < len(names):
+                result = manager.get_result(timeout=60)
+                if result is None:
+                    raise RuntimeError("no result for 60 s")
+                if result.is_finished():
+                    found[result.request_id] = list(result.generated_tokens)
+        finally:
+            manager.stop(block=True)
+        return [[found[name]] for name in names]
+
+
+ENGINES = {
+    "pagedlab": PagedLab,
+    "vllm": VLLM,
+    "vllm-server": VLLMServer,
+    "sglang": SGLang,
+    "nano-vllm": NanoVLLM,
+    "transformers": Transformers,
+}
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except Exception:
+        return False
+    return True
+
+
+def timed(engine: Any, work: Work) -> tuple[float, Answers]:
+    """Seconds from the call to its return, and the answers, whose lengths are checked."""
+    began = time.perf_counter()
+    answers = engine.generate(work)
+    seconds = time.perf_counter() - began
+    lengths = [[len(answer) for answer in each] for each in answers]
+    if lengths != [[length] * work.answers for length in work.lengths]:
+        raise RuntimeError("a request did not get the tokens that it asked for")
+    return seconds, answers
+
+
+def measure(engine: Any, name: str, seed: int) -> dict[str, Any]:
+    """Run a workload: its figure, and the seconds of each of its works."""
+    workload = WORKLOADS[name](seed)
+    for work in workload.warm:
+        timed(engine, work)
+    seconds = []
+    before: list[list[int]] = [[] for _ in workload.rounds[0].prompts]
+    for work in workload.rounds:
+        if workload.continues:
+            work.prompts = [old + new for old, new in zip(before, work.prompts, strict=True)]
+        spent, answers = timed(engine, work)
+        seconds.append(spent)
+        before = [old + new[0] for old, new in zip(work.prompts, answers, strict=True)]
+    works = workload.rounds
+    if workload.unit.startswith("ms "):
+        figure = 1000 * (seconds[1] - seconds[0]) / (works[1].lengths[0] - works[0].lengths[0])
+    elif workload.unit == "prompt tokens/s":
+        figure = sum(len(prompt) for work in works for prompt in work.prompts) / sum(seconds)
+    else:
+        figure = sum(work.num_new_tokens for work in works) / sum(seconds)
+    return {"figure": figure, "unit": workload.unit, "seconds": seconds}
+
+
+async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, Any]:
+    """Send requests when they are due: what their callers see, in milliseconds."""
+    requests = arrivals(rate, lengths, seed)
+    origin = time.perf_counter() + 0.5
+
+    async def one(request: Arrival) -> list[tuple[float, int]]:
+        await asyncio.sleep(max(0.0, origin + request.due - time.perf_counter()))
+        pieces = [piece async for piece in engine.stream(request)]
+        if sum(count for _, count in pieces) != request.length:
+            raise RuntimeError("a request did not get the tokens that it asked for")
+        return pieces
+
+    streams = await asyncio.gather(*[one(request) for request in requests])
+    first, each, gaps = [], [], []
+    for request, pieces in zip(requests, streams, strict=True):
+        first.append(pieces[0][0] - origin - request.due)
+        gaps.append(max((b[0] - a[0] for a, b in pairwise(pieces)), default=0.0))
+        later = request.length - pieces[0][1]
+        if later:
+            each.append((pieces[-1][0] - pieces[0][0]) / later)
+    end = max(pieces[-1][0] for pieces in streams)
+    new_tokens = sum(request.length for request in requests)
+    return {
+        "requests": len(requests),
+        "offered tokens/s": rate * new_tokens / len(requests),
+        "output tokens/s": new_tokens / (end - origin - requests[0].due),
+        **quantiles("first token ms", first),
+        **quantiles("a token ms", each),
+        **quantiles("longest gap ms", gaps),
+    }
+
+
+def main() -> None:
+    name, descriptor, model, random_weights, share, vocabulary = sys.argv[1:7]
+    peer_workloads.VOCABULARY = int(vocabulary)
+    answers = os.fdopen(int(descriptor), "w", buffering=1)
+
+    def say(**answer: Any) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    began = time.perf_counter()
+    engine = ENGINES[name](str(Path(model)), random_weights == "yes", float(share))
+    say(start_s=time.perf_counter() - began, options=engine.options, versions=engine.versions)
+    loop = asyncio.new_event_loop()
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            if "rate" in command:
+                answer = loop.run_until_complete(serve(engine, **command))
+            else:
+                answer = measure(engine, command["name"], command["seed"])
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        say(**answer)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

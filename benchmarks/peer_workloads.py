@@ -1,0 +1,190 @@
+"""The requests that `peers.py` sends to every engine. They depend on a seed alone.
+
+    uniform   256 requests, prompts and answers of 100 to 1,024 tokens
+    chat      512 requests of log-normal lengths: prompts of 160 tokens in the median (4 to 2,048),
+              answers of 150 (4 to 1,024)
+    samples   32 prompts of 1,000 tokens, 8 answers of 256 tokens to each
+    turns     64 conversations of 6 turns: 60 new tokens and an answer of 100, after all before
+    shared    128 prompts that share 1,024 tokens and have 64 of their own, answers of 64
+    long      32 prompts of 12,000 tokens, answers of 256
+    prefill   64 prompts of 2,048 tokens, one new token
+    short     2,048 requests, prompts and answers of 16 to 64 tokens
+    step      256 sequences after 512 tokens: milliseconds a decode step, over 64 steps
+    one       a single sequence, greedy: milliseconds a token over 256 tokens, after the first
+
+Prompts are random token ids. Answers ignore the end of text, so their lengths are known.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+VOCABULARY = 10_000
+TEMPERATURE = 0.6
+
+
+@dataclass
+class Work:
+    """Requests that are sent at once.
+
+    Args:
+        prompts: token ids.
+        lengths: new tokens of each answer.
+        answers: answers to each prompt.
+        temperature: of the sampling; 0 is greedy.
+    """
+
+    prompts: list[list[int]]
+    lengths: list[int]
+    answers: int = 1
+    temperature: float = TEMPERATURE
+
+    @property
+    def num_new_tokens(self) -> int:
+        return self.answers * sum(self.lengths)
+
+
+@dataclass
+class Workload:
+    """What is timed, and in which unit.
+
+    Args:
+        rounds: works that are sent one after another. A later one may continue the answers of the
+            work before it: then its prompts are only what is appended.
+        unit: "output tokens/s", "prompt tokens/s", "ms a token" or "ms a step". Milliseconds
+            are the difference between two works that differ in the length of their answers.
+        continues: whether the works are turns of the same conversations.
+        warm: works that are sent before, and are not timed.
+    """
+
+    rounds: list[Work]
+    unit: str = "output tokens/s"
+    continues: bool = False
+    warm: list[Work] = field(default_factory=list)
+
+
+@dataclass
+class Arrival:
+    """A request of the open workload: when it is due, in seconds, its prompt and its length."""
+
+    due: float
+    prompt: list[int]
+    length: int
+
+
+def ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(VOCABULARY) for _ in range(count)]
+
+
+def log_normal(rng: random.Random, median: float, sigma: float, longest: int) -> int:
+    return min(longest, max(4, round(median * math.exp(rng.gauss(0, sigma)))))
+
+
+def chat_prompt_length(rng: random.Random) -> int:
+    return log_normal(rng, 160, 1.0, 2048)
+
+
+def chat_answer_length(rng: random.Random) -> int:
+    return log_normal(rng, 150, 0.8, 1024)
+
+
+def between(seed: int, count: int, shortest: int, longest: int) -> Work:
+    rng = random.Random(seed)
+    prompts = [ids(rng, rng.randint(shortest, longest)) for _ in range(count)]
+    return Work(prompts, [rng.randint(shortest, longest) for _ in range(count)])
+
+
+def equal(seed: int, count: int, prompt: int, answer: int, answers: int = 1) -> Work:
+    rng = random.Random(seed)
+    return Work([ids(rng, prompt) for _ in range(count)], [answer] * count, answers)
+
+
+def uniform(seed: int) -> Workload:
+    return Workload([between(seed, 256, 100, 1024)])
+
+
+def chat(seed: int) -> Workload:
+    rng = random.Random(seed)
+    prompts = [ids(rng, chat_prompt_length(rng)) for _ in range(512)]
+    return Workload([Work(prompts, [chat_answer_length(rng) for _ in range(512)])])
+
+
+def samples(seed: int) -> Workload:
+    return Workload([equal(seed, 32, 1000, 256, answers=8)])
+
+
+def turns(seed: int) -> Workload:
+    works = [equal(1000 * seed + turn, 64, 60, 100) for turn in range(6)]
+    return Workload(works, continues=True)
+
+
+def shared(seed: int) -> Workload:
+    rng = random.Random(seed)
+    beginning = ids(rng, 1024)
+    prompts = [beginning + ids(rng, 64) for _ in range(128)]
+    first = Work([beginning + ids(rng, 64)], [1])
+    return Workload([Work(prompts, [64] * 128)], warm=[first])
+
+
+def long(seed: int) -> Workload:
+    return Workload([equal(seed, 32, 12_000, 256)])
+
+
+def prefill(seed: int) -> Workload:
+    return Workload([equal(seed, 64, 2048, 1)], unit="prompt tokens/s")
+
+
+def short(seed: int) -> Workload:
+    return Workload([between(seed, 2048, 16, 64)])
+
+
+def step(seed: int) -> Workload:
+    """The second work has 64 tokens more than the first: the difference is the time of 64 steps."""
+    works = [equal(2 * seed, 256, 512, 16), equal(2 * seed + 1, 256, 512, 80)]
+    return Workload(works, unit="ms a step")
+
+
+def one(seed: int) -> Workload:
+    """The first work has one new token, the second 257: the difference is 256 tokens' time."""
+    rng = random.Random(seed)
+    works = [Work([ids(rng, 128)], [length], temperature=0.0) for length in (1, 257)]
+    return Workload(works, unit="ms a token")
+
+
+WORKLOADS = {make.__name__: make for make in (uniform, chat, samples, turns, shared, long, prefill, short, step, one)}
+
+
+def uniform_length(rng: random.Random) -> int:
+    return rng.randint(100, 1024)
+
+
+def short_length(rng: random.Random) -> int:
+    return rng.randint(16, 64)
+
+
+# Of prompts and of answers that arrive at a rate.
+LENGTHS = {
+    "chat": (chat_prompt_length, chat_answer_length),
+    "uniform": (uniform_length, uniform_length),
+    "short": (short_length, short_length),
+}
+
+
+def arrivals(rate: float, lengths: str, seed: int) -> list[Arrival]:
+    """Requests with exponential gaps, for 8 seconds and at least 256.
+
+    Args:
+        rate: requests a second.
+        lengths: of prompts and answers, a name in `LENGTHS`.
+        seed: of gaps, lengths and prompts.
+    """
+    rng = random.Random(1000 * seed + int(rate))
+    prompt_length, answer_length = LENGTHS[lengths]
+    due = 0.0
+    requests = []
+    for _ in range(max(256, int(8 * rate))):
+        due += rng.expovariate(rate)
+        requests.append(Arrival(due, ids(rng, prompt_length(rng)), answer_length(rng)))
+    return requests

@@ -1,0 +1,163 @@
+"""pagedlab beside other engines: the same requests, by turns, on one machine.
+
+python benchmarks/peers.py --model FOLDER --engines pagedlab vllm sglang --json result.json
+python benchmarks/peers.py --model FOLDER --engines pagedlab sglang --workloads --rates 20 60 100 --json load.json
+python benchmarks/common.py result.json [...]        print the tables
+
+Each engine is started in a process of its own and keeps its share of the card's memory. All stay
+there while one works: the processes of the others are stopped (SIGSTOP), so they take neither
+processor nor card. In each round every engine runs every workload, in turns that begin with another
+engine each time. A workload is run once with another seed before it is timed. See
+`peer_workloads.py` for the requests and `peer_engines.py` for what an engine is given.
+
+An engine that lives in a folder of its own (`pip install --target FOLDER`) is named with `--path
+vllm=FOLDER`. `--random-weights` takes a folder with a configuration and a tokenizer only.
+
+With `--rates`, requests arrive at random, so many a second, through each engine's own asynchronous interface. The
+result has what their callers see: time to first token, time a token after the first, longest gap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from common import Result, command_line, show, written
+from peer_engines import ENGINES, MAX_LENGTH, MAX_SEQUENCES
+from peer_workloads import LENGTHS, WORKLOADS
+
+HERE = Path(__file__).parent
+NEED_NO_WARM_UP = ("one",)
+
+
+class Peer:
+    """An engine's process.
+
+    Args:
+        name: of `ENGINES`.
+        args: the command line.
+        path: the folder that the engine is installed in; None for this Python's own packages.
+    """
+
+    def __init__(self, name: str, args: argparse.Namespace, path: str | None) -> None:
+        self.name = name
+        read, write = os.pipe()
+        places = [path, str(HERE), str(HERE.parent) if name == "pagedlab" else None]
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
+        weights = "yes" if args.random_weights else "no"
+        self._log_path = Path(f"{args.json}.{name}.log")
+        command = [
+            sys.executable,
+            str(HERE / "peer_engines.py"),
+            *(name, str(write), str(args.model), weights, str(args.share), str(args.vocabulary)),
+        ]
+        with self._log_path.open("w") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[write],
+                env=environment,
+                start_new_session=True,
+                text=True,
+            )
+        os.close(write)
+        self._answers = os.fdopen(read)
+        self.about = self._answer()
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Run a command while all other engines are stopped."""
+        self._signal(signal.SIGCONT)
+        assert self._process.stdin
+        print(json.dumps(command), file=self._process.stdin, flush=True)
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        return answer
+
+    def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended; see {self._log_path}")
+        return json.loads(line)
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def run(args: argparse.Namespace) -> None:
+    paths = dict(entry.split("=", 1) for entry in args.path)
+    result = Result(
+        "Engines by turns on one machine, see benchmarks/peers.py",
+        args.json,
+        model=args.model.name,
+        weights="random" if args.random_weights else "real",
+        limits={"tokens a sequence": MAX_LENGTH, "sequences": MAX_SEQUENCES, "share": args.share},
+        engines={},
+    )
+    peers: list[Peer] = []
+    try:
+        for name in args.engines:
+            peers.append(Peer(name, args, paths.get(name)))
+            peers[-1].stop()
+            result.content["engines"][name] = peers[-1].about
+            print(f"{name} started", peers[-1].about, flush=True)
+            result.save()
+        for round_number in range(args.rounds):
+            first = round_number % len(peers)
+            for workload in args.workloads:
+                for peer in peers[first:] + peers[:first]:
+                    if round_number == 0 and workload not in NEED_NO_WARM_UP:
+                        peer.ask(name=workload, seed=args.seed - 1)
+                    answer = peer.ask(name=workload, seed=args.seed + round_number)
+                    note(result, "rounds", workload, peer, answer)
+        for rate in args.rates:
+            for peer in peers:
+                answer = peer.ask(rate=rate, lengths=args.lengths, seed=args.seed)
+                note(result, "load", f"{rate:g}", peer, answer)
+    finally:
+        for peer in peers:
+            peer.end()
+    show([args.json])
+
+
+def note(result: Result, part: str, workload: str, peer: Peer, answer: dict[str, Any]) -> None:
+    brief = {key: written(value) for key, value in answer.items() if isinstance(value, float)} or answer
+    print(f"{workload:12} {peer.name:10} {brief}", flush=True)
+    result.note(part, workload, peer.name, answer)
+
+
+def main() -> None:
+    parser = command_line(__doc__, rounds=3, seed=31)
+    parser.add_argument("--model", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--engines", nargs="+", required=True, choices=ENGINES)
+    parser.add_argument("--workloads", nargs="*", default=list(WORKLOADS), choices=WORKLOADS)
+    parser.add_argument("--rates", type=float, nargs="*", default=[], help="requests a second")
+    parser.add_argument("--lengths", choices=LENGTHS, default="chat", help="with --rates")
+    parser.add_argument("--share", type=float, default=0.28, help="of the card's memory, for each engine")
+    parser.add_argument("--vocabulary", type=int, default=10_000, help="token ids of prompts are below")
+    parser.add_argument("--random-weights", action="store_true")
+    parser.add_argument("--path", nargs="*", default=[], metavar="ENGINE=FOLDER")
+    args = parser.parse_args()
+    if args.json is None:
+        parser.error("name the file of the result: --json FILE")
+    run(args)
+
+
+if __name__ == "__main__":
+    main()
