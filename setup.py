@@ -1,14 +1,17 @@
 """Copies the data that pagedlab and its notebooks read into the wheel, as pagedlab/data/.
 
-Everything else is in pyproject.toml.
+It also adapts the README, because PyPI shows it to somebody who has the wheel and no clone, and
+derives the wheel's addresses from "Source" in pyproject.toml. Everything else is in pyproject.toml.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
@@ -16,9 +19,10 @@ CARRIED = {
     "benchmarks": [
         "attention.py",
         "attention_methods.py",
-        "machine.py",
+        "common.py",
         "serving.py",
     ],  # 07 and 10 run them
+    "notebooks": ["*.ipynb"],  # `pagedlab notebooks` copies them
     "data/results": ["*.json", "README.md"],
     "data/traces": ["*.csv", "README.md"],
     "data/tiny-qwen2": [
@@ -29,6 +33,78 @@ CARRIED = {
         "README.md",
     ],
 }
+
+
+# a picture or not, the text, a relative target
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+# a picture of the repository, and its caption in italics if it has one
+PICTURE = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)\s]+\)\n(\n\*[^*].*?[^*]\*\n)?\n", re.DOTALL)
+# from the title of the section to the first sentence about the engine
+START = re.compile(r"(?<=\n## Start\n\n).*?(?=\nYou can also use the engine)", re.DOTALL)
+START_OF_WHEEL = """You need Python 3.10 or newer.
+
+```sh
+pip install "pagedlab[notebooks]"
+pagedlab notebooks    # copies the notebooks into a folder and opens them in JupyterLab
+```
+
+A model of 7 MB with Qwen's architecture is in the package, so everything works offline after the
+installation. A button in notebook 00 downloads the real Qwen2.5-0.5B (1 GB).
+"""
+
+
+def for_wheel(readme: str) -> str:
+    """Replace what the README says about a clone with what holds for an installed wheel.
+
+    Raises:
+        ValueError: the README has no section "Start", or more than one.
+    """
+    text, count = START.subn(START_OF_WHEEL, readme)
+    if count != 1:
+        raise ValueError(f"README.md has {count} sections to start from, and the wheel needs one")
+    text = text.replace(" (`.venv/bin/python`)", "")
+    text = text.replace(".venv/bin/", "")
+    return text.replace("`make site` builds a website.", "`make site` in a clone builds a website.")
+
+
+def absolute(text: str, source: str | None) -> str:
+    """Make the relative links and pictures of a Markdown text absolute.
+
+    Args:
+        text: the Markdown text.
+        source: the address of the repository; None if it is not known. Then links become plain
+            text, and pictures are left out with their captions.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        mark, words, target = match.groups()
+        if source is None:
+            return "" if mark else words
+        place = "raw" if mark else "blob"
+        return f"{mark}[{words}]({source}/{place}/main/{target})"
+
+    if source is None:
+        text = PICTURE.sub("", text)
+    return LINK.sub(replaced, text)
+
+
+class Described(Distribution):
+    """Reads pyproject.toml, then completes what depends on the address of the repository."""
+
+    def parse_config_files(self, *arguments: Any, **options: Any) -> None:
+        super().parse_config_files(*arguments, **options)
+        metadata: Any = self.metadata
+        source = (metadata.project_urls or {}).get("Source")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        metadata.long_description = absolute(for_wheel(readme), source)
+        if source:
+            metadata.project_urls.update(
+                {
+                    "Documentation": f"{source}/tree/main/docs",
+                    "Issues": f"{source}/issues",
+                    "Changelog": f"{source}/blob/main/CHANGELOG.md",
+                }
+            )
 
 
 class BuildWithData(build_py):
@@ -49,4 +125,4 @@ class BuildWithData(build_py):
                     shutil.copy2(file, target)
 
 
-setup(cmdclass={"build_py": BuildWithData})
+setup(cmdclass={"build_py": BuildWithData}, distclass=Described)

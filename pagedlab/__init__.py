@@ -2,10 +2,31 @@
 
 The import of this package changes nothing in the process, and imports neither torch nor
 transformers. `LLM` and other names that need them import both on first use.
+
+To generate texts:
+    LLM: a language model with a paged KV cache.
+    SamplingParams: how to continue one prompt.
+    Completion: the answer to one prompt.
+
+The paged KV cache:
+    BlockPool: hands out blocks, and counts who uses each.
+    BlockTable: the blocks of one sequence, in order.
+    BlockCopy: a block that must be copied before it is written.
+    BlockEvent: a change of the pool, for those who watch it.
+    KVCache: the keys and values of all blocks.
+    PrefixCache: finds the blocks of a prompt that begins like an earlier one.
+    blocks_for: how many blocks a number of tokens needs.
+    OutOfBlocks: raised when the pool has no free block.
+    InvariantError: raised when the pool's books are inconsistent.
+
+Attention over blocks:
+    paged_attention: attention of new tokens, whose keys and values are in blocks.
+    paged_decode: the same for one new token of each sequence.
 """
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +80,9 @@ _LAZY = {  # the module of each name that is imported on first use
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'pagedlab' has no attribute {name!r}")
+        alike = get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean {alike[0]}?" if alike else ""
+        raise AttributeError(f"module 'pagedlab' has no attribute {name!r}{hint}")
     spin_little()
     return getattr(import_module(f"pagedlab.{_LAZY[name]}"), name)
 

@@ -296,7 +296,7 @@ class BlockPool:
         for block_id, count in enumerate(self._refcounts):
             if count != listed[block_id]:
                 problems.append(
-                    f"block {block_id} counts {count} but {listed[block_id]} tables map it"
+                    f"block {block_id} counts {count} but {listed[block_id]} tables list it"
                 )
         if problems:
             raise InvariantError(", ".join(problems))

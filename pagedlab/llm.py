@@ -27,9 +27,9 @@ from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
 from pagedlab.runner import EagerRunner, Forward, OnForward
-from pagedlab.sampling_params import SamplingParams, one_each
+from pagedlab.sampling_params import FIELDS, SamplingParams, one_each
 from pagedlab.scheduler import PreemptionMode, Scheduler
-from pagedlab.validation import integer, valid_text
+from pagedlab.validation import integer, known_names, valid_text
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.run_ahead import RunAhead
@@ -46,27 +46,28 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     """A language model with a paged KV cache.
 
     What to run:
-        model: a hub id, a folder, a .gguf file, or a `Model`; None for the model that
-            `pagedlab.loading.choose_model` chooses.
+        model: a hub id, a folder, a .gguf file, or a `Model`. None for the model in
+            PAGEDLAB_MODEL, else the real Qwen if it was downloaded, else the tiny model.
         device: "auto", "cpu", "cuda" or for instance "cuda:1". "auto" is the GPU if there is one.
         dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU
             and float32 on a CPU.
         seed: the engine's seed. A request without a seed gets one that is derived from it.
         tensor_parallel: processes that share the model. `close` or a `with` block ends them.
-        speculative: the drafter, `PromptLookup(k=4)` or `DraftModel(model, k=4)`; None for none.
+        speculative: the drafter, `PromptLookup(k=4)` or `DraftModel(model, k=4)`, from
+            `pagedlab.speculative`; None for none.
         verbose: print which model runs on which device, and why.
 
     Limits:
         block_size: tokens a block.
         num_blocks: blocks of the pool; None for as many as the memory holds.
         max_batch_tokens: tokens a step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
-        max_prompt_tokens: prompt tokens a step, at most, in the first step and while a sequence
-            decodes for a caller who reads its tokens one by one. None is 2,048 on a GPU and no
-            limit on a CPU.
+        max_prompt_tokens: at most this many prompt tokens are computed in a step while other
+            requests stream, and in the very first step. None is 2,048 on a GPU and no limit on a
+            CPU.
         max_sequences: running sequences, at most.
         prefix_caching: keep the blocks of finished requests as long as they are not needed. A new
             prompt that begins alike shares them.
-        preemption: what happens to the KV of a preempted request: "recompute" or "swap".
+        preemption: "recompute" drops the KV of a preempted request, "swap" moves it to host memory.
 
     Your own classes:
         attention_backend: the name of a backend, or a function like `paged_attention`.
@@ -76,7 +77,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         prefix_caching: a class with the methods `match` and `insert` of `PrefixCache`. It is not
             used if the block pool cannot keep unused blocks.
 
-    For measurements:
+    Speed:
         cuda_graphs: run several steps in one launch, without the host. Then `step` may return
             several new tokens of a sequence. "auto" turns it on where it helps.
         fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
@@ -97,6 +98,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     speculation: Speculation | None = None  # drafts tokens, and counts which were accepted
 
+    @known_names(sampling_fields=set(FIELDS) - {"seed"})
     def __init__(  # noqa: PLR0913 - the options of the one class that users make
         self,
         model: Any = None,
@@ -123,6 +125,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     ) -> None:
         attend = get_backend(attention_backend)
         block_size = integer("block_size", block_size, 1)
+        if num_blocks is not None:
+            num_blocks = integer("num_blocks", num_blocks, 1)
         max_sequences = integer("max_sequences", max_sequences, 1)
         ranks = integer("tensor_parallel", tensor_parallel, 1)
         seed = integer("seed", seed)
@@ -241,6 +245,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     # ------------------------------------------------------------------ texts
 
+    @known_names(sampling_fields=FIELDS)
     def generate(
         self,
         prompts: Prompt | list[Prompt],
@@ -255,6 +260,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 ...}), or a list of any of these.
             sampling: parameters for all prompts, or a list with one entry for each prompt.
             salt: prompts share cached blocks only with prompts of the same salt.
+
+        Returns:
+            A `Completion` for each prompt. Its `.outputs[0].text` is the new text, without the
+            prompt; with n or beam_width above 1, `.outputs` has an entry for each sequence.
 
         Raises:
             ValueError: If a prompt cannot be served. The message names the first such prompt, and
@@ -287,6 +296,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 self.abort_owned(added)
         return added
 
+    @known_names(sampling_fields=FIELDS)
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
     ) -> Stream:
@@ -345,14 +355,14 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             return request_id
 
     def step_and_keep_finished(self) -> None:
-        """Run a step for `generate` or `stream`.
+        """Run a step on behalf of `generate` or `stream`. A caller of `add` uses `step`.
 
         Requests from `add` may finish in it. The next `step` returns their completions.
         """
         self._keep_finished(self.step())
 
     def abort_owned(self, completions: list[Completion]) -> None:
-        """Abort those requests of `generate` or `stream` that are not finished."""
+        """Abort unfinished requests of `generate` or `stream`. A caller of `add` uses `abort`."""
         request_ids = [completion.request_id for completion in completions]
         with deferred_interrupts():
             self._owned.difference_update(request_ids)
@@ -383,6 +393,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self.model.close()
 
     def __exit__(self, *_: object) -> None:
+        """End the other ranks at the end of a `with` block, as `close` does."""
         self.close()
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ Nothing here uses the network or runs code from a hub.
 import gc
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,10 +14,10 @@ from typing import Any
 
 import torch
 
-from pagedlab.shipped import data_folder
-from pagedlab.validation import in_short, one_of
+from pagedlab.extras import require
+from pagedlab.shipped import DEFAULT_MODEL, data_folder
+from pagedlab.validation import MODELS, in_short, model_name, one_of, shown
 
-DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TINY_MODEL = data_folder("tiny-qwen2")
 FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's checkpoint
 PARTS = {"config": "config.json", "weights": "*.safetensors", "tokenizer": "tokenizer.*"}
@@ -43,8 +44,8 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
     with suppress(ValueError):
         locate(DEFAULT_MODEL)
         return DEFAULT_MODEL, "it is in the local Hugging Face cache"
-    fetch = "python -m pagedlab --download or pagedlab.hub.download() fetches it"
-    return str(TINY_MODEL), f"{DEFAULT_MODEL} is not on this machine: {fetch}"
+    fetch = "`pagedlab download` fetches it"
+    return str(TINY_MODEL), f"the real Qwen is not on this machine; {fetch}"
 
 
 @contextmanager
@@ -72,8 +73,12 @@ def where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, t
     gpus: list[str] = []
     if torch.cuda.is_available():
         gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    argument = "device" if gpus else "device, where torch sees no GPU,"
-    place = one_of(argument, str(device), ("auto", "cpu", *gpus))
+    place = str(device)
+    if place not in ("auto", "cpu", *gpus):
+        *firsts, last = [repr(name) for name in ("auto", "cpu", *gpus)]
+        accepted = f"{', '.join(firsts)} or {last}"
+        seen = "" if gpus else " (torch sees no GPU here)"
+        raise ValueError(f"there is no device {shown(place)}: choose {accepted}{seen}")
     kind = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
     if place == "auto":
         place = "cuda" if gpus else "cpu"
@@ -133,12 +138,50 @@ def _quiet_transformers(show_bar: bool) -> Iterator[None]:
         logging.set_tqdm_hook(hook)
 
 
+def unsupported(source: str, model_type: str, reason: str = "") -> str:
+    """Return the error about a model that pagedlab does not run.
+
+    Its one line has the model's architecture, the supported ones, and a model to use instead.
+
+    Args:
+        source: the checkpoint.
+        model_type: its architecture, as its config names it.
+        reason: the part of the architecture that is not supported; "" for all of it.
+    """
+    found = f"{source!r} is a {model_type} model"
+    if reason:
+        found += f": {reason}"
+    return (
+        f"{found}; pagedlab runs models built like Qwen2, Qwen3 or Llama, with full attention. "
+        f"Name one of these, for instance {DEFAULT_MODEL}"
+    )
+
+
 def _why_unreadable(kind: str, source: str, error: Exception) -> str:
     if error.args == ("pagedlab",):  # transformers looked our attention up in a table of a model
-        alike = "pagedlab runs models built like Qwen2, 3 or Llama"
-        return f"{source!r} has an attention that cannot be replaced; {alike}"
+        return unsupported(source, _model_type(source), "its attention cannot be replaced")
+    unknown = _unknown_type(source, error) if kind == "Config" else None
+    if unknown is not None:
+        return unsupported(source, unknown, "transformers does not have this architecture")
     what = f"the {kind.partition('For')[0].lower()} of {source!r}"
     return f"cannot load {what}, fetch it again or name another: {in_short(error)}"
+
+
+def _unknown_type(source: str, error: Exception) -> str | None:
+    """Return the architecture of a checkpoint if transformers does not have it, else None."""
+    from transformers import CONFIG_MAPPING  # slow to import: only loading needs it
+
+    if source.endswith(".gguf"):
+        named = re.search(r"architecture (\S+) is not supported", str(error))
+        return named[1] if named else None
+    model_type = _model_type(source)
+    return None if model_type in CONFIG_MAPPING else model_type
+
+
+def _model_type(source: str) -> str:
+    """Return the architecture that a checkpoint names in its config."""
+    file = Path(locate(source)["pretrained_model_name_or_path"], "config.json")
+    return str(json.loads(file.read_bytes()).get("model_type", "nameless"))
 
 
 def locate(source: str) -> dict[str, Any]:
@@ -146,15 +189,17 @@ def locate(source: str) -> dict[str, Any]:
 
     Raises:
         ValueError: If there is no such checkpoint, or if parts of it are missing or damaged.
+        MissingExtra: If it is a .gguf file, and the package that reads these is not installed.
     """
-    path = Path(os.path.expanduser(source))
-    is_gguf = path.suffix == ".gguf"
-    if is_gguf and path.is_file():
+    path = Path(os.path.expanduser(model_name(source)))
+    if path.suffix == ".gguf":
+        require("gguf", "gguf", "accelerate")
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     hint = "name a folder saved by save_pretrained"
-    if is_gguf or not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
-        hint = f"python -m pagedlab --download {source} fetches it"
-        path = _cached_folder(source, is_gguf, hint)
+    if not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
+        is_id = "/" in source
+        hint = f"`pagedlab download {source}` fetches it" if is_id else f"name {MODELS}"
+        path = _cached_folder(source, hint)
     for part, name in PARTS.items():
         if not any(file.is_file() for file in path.glob(name)):
             raise ValueError(f"{source!r} holds no {part} ({name}): {hint}")
@@ -168,13 +213,10 @@ def locate(source: str) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": str(path)}
 
 
-def _cached_folder(source: str, is_gguf: bool, hint: str) -> Path:
+def _cached_folder(source: str, hint: str) -> Path:
     """Return the folder of a hub id in the local Hugging Face cache."""
     from huggingface_hub import snapshot_download  # slow to import: only loading needs it
 
-    if is_gguf or source.count("/") > 1 or source.startswith((".", "/", "~")):
-        names = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"
-        raise ValueError(f"there is no {source!r}: name {names}")
     try:
         folder = snapshot_download(
             source, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True

@@ -28,9 +28,10 @@ from pagedlab.loading import (
     no_collections,
     read,
     read_config,
+    unsupported,
     where_to_run,
 )
-from pagedlab.validation import in_short, integer, shown
+from pagedlab.validation import in_short, integer, one_of, shown
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -42,6 +43,7 @@ __all__ = [
     "paged_hook",
 ]
 
+ROLES = ("system", "user", "assistant", "tool")  # authors of chat messages
 # Arguments of every attention call that change nothing here. Positions are part of the keys
 # already, and the others choose what the module returns.
 IGNORED = {
@@ -232,14 +234,18 @@ class Model:
             prompt: a text, a list of token ids, which is returned as it is, or a list of chat
                 messages, which go through the model's chat template.
         """
+        # verbose=False: a prompt that is too long gets our error, not a warning of transformers
         if isinstance(prompt, str):
-            return list(self.tokenizer(prompt)["input_ids"])
+            return list(self.tokenizer(prompt, verbose=False)["input_ids"])
         if isinstance(prompt, list) and prompt and all(map(_is_message, prompt)):
             text = self._apply_chat_template(prompt)
-            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            options = {"add_special_tokens": False, "verbose": False}
+            return list(self.tokenizer(text, **options)["input_ids"])
         return prompt  # type: ignore[return-value]
 
     def _apply_chat_template(self, messages: list[Any]) -> str:
+        for message in messages:
+            one_of("the role of a message", message["role"], ROLES)
         try:
             return self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False
@@ -339,9 +345,10 @@ def load_model(
     transformers.AttentionInterface.register("pagedlab", paged_hook)
     source, reason = choose_model(name)
     target, kind = where_to_run(device, dtype)
-    problem = why_not_built_alike(read_config(source))
-    if problem:
-        raise ValueError(f"{source!r} {problem}")
+    config = read_config(source)
+    problem = why_not_built_alike(config)
+    if problem is not None:
+        raise ValueError(unsupported(source, config.model_type, problem))
     module, report = read(
         "ModelForCausalLM",
         source,
@@ -363,34 +370,35 @@ def load_model(
     module.to(target).eval()
     if not prepare:
         problem = why_not_on_pages(model)
-        if problem:
-            raise ValueError(f"{source!r} {problem}")
+        if problem is not None:
+            raise ValueError(unsupported(source, config.model_type, problem))
     if verbose:
         print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 
 def why_not_built_alike(config: Any) -> str | None:
-    """Return what a config requires that paged attention does not compute, or None."""
+    """Return what a config requires that paged attention does not compute.
+
+    Returns:
+        The reason, "" if the whole architecture is another one, or None if the config is supported.
+    """
     kinds = getattr(config, "layer_types", None) or []
     if not kinds and getattr(config, "sliding_window", None):
         kinds = ["sliding_attention"]
     others = [kind for kind in kinds if not kind.startswith("full")]
     if any(kind.startswith("sliding") for kind in others):
-        return "has layers with a sliding window; pagedlab runs models that attend to everything"
+        return "it has layers with a sliding window, not full attention in every layer"
     if others:
-        full = "pagedlab runs models whose layers all have full attention"
-        return f"has layers of the kind {others[0]}; {full}"
+        return f"it has layers of the kind {others[0]}, not full attention in every layer"
     if getattr(config, "num_key_value_heads", None) is None:
-        return f"is a {config.model_type} model; pagedlab runs those built like Qwen2, 3 or Llama"
+        return ""
     if getattr(config, "kv_lora_rank", None):
-        return "has multi-head latent attention; pagedlab's blocks hold plain keys and values"
+        return "it has multi-head latent attention, not plain keys and values"
     if _rope_type(config) == "longrope":
-        return "has longrope position embeddings, which depend on the longest prompt in a batch"
+        return "its longrope position embeddings depend on the longest prompt in a batch"
     if getattr(config, "attn_temperature_tuning", None):
-        return (
-            "scales attention by the position in the row; pagedlab puts many sequences into one row"
-        )
+        return "it scales attention by the position in the row, and a row has many sequences"
     return None
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
@@ -44,6 +44,9 @@ MakePolicy = Callable[["PrefixCache"], EvictionPolicy]
 class Entry:
     """A registered block. If the block is registered again, that is another entry.
 
+    An entry leads to others by links and has no list. A large cache has several hundred
+    thousand entries, and Python's garbage collector goes through every object that holds others.
+
     Args:
         block_id: the id of the block.
         hash: the name of the block.
@@ -52,7 +55,10 @@ class Entry:
         salt: the salt of the prompt; None for none.
         registered: a running number, for the policy "fifo".
         hits: how often the block was matched.
-        children: the entries whose parent this is.
+        same_hash: an older entry with the same hash; None for none. Hashes collide rarely.
+        first_child: the newest of the entries whose parent this is; None for none.
+        older: the next older child of the same parent.
+        newer: the next newer child of the same parent.
     """
 
     block_id: int
@@ -62,7 +68,42 @@ class Entry:
     salt: str | None
     registered: int
     hits: int = 0
-    children: set[Entry] = field(default_factory=set)
+    same_hash: Entry | None = None
+    first_child: Entry | None = None
+    older: Entry | None = None
+    newer: Entry | None = None
+
+    @property
+    def children(self) -> list[Entry]:
+        """The entries whose parent this is, newest first."""
+        found = []
+        child = self.first_child
+        while child is not None:
+            found.append(child)
+            child = child.older
+        return found
+
+    def attach(self) -> None:
+        """Become the newest child of the parent."""
+        if self.parent is None:
+            return
+        self.older = self.parent.first_child
+        if self.older is not None:
+            self.older.newer = self
+        self.parent.first_child = self
+
+    def detach(self) -> None:
+        """Leave the children of the parent."""
+        if self.parent is None:
+            return
+        if self.newer is None:
+            self.parent.first_child = self.older
+        else:
+            self.newer.older = self.older
+        if self.older is not None:
+            self.older.newer = self.newer
+        self.older = None
+        self.newer = None
 
 
 @dataclass
@@ -210,7 +251,7 @@ class PrefixCache:
         self._new_table = block_table
         self._numbers = count()
         self._by_block: dict[int, Entry] = {}
-        self._by_name: dict[bytes, list[Entry]] = {}  # several entries if names collide
+        self._by_name: dict[bytes, Entry] = {}  # the newest of a name, see `_with_name`
         pool.attach(self._on_forgotten, _make_policy(eviction, self))
 
     def __len__(self) -> int:
@@ -405,15 +446,22 @@ class PrefixCache:
     def _find(
         self, name: bytes, tokens: bytes, parent: Entry | None, salt: str | None
     ) -> Entry | None:
-        for entry in self._by_name.get(name, ()):
+        for entry in self._with_name(name):
             if self._trusts_names or self._is(entry, tokens, parent, salt):
                 return entry
         return None
 
-    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
-        """Whether an entry with the right name is the right block.
+    def _with_name(self, name: bytes) -> Iterator[Entry]:
+        """Yield the entries with this name, newest first. There are several if hashes collide."""
+        entry = self._by_name.get(name)
+        while entry is not None:
+            yield entry
+            entry = entry.same_hash
 
-        Its parent was verified before, so by induction all blocks before it are right as well.
+    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+        """Return whether an entry with the right hash is the right block.
+
+        Its parent was verified before, so by induction all blocks before it are right too.
         """
         return entry.tokens == tokens and entry.parent is parent and entry.salt == salt
 
@@ -424,17 +472,24 @@ class PrefixCache:
         self.pool.keep(block_id)
         entry = Entry(block_id, name, tokens, parent, salt, next(self._numbers))
         self._by_block[block_id] = entry
-        self._by_name.setdefault(name, []).append(entry)
-        if parent is not None:
-            parent.children.add(entry)
+        entry.same_hash = self._by_name.get(name)
+        self._by_name[name] = entry
+        entry.attach()
         return entry
 
     def _remove(self, entry: Entry) -> None:
+        """Remove every link to and from one block's entry, so that it is freed."""
+        entry.detach()
         del self._by_block[entry.block_id]
-        same_name = self._by_name[entry.hash]
-        same_name.remove(entry)
-        if not same_name:
+        older = entry.same_hash
+        for newer in self._with_name(entry.hash):
+            if newer.same_hash is entry:
+                newer.same_hash = older
+                return
+        if older is None:
             del self._by_name[entry.hash]
+        else:
+            self._by_name[entry.hash] = older
 
     def _on_forgotten(self, block_id: int, evicted: bool) -> None:
         """Remove a block that the pool no longer keeps, and all its descendants.
@@ -444,15 +499,13 @@ class PrefixCache:
         top = self._by_block.get(block_id)
         if top is None:
             return
-        if top.parent is not None:
-            top.parent.children.remove(top)
         removed = []
         stack = [top]
         while stack:
             entry = stack.pop()
+            stack += entry.children
             self._remove(entry)
             removed.append(entry)
-            stack += entry.children
         self.stats.evicted_blocks += evicted
         self.stats.forgotten_blocks += len(removed) - evicted
         for entry in removed[1:]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from pagedlab.validation import integer, one_of, real, shown, with_methods
+from pagedlab.validation import integer, known_names, one_of, real, shown, with_methods
 
 # A request that sets only these fields can be sampled without the host, see
 # accelerate/run_ahead.py. The kernel reads temperature, seed and ignore_eos. The host applies the
@@ -173,6 +173,11 @@ class SamplingParams:
         return any(getattr(self, name) != getattr(plain, name) for name in names)
 
 
+# A dataclass writes its own __init__, so it is decorated here.
+SamplingParams.__init__ = known_names()(SamplingParams.__init__)  # type: ignore[method-assign]
+FIELDS = tuple(each.name for each in fields(SamplingParams))
+
+
 def _optional_integer(name: str, value: Any) -> int | None:
     return None if value is None else integer(name, value)
 
@@ -186,7 +191,17 @@ def _biases(name: str, value: Any) -> dict[int, float]:
     if value == ():  # the field's default
         return {}
     with_methods(name, value, ("items",))
-    return {integer(name, token): real(name, bias, -100, 100) for token, bias in value.items()}
+    return {_biased_token(token): real(name, bias, -100, 100) for token, bias in value.items()}
+
+
+def _biased_token(token: Any) -> int:
+    try:
+        return integer("a key of logit_bias", token)
+    except ValueError:
+        raise ValueError(
+            "a key of logit_bias must be a token id (a whole number of at least 0), got "
+            f"{shown(token)}"
+        ) from None
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -194,7 +209,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     is_several = isinstance(value, Iterable) and not isinstance(value, str)
     texts = tuple(value) if is_several else (value,)
     if not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(f"{name} must be strings with at least one character, got {shown(texts)}")
+        raise ValueError(f"{name} must be strings with at least one character, got {shown(value)}")
     return texts
 
 

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab.sequence import Request, Sequence, SwappedKV, SwappedTable, common_prefix
-from pagedlab.validation import integer, one_of
+from pagedlab.validation import counted, integer, one_of
 
 PreemptionMode = Literal["recompute", "swap"]
 MAX_SCORED = 1024  # prompt tokens per step that keep their logits; Qwen's take 620 MB in fp32
@@ -41,7 +41,7 @@ class Swapper(Protocol):
     """Moves the contents of blocks between the device and CPU memory. `KVCache` is one."""
 
     def swap_out(self, block_ids: Seq[int]) -> Any:
-        """Copy blocks to CPU memory and return what `swap_in` needs to copy them back."""
+        """Copy blocks to CPU memory and return the copies, for `swap_in`."""
 
     def swap_in(self, contents: Any, block_ids: Seq[int]) -> None:
         """Copy the contents that `swap_out` returned, in order, into these blocks."""
@@ -77,7 +77,7 @@ class Chunk(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """A request that was preempted, and what happened to its KV."""
+    """A request that was preempted, and whether its KV was dropped or swapped."""
 
     request: Request
     mode: PreemptionMode
@@ -121,7 +121,7 @@ class Schedule:
 
 @dataclass
 class Budget:
-    """What a step may still compute.
+    """The tokens and rows that a step may still compute.
 
     Args:
         tokens: tokens of any kind.
@@ -261,10 +261,11 @@ class Scheduler:
         size = self.pool.block_size
         need = request.blocks_at_most(size)
         if need > self.pool.num_blocks:
-            prompt_tokens = request.sequences[0].num_prompt_tokens
+            prompt = counted(request.sequences[0].num_prompt_tokens, "prompt token")
+            sequences = counted(request.num_sequences, "sequence")
             raise ValueError(
-                f"the request needs {need} blocks of {size} tokens ({prompt_tokens} prompt tokens, "
-                f"up to {request.max_tokens} new ones, {request.num_sequences} sequences) "
+                f"the request needs {counted(need, 'block')} of {size} tokens ({prompt}, "
+                f"up to {request.max_tokens} new ones, {sequences}) "
                 f"and the pool has {self.pool.num_blocks}: lower max_tokens or raise num_blocks"
             )
         limit = min(self.max_sequences, self.max_batch_tokens)

@@ -1,4 +1,4 @@
-"""Sequences and requests: what the scheduler plans for, and how many tokens each computes next."""
+"""Sequences and requests, for which the scheduler plans, and the tokens that each computes next."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Paths of the files that pagedlab ships: its tiny model, traces, measured results, benchmarks.
+"""Paths of the files that pagedlab ships: tiny model, traces, results, benchmarks, notebooks.
 
 They do not depend on the current folder, so a notebook can be copied anywhere.
 """
@@ -10,11 +10,17 @@ from typing import Any
 _INSTALLED = Path(__file__).resolve().with_name("data")  # setup.py puts it there in a wheel
 _CHECKOUT = _INSTALLED.parents[1] / "data"
 _HOME = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 
 def data_folder(name: str) -> Path:
     """Return the path of the folder "tiny-qwen2", "traces" or "results"."""
     return _HOME / name
+
+
+def notebooks() -> Path:
+    """Return the path of the folder with the notebooks of the series."""
+    return (_HOME if _HOME == _INSTALLED else _HOME.parent) / "notebooks"
 
 
 def results(name: str) -> Any:

@@ -6,12 +6,21 @@ one line that names the argument, what is accepted, and the value.
 
 import math
 import operator
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
 from numbers import Real
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
+from pagedlab.shipped import DEFAULT_MODEL
+
+MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what names a model
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def integer(name: str, value: Any, least: int = 0, most: float = math.inf) -> int:
@@ -86,10 +95,68 @@ def valid_text(name: str, value: Any) -> str | None:
     return value
 
 
+def model_name(source: str) -> str:
+    """Check the name of a checkpoint: a folder or .gguf file that exists, or perhaps a hub id."""
+    path = Path(os.path.expanduser(source))
+    is_gguf = path.suffix == ".gguf"
+    is_file = os.path.isfile(path)
+    if os.path.isdir(path) and not is_gguf:  # `path.is_dir` raises if the name is too long
+        return source
+    if is_file and not is_gguf:
+        raise ValueError(f"{source!r} is not a .gguf file: name {MODELS}")
+    is_path = source.count("/") > 1 or source.startswith((".", "/", "~"))
+    if (is_path or is_gguf) and not is_file:
+        raise ValueError(f"there is no {source!r}: name {MODELS}")
+    return source
+
+
+def known_names(
+    sampling_fields: Collection[str] = (),
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that explains an unknown argument in a `TypeError` of one line.
+
+    Args:
+        sampling_fields: names that are no arguments of the function, but of `SamplingParams`.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        accepted = [name for name in signature(function).parameters if name != "self"]
+
+        @wraps(function)
+        def checked(*args: P.args, **named: P.kwargs) -> T:
+            for name, value in named.items():
+                if name in sampling_fields:
+                    raise TypeError(f"put {name} into SamplingParams({name}={shown(value)})")
+                if name not in accepted:
+                    hint = similar_name(name, accepted) or f"there are {', '.join(accepted)}"
+                    raise TypeError(f"there is no argument {name}; {hint}")
+            try:
+                return function(*args, **named)
+            finally:
+                error = sys.exc_info()[1]
+                if isinstance(error, KeyboardInterrupt):
+                    error.__traceback__ = None  # as in `deferred_interrupts`: frames say nothing
+
+        return checked
+
+    return decorate
+
+
+def similar_name(name: str, names: Iterable[str]) -> str:
+    """Return a question that names the one of `names` that is most like `name`; "" if none is."""
+    alike = get_close_matches(name, list(names), n=1)
+    return f"did you mean {alike[0]}?" if alike else ""
+
+
 def shown(value: object) -> str:
     """The `repr` of a value, at most 60 characters long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Return the number and the noun, which has an "s" unless the number is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def in_short(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from pagedlab.scheduler import Chunk
 
 @dataclass(frozen=True)
 class RowParams:
-    """What a window does for each row, int64 [N] each. The host writes it.
+    """The work of a window for each row, int64 [N] each. The host writes it.
 
     Args:
         packed: int64 [N, 7], all of the others.
@@ -69,7 +69,7 @@ class RowState:
 
 @dataclass(frozen=True)
 class Samples:
-    """What the steps of a window sampled.
+    """The tokens that the steps of a window sampled.
 
     Args:
         packed: float64 [steps, N, 2], both of the others; a token id is exact below 2**53.

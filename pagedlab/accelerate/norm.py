@@ -18,7 +18,7 @@ def row_of(x, row, WIDTH: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def scale_of(row, epsilon, WIDTH: tl.constexpr):
-    """What the norm multiplies a row by, the weight aside."""
+    """The factor by which the norm multiplies a row, without the weight."""
     exact = row.to(tl.float32)
     return tl.rsqrt(tl.sum(exact * exact, 0) / WIDTH + epsilon)
 

@@ -54,7 +54,7 @@ def gate_kernel(
 
 @triton.jit
 def scale_kernel(x, epsilon, scales, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """What the norm multiplies a row by; one row a program."""
+    """The factor by which the norm multiplies a row; one row a program."""
     token = tl.program_id(0).to(tl.int64)
     tl.store(scales + token, scale_of(row_of(x, token, WIDTH, SIZE), epsilon, WIDTH))
 

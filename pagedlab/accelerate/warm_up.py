@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pagedlab.sampling_params import SamplingParams
@@ -33,7 +34,9 @@ def _run_requests(llm: LLM, num_tokens: int) -> None:
     longest = min(longest, llm.model.max_length, llm.pool.num_blocks * llm.pool.block_size // 4) - 4
     is_roomy = longest > 4
     max_tokens = 4 if is_roomy else 1
-    requests = [SamplingParams(max_tokens=max_tokens, logprobs=count) for count in (None, 0)]
+    requests = [SamplingParams(max_tokens=max_tokens)]
+    if find_spec("pagedlab.logits"):
+        requests.append(SamplingParams(max_tokens=max_tokens, logprobs=0))
     if is_roomy and llm.pool.num_blocks >= 8 and llm.scheduler.max_sequences > 1:
         requests.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))  # copies a block
     for i, params in enumerate(requests):

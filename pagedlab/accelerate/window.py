@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RowPlan:
-    """What a window computes of one sequence.
+    """The part of one sequence that a window computes.
 
     Args:
         chunk: its positions in all steps of the window.

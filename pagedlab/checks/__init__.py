@@ -3,10 +3,11 @@
     from pagedlab.checks import check
     check.block_pool(MyBlockPool)
 
-The result shows itself as the last line of a cell. Its status is one of three:
+The result shows itself as the last line of a cell. Its status is one of four:
 
     not attempted   the stub is untouched: the answer is `...`, or a function or method in it has
                     `...` as its body or raises `NotImplementedError`
+    not finished    some methods of a class are written, and others are still stubs
     failed          the smallest counterexample that was found, with the expected result beside
                     the answer's
     passed          what the answer now proves
@@ -14,7 +15,7 @@ The result shows itself as the last line of a cell. Its status is one of three:
 Nothing that an answer does, not even an endless loop, ends in a traceback from here.
 
 How to write a check. A check is registered under its function's name, in a cell of a notebook or in
-a module `pagedlab/checks/<topic>.py`. A module's checks are listed in `TOPICS` below. If values can
+a module `pagedlab/checks/<topic>.py`. topics.py lists the checks of a module. If values can
 be compared, write a right answer, the cases to try, and what a right answer proves:
 
     @compared("Right at every fill of the last block.", [(1, 4), (4, 4), (5, 4)])
@@ -24,8 +25,8 @@ be compared, write a right answer, the cases to try, and what a right answer pro
 
 Otherwise write a function of the answer and decorate it with `exercise`. It returns what a right
 answer proves and raises `Wrong` for a wrong one. It runs the reader's code inside `trying`. For
-classes, `search` runs sequences of operations on the answer beside a reference, short ones first,
-and shrinks what fails; blocks.py shows how.
+classes, decorate it with `exercise_of_methods`. `search` runs sequences of operations on the answer
+beside a reference, short ones first, and shrinks what fails; blocks.py shows how.
 
 In the notebook an exercise is one cell with the tag `exercise`: the stub, then `check.NAME(...)`.
 It uses nothing of the cells above but imports. Folded below it are three hints and
@@ -33,11 +34,21 @@ It uses nothing of the cells above but imports. Folded below it are three hints 
 tests/checks/wrong_<topic>.py lists three wrong answers for each check.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 
 from pagedlab.checks.comparing import Wrong, agree, compare, first_wrong, say, shape, trying
-from pagedlab.checks.results import REGISTERED, Check, CheckResult, compared, exercise, to_write
+from pagedlab.checks.results import (
+    REGISTERED,
+    Check,
+    CheckResult,
+    compared,
+    exercise,
+    exercise_of_methods,
+    to_write,
+)
 from pagedlab.checks.searching import Trial, replay, search
+from pagedlab.checks.topics import TOPIC_OF, TOPICS
 from pagedlab.lessons.readers_code import StillRunning, bounded, explain
 
 __all__ = [
@@ -52,6 +63,7 @@ __all__ = [
     "compare",
     "compared",
     "exercise",
+    "exercise_of_methods",
     "explain",
     "first_wrong",
     "replay",
@@ -62,35 +74,6 @@ __all__ = [
     "trying",
 ]
 
-# The module of each check, so that a check imports what it needs itself and no more. Some modules
-# need torch, which a browser does not have.
-TOPICS = {
-    "blocks": (
-        "block_of",
-        "block_pool",
-        "slot",
-        "block_table",
-        "broken_pools",
-        "copy_on_write",
-        "copies_after_forks",
-        "truncate",
-        "order_of_frees",
-    ),
-    "fragmentation": ("users_that_fit", "last_block_waste", "largest_block", "useless_holes"),
-    "sharing": ("reorder_beams", "beam_blocks", "saved_prefill"),
-    "prefix": ("prefix_cache", "leaf_first", "foreign_kv"),
-    "softmax": ("softmax_step", "merge_halves", "shared_heads"),
-    "kernel": ("weights", "scores", "online_step", "paged_scores", "decode", "grouped", "split"),
-    "launched": ("launch",),
-    "qwen": ("paged_bytes", "attend_one"),
-    "scheduling": ("patient", "victim", "swap_or_recompute", "must_preempt"),
-    "speed": ("step_floor", "step_time", "in_vain"),
-    "parallel": ("mlp_part", "heads_of_rank", "wire_bytes"),
-    "speculative": ("roll_back", "kept_tokens", "acceptance_rule"),
-    "serving": ("engine_loop", "closed_salt"),
-}
-_TOPIC_OF = {name: topic for topic, names in TOPICS.items() for name in names}
-
 
 class Checks:
     """Every check as an attribute: `check.slot(my_slot)` returns a CheckResult.
@@ -99,14 +82,21 @@ class Checks:
     """
 
     def __getattr__(self, name: str) -> Check:
-        if name in _TOPIC_OF:
-            import_module(f"{__name__}.{_TOPIC_OF[name]}")
+        if name in TOPIC_OF:
+            import_module(f"{__name__}.{TOPIC_OF[name]}")
         if name not in REGISTERED:
-            raise AttributeError(f"there is no check {name!r}; there are {', '.join(dir(self))}")
+            raise AttributeError(_unknown(name, dir(self)))
         return REGISTERED[name]
 
     def __dir__(self) -> list[str]:
-        return sorted({*_TOPIC_OF, *REGISTERED})
+        return sorted({*TOPIC_OF, *REGISTERED})
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    """Return what to say about a name that no check has: first a similar one, then all."""
+    similar = get_close_matches(name, names, n=1)
+    meant = f"; did you mean {similar[0]!r}?" if similar else "."
+    return f"there is no check {name!r}{meant} There are {', '.join(names)}"
 
 
 def _listed() -> str:

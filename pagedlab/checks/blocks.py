@@ -1,19 +1,28 @@
 """Checks of notebooks 00, 02 and 03: slots, the block pool, the block table, copy-on-write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import zip_longest
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
-from pagedlab.checks import Trial, Wrong, agree, compared, exercise, explain, search
+from pagedlab.checks import (
+    Trial,
+    Wrong,
+    agree,
+    compared,
+    exercise,
+    exercise_of_methods,
+    explain,
+    search,
+)
 from pagedlab.lessons.broken import POOLS, CountsForks
 
 Names = dict[str, Any]  # variables of the operations
 INVARIANTS = {
-    "counted": "a block's count is its number of references: allocate gives one, share adds one, "
-    "release takes one",
+    "counted": "as long as no call raises, a block's count is its number of references: allocate "
+    "gives one, share adds one, release takes one",
     "exclusive": "allocate never hands out a block that is in use",
     "conserved": "free blocks and blocks in use add up to all blocks: none is lost, none appears "
     "twice",
@@ -76,6 +85,7 @@ def pool_trial(
     num_blocks: int = 3,
     block_size: int = 4,
     unknown_ids: bool = True,
+    mistakes: bool = True,
 ) -> Trial:
     """Drive a pool beside a plain list of counts, one for each block.
 
@@ -84,6 +94,7 @@ def pool_trial(
         num_blocks: of the pool.
         block_size: of the pool.
         unknown_ids: whether ids that no block has are tried too.
+        mistakes: whether operations that must raise are tried: on a free block, or without one.
     """
     no_blocks = ("-1", str(num_blocks)) if unknown_ids else ()
     yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
@@ -96,7 +107,9 @@ def pool_trial(
     when = "In a new pool"
     while True:
         _check_counts(when, pool, counts)
-        operation = yield _pool_operations(ids, no_blocks)
+        held = ids if mistakes else {name: i for name, i in ids.items() if counts[i] > 0}
+        operations = _pool_operations(ids, held, no_blocks)
+        operation = yield operations if mistakes or 0 in counts else operations[1:]
         verb, argument = operation.rpartition("pool.")[2].rstrip(")").split("(")
         if verb == "allocate":
             free = [block_id for block_id, count in enumerate(counts) if count == 0]
@@ -116,18 +129,21 @@ def pool_trial(
             counts[block_id] -= 1
 
 
-def _pool_operations(ids: dict[str, int], no_blocks: Sequence[str]) -> list[str]:
-    """Return the operations that may come next.
+def _pool_operations(
+    ids: Collection[str], arguments: Collection[str], no_blocks: Sequence[str]
+) -> list[str]:
+    """Return the operations that may come next; an allocation is the first.
 
     Args:
-        ids: the block that each variable holds.
+        ids: the variables that hold a block.
+        arguments: those of them that are shared and released.
         no_blocks: ids that no block has, which are tried too.
     """
     lines = []
     if len(ids) < len(ascii_lowercase):
         lines.append(f"{ascii_lowercase[len(ids)]} = pool.allocate()")
     for verb in ("share", "release"):
-        for argument in (*ids, *no_blocks):
+        for argument in (*arguments, *no_blocks):
             lines.append(f"pool.{verb}({argument})")
     return lines
 
@@ -256,7 +272,7 @@ def _compare_tables(
     """Compare the tables of both sides, and the reader's counts with the reader's tables.
 
     A right answer may pick other physical blocks. So the reference's block ids are renamed to the
-    answer's as they turn up. A block keeps its name as long as a table maps it.
+    answer's as they turn up. A block keeps its name as long as a table lists it.
 
     Args:
         when: how a message begins.
@@ -318,12 +334,12 @@ def _first_difference(wanted: dict[str, list[str]], have: dict[str, list[str]]) 
 
 
 def _check_users(when: str, state: str, have: dict[str, list[str]], pool: BlockPool) -> None:
-    """Raise `Wrong` unless each block's count is the number of tables that map it."""
+    """Raise `Wrong` unless each block's count is the number of tables that list it."""
     for block_id in range(pool.num_blocks):
         count = pool.refcount(block_id)
         users = sum(blocks.count(str(block_id)) for blocks in have.values())
         if count != users:
-            tables = "1 table maps it" if users == 1 else f"{users} tables map it"
+            tables = "1 table lists it" if users == 1 else f"{users} tables list it"
             raise Wrong(
                 f"{when}: block {block_id} counts {count}, but {tables}.",
                 f"{state}, block {block_id} counts {users}",
@@ -340,33 +356,73 @@ def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
 # The exercises ------------------------------------------------------------------------------------
 
 
-_TABLE = [5, 9, 4]
-_MISTAKES = {
-    2: "2 is the number of the table's entry. The entry says which block of the memory it is.",
-    3: "The table has the entries 0, 1 and 2; there is no entry 3. Divide and round down.",
-    5: "Block 5 is the table's first entry: it holds tokens 0 to 15.",
-    9: "Block 9 is the table's second entry: it holds tokens 16 to 31.",
-    37: "37 is the number of the token. Which entry of the table covers it?",
-    37 / 16: "37 / 16 is not a whole number. Round it down: that is the entry of the table.",
-}
+# The film of notebook 00: r2 still writes, and r3 is new.
+_FILM_BLOCKS = 64
+_FILM_BLOCK_SIZE = 16
+_R2_TABLE = (3, 5, 9)
+_R3_PROMPT = 40
 
 
 @exercise
-def block_of(answer: int) -> str:
-    """The physical block that holds token 37, for the table [5, 9, 4] and 16 tokens a block."""
-    if answer == _TABLE[37 // 16]:
-        return (
-            "Token 37 is in logical block 37 // 16 = 2, at offset 37 % 16 = 5. Entry 2 of the "
-            "table says: physical block 4."
+def table_by_hand(answer: Sequence[int]) -> str:
+    """The block table of r3, whose prompt has 40 tokens, while r2 holds blocks 3, 5 and 9.
+
+    Blocks have 16 tokens and numbers from 0 to 63.
+    """
+    wanted = "a list of block numbers, such as [10, 11]"
+    if not isinstance(answer, (list, tuple)) or not answer:
+        raise Wrong("A block table is a list of block numbers.", wanted, repr(answer))
+    for block_id in answer:
+        if type(block_id) is not int or not 0 <= block_id < _FILM_BLOCKS:
+            raise Wrong(f"There is no block {block_id!r}.", "numbers from 0 to 63", repr(answer))
+    line = f"r3 = {list(answer)}"
+    if list(answer) == [16, 16, 8]:
+        message = "These are numbers of tokens. A block table lists the numbers of blocks."
+        raise Wrong(message, wanted, repr(answer), line)
+    for entry, block_id in enumerate(answer):
+        _check_entry(answer, entry, block_id, line)
+    _check_table_length(answer, line)
+    last = answer[-1]
+    return (
+        f"Tokens 0 to 15 are in block {answer[0]}, 16 to 31 in block {answer[1]}, and 32 to 39 in "
+        f"block {last},\nwhich has 8 free slots. Where is token 37? Entry 37 // 16 = 2 of your "
+        f"table says: in block {last}, at offset 5.\nAny other free blocks would do as well: "
+        "there is no hole that is too small."
+    )
+
+
+def _check_entry(table: Sequence[int], entry: int, block_id: int, line: str) -> None:
+    """Raise `Wrong` if the block of an entry is in use or is in the table twice."""
+    if block_id in _R2_TABLE:
+        first = _FILM_BLOCK_SIZE * _R2_TABLE.index(block_id)
+        message = (
+            f"Block {block_id} is in use: r2 keeps its tokens from {first} on there, and r3 would "
+            "overwrite them."
         )
-    message = "The answer is one of the numbers in the table."
-    if isinstance(answer, int | float):
-        message = _MISTAKES.get(answer, message)
-    asked = "the block of the memory that holds token 37"
-    raise Wrong(message, asked, repr(answer), f"table = {_TABLE}")
+        raise Wrong(message, f"a block that is not in {list(_R2_TABLE)}", block_id, line)
+    if block_id in table[:entry]:
+        message = (
+            f"Block {block_id} is in the table twice: the later tokens of r3 would overwrite its "
+            "earlier ones."
+        )
+        raise Wrong(message, "three different blocks", list(table), line)
 
 
-@exercise
+def _check_table_length(table: Sequence[int], line: str) -> None:
+    """Raise `Wrong` if the table has too few blocks for the prompt of r3, or too many."""
+    slots = len(table) * _FILM_BLOCK_SIZE
+    if slots < _R3_PROMPT:
+        message = f"{len(table)} x 16 = {slots} slots, and the prompt has {_R3_PROMPT} tokens."
+        raise Wrong(message, "blocks for 40 tokens", f"blocks for {slots} tokens", line)
+    if slots - _R3_PROMPT >= _FILM_BLOCK_SIZE:
+        message = (
+            "40 tokens fill two blocks and half of a third. A further block would be empty, and "
+            "another request could not use it."
+        )
+        raise Wrong(message, "no empty block", f"{slots} slots for 40 tokens", line)
+
+
+@exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
 def block_pool(answer: type) -> str:
     """A class with BlockPool's verbs.
 
@@ -376,8 +432,8 @@ def block_pool(answer: type) -> str:
     for unknown_ids in (False, True):
         search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
     return (
-        "Your pool does what a plain list of counts says, over every short sequence of operations "
-        "tried and over\nrandom longer ones: no block is lost, none is handed out twice, and an "
+        "Your pool agrees with a plain list of counts on every short sequence of operations tried "
+        "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
         "error changes nothing."
     )
 
@@ -406,13 +462,13 @@ def slot(block_ids: Sequence[int], position: int, block_size: int) -> int:
     return block_ids[position // block_size] * block_size + position % block_size
 
 
-@exercise
+@exercise_of_methods("append", "slot", "free")
 def block_table(answer: type) -> str:
     """A table with append, slot and free, over the real pool; nothing is shared yet."""
     _search_tables(answer, ("append", "slot", "free"))
     return (
-        "Your table always holds just enough blocks, takes all that it needs or none, and gives "
-        "every one back."
+        "Your table always has just enough blocks, allocates all that it needs or none, and "
+        "releases each one."
     )
 
 
@@ -451,7 +507,7 @@ def _show_broken_pool(pool: str, given: str) -> None:
         raise
 
 
-@exercise
+@exercise_of_methods("fork", "append", "free")
 def copy_on_write(answer: type) -> str:
     """A table with append, fork and free over the real pool, copying on write and only then."""
     _search_tables(answer, ("append", "fork", "free"))

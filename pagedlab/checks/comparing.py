@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pagedlab.checks.cases import call_of
 from pagedlab.lessons.readers_code import StillRunning, bounded, explain
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Wrong(Exception):
         self.got = got
         self.operations = operations
         self.setup = setup
+
+
+class BrokenCheck(Exception):
+    """The check itself has a mistake, so it says nothing about the answer."""
 
 
 @contextmanager
@@ -67,7 +72,10 @@ def trying(
 
 
 def compare(
-    answer: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[Any, ...]]
+    answer: Callable[..., Any],
+    reference: Callable[..., Any],
+    cases: Iterable[tuple[Any, ...]],
+    why: Callable[..., str] | None = None,
 ) -> None:
     """Call `answer` and `reference` with each case.
 
@@ -75,24 +83,42 @@ def compare(
         answer: the reader's function.
         reference: a right one.
         cases: arguments to try. Put small ones first: the reader sees the first that differs.
+        why: takes the arguments of a case, returns why the right result is right, or "".
 
     Raises:
         Wrong: For the first case in which the two differ.
+        BrokenCheck: If `reference` or `why` raises an error.
     """
     name = getattr(answer, "__name__", "answer")
     for case in cases:
-        line = f"{name}({', '.join(map(repr, case))})"
-        expected = reference(*copy.deepcopy(case))
+        line = call_of(name, case)
+        expected = _of_check(reference, case)
+        words = _of_check(why, case) if why else ""
+        reason = f"\n{words}" if words else ""
         with trying(line, expected=expected):
             got = answer(*copy.deepcopy(case))
             if isinstance(expected, tuple) and isinstance(got, list):
                 got = tuple(got)  # a pair may be written as a list
-            no_return = "It returns None: is a `return` missing? " if got is None else ""
-            agree(expected, got, f"{no_return}The smallest case that differs:")
+            message = f"The smallest case that differs:{reason}"
+            if got is None:
+                message = "It returns None: is a `return` missing? The smallest case that differs:"
+            agree(expected, got, message)
+
+
+def _of_check(function: Callable[..., Any], case: tuple[Any, ...]) -> Any:
+    """Return what a function of the check returns for a copy of the case.
+
+    Raises:
+        BrokenCheck: If it raises an error.
+    """
+    try:
+        return function(*copy.deepcopy(case))
+    except Exception as error:
+        raise BrokenCheck(explain(error)) from error
 
 
 def agree(expected: Any, got: Any, message: str, say: Callable[[Any], str] | None = None) -> None:
-    """Compare two values; floats may differ by one part in 10^9.
+    """Compare two values; floats, also in lists and dicts, may differ by one part in 10^9.
 
     Args:
         expected: the right value.
@@ -103,12 +129,19 @@ def agree(expected: Any, got: Any, message: str, say: Callable[[Any], str] | Non
     Raises:
         Wrong: If they differ.
     """
-    if isinstance(expected, float) and isinstance(got, (int, float)):
-        same = math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12)
-    else:
-        same = expected == got
-    if not same:
+    if not _same(expected, got):
         raise Wrong(message, say(expected) if say else expected, say(got) if say else repr(got))
+
+
+def _same(expected: Any, got: Any) -> bool:
+    """Return whether two values are equal; floats, also in lists and dicts, nearly so."""
+    if isinstance(expected, float) and isinstance(got, (int, float)):
+        return math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(expected, (list, tuple)) and type(got) is type(expected):
+        return len(got) == len(expected) and all(map(_same, expected, got))
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return got.keys() == expected.keys() and all(_same(expected[key], got[key]) for key in got)
+    return bool(expected == got)
 
 
 def first_wrong(expected: torch.Tensor, got: torch.Tensor, within: float = 1e-9) -> list[int]:

@@ -34,7 +34,7 @@ def known(mistakes: Mistakes, message: str) -> Callable[[Mistake], Mistake]:
 OF_WEIGHTS: Mistakes = {}
 
 
-@known(OF_WEIGHTS, "m is not taken off: these are exp(s).")
+@known(OF_WEIGHTS, "m is not subtracted: these are exp(s).")
 def _without_the_maximum(g: Any) -> Any:
     return g.s.exp()
 
@@ -163,12 +163,12 @@ def _padded(x: Any, tile: int) -> Any:
     return torch.cat([x, x.new_zeros(-len(x) % tile, *x.shape[1:])])
 
 
-@known(OF_STEP, "The sum so far is not corrected: it has to shrink by exp(m - new_m).")
+@known(OF_STEP, "The sum so far is not corrected: multiply it by exp(m - new_m).")
 def _step_keeps_total(g: Any) -> Any:
     return _step(g, "total")
 
 
-@known(OF_STEP, "The output so far is not corrected: it has to shrink by exp(m - new_m).")
+@known(OF_STEP, "The output so far is not corrected: multiply it by exp(m - new_m).")
 def _step_keeps_acc(g: Any) -> Any:
     return _step(g, "acc")
 
@@ -236,7 +236,7 @@ def _slots(g: Any, slot_of: Callable[[Any, Any], Any]) -> Any:
     return _scored(g, lambda p, h: slot_of(p, g.table.long()) * g.HEADS + h)
 
 
-@known(OF_PAGED_SCORES, "The table is not asked: positions are taken for slots.")
+@known(OF_PAGED_SCORES, "The kernel does not read the table: it uses positions as slots.")
 def _positions_as_slots(g: Any) -> Any:
     return _slots(g, lambda p, table: p)
 
@@ -251,7 +251,7 @@ def _stays_in_the_first_page(g: Any) -> Any:
 
 @known(
     OF_PAGED_SCORES,
-    "It goes on after the end of the first page: position p is in page table[p // SIZE].",
+    "It reads past the end of the first page: position p is in page table[p // SIZE].",
 )
 def _runs_past_the_first_page(g: Any) -> Any:
     return _slots(g, lambda p, table: table[0] * g.SIZE + p)
@@ -267,7 +267,7 @@ def _with_the_page_as_offset(g: Any) -> Any:
     return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p // g.SIZE)
 
 
-@known(OF_PAGED_SCORES, "A page id is taken for a slot: it has to be multiplied by SIZE.")
+@known(OF_PAGED_SCORES, "A page id is used as a slot: it has to be multiplied by SIZE.")
 def _page_ids_as_slots(g: Any) -> Any:
     return _slots(g, lambda p, table: table[p // g.SIZE] + p % g.SIZE)
 
@@ -517,7 +517,7 @@ puzzle(
             "splits": 1,
         },
         "24 keys in three tiles of 8, three splits": {"lengths": (24,), **THREE_SPLITS},
-        "24 keys, three splits, the last key loudest": {
+        "24 keys, three splits, the last key has the largest score": {
             "lengths": (24,),
             "loudest": 23,
             **THREE_SPLITS,

@@ -79,6 +79,12 @@ def _check_parts(answer: Callable[..., Any], hidden: int, width: int, size: int)
 _MODELS = [(2, 1), (2, 2), (8, 2), (14, 2), (15, 5), (24, 6), (32, 8), (64, 8), (28, 4)]
 
 
+def _share(num_heads: int, rank: int, size: int) -> list[int]:
+    """Return the heads of a rank: neighbours."""
+    each = num_heads // size
+    return list(range(rank * each, (rank + 1) * each))
+
+
 @compared(
     "Right in all {} cases: every query head finds its KV head on its own rank.",
     [(rank, size, *model) for size in (1, 2, 4, 8) for model in _MODELS for rank in range(size)],
@@ -93,12 +99,6 @@ def heads_of_rank(
     if num_heads % size or num_kv_heads % size:
         return None
     return _share(num_heads, rank, size), _share(num_kv_heads, rank, size)
-
-
-def _share(num_heads: int, rank: int, size: int) -> list[int]:
-    """Return the heads of a rank: neighbours."""
-    each = num_heads // size
-    return list(range(rank * each, (rank + 1) * each))
 
 
 @compared(

@@ -10,7 +10,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks import Trial, Wrong, agree, compared, exercise, replay, search, trying
+from pagedlab.checks import (
+    Trial,
+    Wrong,
+    agree,
+    compared,
+    exercise,
+    exercise_of_methods,
+    replay,
+    search,
+    trying,
+)
 from pagedlab.prefix import PrefixCache, hash_chain
 
 A = [42788, 99149, *[0] * 6, 100989, 110250, *[0] * 6]
@@ -123,7 +133,9 @@ class Served:
             raise Wrong(message, f"at most {len(token_ids) - 1} tokens", found)
         contents = self._contents(token_ids, salt)
         for block_id, wanted in zip(table.block_ids, contents, strict=False):
-            agree(wanted, self.memory[block_id], f"Block {block_id} holds foreign KV.", str)
+            agree(
+                wanted, self.memory[block_id], f"Block {block_id} has KV of a different past.", str
+            )
         table.append(len(token_ids) - found)
         first = found // size
         self.memory |= zip(table.block_ids[first:], contents[first:], strict=True)
@@ -147,15 +159,15 @@ class Served:
         after = self._found(token_ids, salt)
         full = len(token_ids) // self.pool.block_size
         message = (
-            "insert gives a known name another block. The first keeps it: of two blocks alike only "
-            "one is found."
+            "insert gives a known hash another block. The first block keeps it: of two equal "
+            "blocks only one is found."
         )
-        words = "the known names are those of blocks {}".format
+        words = "the known hashes are those of blocks {}".format
         agree(before, after[: len(before)], message, words)
         if len(after) < full:
             message = "match with leave=0 must find every full block that was just inserted."
             if len(self._found(token_ids, salt, leave=1)) > len(after):
-                message += " With leave=1 it finds more: mind that token_ids[:-0] is empty."
+                message += " With leave=1 it finds more: note that token_ids[:-0] is empty."
             raise Wrong(message, f"{full} blocks", f"{len(after)} blocks")
 
     def _found(self, token_ids: list[int], salt: str | None, leave: int = 0) -> list[int]:
@@ -212,7 +224,7 @@ def cache_trial(cache_class: type, exact: bool) -> Trial:
             agree(expected, got, message, "{} tokens".format)
 
 
-@exercise
+@exercise_of_methods("match", "insert")
 def prefix_cache(answer: type) -> str:
     """A class with match(token_ids, leave, salt) and insert(table, token_ids, salt).
 
@@ -262,15 +274,34 @@ def _caches() -> list[_Cached]:
     return [*_SMALL_CACHES, *(_random_cache(chance) for _ in range(60))]
 
 
-@compared(
-    "Right in all {} caches tried: the evicted block is never one that others need to be found.",
-    _caches(),
-)
-def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
-    """The cached block to evict next: the least recently used of those without a child."""
+def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
     parents = {parent[block_id] for block_id in last_used}
     leaves = [block_id for block_id in last_used if block_id not in parents]
     return min(leaves, key=last_used.__getitem__)
+
+
+def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
+    """Return why the right block is evicted first."""
+    right = _oldest_leaf(last_used, parent)
+    oldest = min(last_used.values())
+    for block_id, time in last_used.items():
+        child = next((one for one in last_used if parent[one] == block_id), None)
+        if time == oldest and child is not None:
+            return (
+                f"Block {block_id} is the parent of block {child}, which is cached. "
+                f"Of the leaves, block {right} was used first: evict {right} first."
+            )
+    return f"Of the leaves, block {right} was used first: evict {right} first."
+
+
+@compared(
+    "Right in all {} caches tried: the evicted block is never one that others need to be found.",
+    _caches(),
+    why=_why_evicted,
+)
+def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+    """The cached block to evict next: the least recently used of those without a child."""
+    return _oldest_leaf(last_used, parent)
 
 
 @exercise
@@ -290,13 +321,13 @@ def foreign_kv(answer: Sequence[str]) -> str:
             found = server.serve([*token_ids, 7])
         except Wrong:
             return (
-                f"Request {number}, {request}, gets a block of another past. Its name is right, "
-                "since A and B\nhash alike and so do all blocks after them; its own tokens are "
-                "right; the tokens before it are not."
+                f"Request {number}, {request}, gets a block with a different past. Its hash is "
+                "right, since A and B\nhave one hash and so have all blocks after them; its own "
+                "tokens are right; the tokens before it are not."
             )
         steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
     raise Wrong(
-        "The cache served every request its own KV.",
+        "The cache served every request KV of its own past.",
         "a foreign block is served",
         f"none in {number} requests",
         *steps[-6:],

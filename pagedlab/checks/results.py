@@ -1,29 +1,38 @@
-"""What a check returns, what it raises, and how checks are registered."""
+"""The result of a check, its errors, and the registry of checks."""
 
 from __future__ import annotations
 
+import ast
 import dis
 import html
 import inspect
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal, TypeVar
 
-from pagedlab.checks.comparing import Wrong, compare
+from pagedlab.checks.cases import filled, refuse_no_text, try_cases, valid_cases
+from pagedlab.checks.comparing import BrokenCheck, Wrong, compare
+from pagedlab.checks.topics import TOPIC_OF
+from pagedlab.lessons.colors import GREEN, NEUTRAL, VERMILION
 from pagedlab.lessons.readers_code import StillRunning, explain
 
-_COLORS = {"passed": "#009E73", "failed": "#D55E00", "not attempted": "#8A8A8A"}
+_COLORS = {
+    "passed": GREEN,
+    "failed": VERMILION,
+    "not attempted": NEUTRAL,
+    "not finished": NEUTRAL,
+}
 _STYLE = "border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found.
+    """The result of a check.
 
     Args:
-        status: "passed", "failed" or "not attempted".
+        status: "passed", "failed", "not attempted" or "not finished" (some methods are written).
         message: what the answer proves, or what is wrong with it.
         setup: the line of Python that starts the counterexample.
         operations: the lines of Python that lead to the difference; empty if the check passed.
@@ -32,7 +41,7 @@ class CheckResult:
         name: name of the check.
     """
 
-    status: Literal["passed", "failed", "not attempted"]
+    status: Literal["passed", "failed", "not attempted", "not finished"]
     message: str
     setup: str = ""
     operations: tuple[str, ...] = ()
@@ -56,7 +65,7 @@ class CheckResult:
     def _repr_html_(self) -> str:
         head, _, body = str(self).partition("\n")
         color = _COLORS[self.status]
-        title = f'<b style="color:{color}">{html.escape(head)}</b>'
+        title = f"<b>{html.escape(head)}</b>"  # in the ink of the page: the colours are too pale
         return f'<pre style="{_STYLE.format(color=color)}">{title}\n{html.escape(body)}</pre>'
 
 
@@ -73,28 +82,69 @@ def exercise(function: Callable[[Any], str]) -> Check:
 
     Returns:
         The check: it takes an answer and returns a `CheckResult`.
+
+    Raises:
+        ValueError: If the series has a check of this name.
     """
+    _refuse_name_of_series(function.__name__, function)
     return _register(function.__name__, function, _documented(function.__doc__))
 
 
+def exercise_of_methods(*methods: str) -> Callable[[Callable[[Any], str]], Check]:
+    """Register a check of a class, as `exercise` does.
+
+    If some of the methods are written, an unfinished class is "not finished" instead of "not
+    attempted".
+
+    Args:
+        methods: names of the methods that are stubs in the notebook.
+
+    Raises:
+        ValueError: If the series has a check of this name.
+    """
+
+    def register(function: Callable[[Any], str]) -> Check:
+        _refuse_name_of_series(function.__name__, function)
+        doc = _documented(function.__doc__)
+        return _register(function.__name__, function, doc, methods)
+
+    return register
+
+
 def compared(
-    proves: str, *cases: Iterable[tuple[Any, ...]], name: str = ""
+    proves: str,
+    cases: Sequence[tuple[Any, ...]] = (),
+    *,
+    name: str = "",
+    why: Callable[..., str] | None = None,
 ) -> Callable[[_Function], _Function]:
     """Register a check that compares an answer with the decorated function.
 
-    The function itself stays what it is.
+    The function itself stays what it is. It and `why` are called with every case at once, so that
+    a mistake in the check is found where it is written.
 
     Args:
         proves: what a right answer does; `{}` becomes the number of cases.
-        cases: arguments to try, small ones first.
+        cases: a list with a tuple of arguments for each case, small ones first.
         name: the check's name; by default the function's.
+        why: takes the arguments of a case, returns why its right result is right.
+
+    Raises:
+        TypeError: If the cases are no list of tuples, or do not fit the function.
+        ValueError: If there is no case, if the series has a check of this name, or if the function
+            raises an error.
     """
-    every = list(chain(*cases))
+    refuse_no_text(proves)
+    every = valid_cases(cases)
+    proof = filled(proves, len(every))
 
     def register(right: _Function) -> _Function:
+        _refuse_name_of_series(name or right.__name__, right)
+        try_cases(right, every, why)
+
         def compare_all(answer: Any) -> str:
-            compare(answer, right, every)
-            return proves.format(len(every))
+            compare(answer, right, every, why)
+            return proof
 
         compare_all.__module__ = right.__module__
         signature = f"Your function is called like {right.__name__}{inspect.signature(right)}."
@@ -104,9 +154,23 @@ def compared(
     return register
 
 
-def _register(name: str, function: Callable[[Any], str], doc: str) -> Check:
+def _refuse_name_of_series(name: str, right: Callable[..., Any]) -> None:
+    """Refuse a name that a check of the series has, whether or not its module is imported.
+
+    Raises:
+        ValueError: If the series has it and the function is not part of the series.
+    """
+    if name in TOPIC_OF and not right.__module__.startswith("pagedlab.checks."):
+        raise ValueError(
+            f"the series has a check {name!r}; choose a name that is not in dir(check)"
+        )
+
+
+def _register(
+    name: str, function: Callable[[Any], str], doc: str, methods: Sequence[str] = ()
+) -> Check:
     def run(answer: Any) -> CheckResult:
-        return _judge(name, function, answer)
+        return _judge(name, function, answer, methods)
 
     run.__name__ = name
     run.__qualname__ = f"check.{name}"
@@ -127,16 +191,22 @@ def _documented(wanted: str | None, *more: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _judge(name: str, function: Callable[[Any], str], answer: Any) -> CheckResult:
+def _judge(
+    name: str, function: Callable[[Any], str], answer: Any, methods: Sequence[str]
+) -> CheckResult:
     """Run a check on an answer. Nothing that the answer does leaves this function as an error."""
     missing = to_write(answer)
     if missing:
-        return CheckResult("not attempted", f"Still to write: {', '.join(missing)}.", name=name)
+        written = [method for method in methods if hasattr(answer, method)]
+        return _unfinished(name, missing, written)
     try:
         return CheckResult("passed", function(answer), name=name)
     except NotImplementedError as error:
         message = str(error) or "Your code still raises NotImplementedError."
         return CheckResult("not attempted", message, name=name)
+    except BrokenCheck as error:
+        message = f"The check itself has a mistake, not your answer: {error}"
+        return CheckResult("failed", message, name=name)
     except Wrong as error:
         wrong = error
     except (Exception, StillRunning) as error:
@@ -151,6 +221,15 @@ def _judge(name: str, function: Callable[[Any], str], answer: Any) -> CheckResul
         str(wrong.got),
         name,
     )
+
+
+def _unfinished(name: str, missing: Sequence[str], methods: Sequence[str]) -> CheckResult:
+    """Return the result for an answer that still has stubs, here `missing`."""
+    written = [method for method in methods if method not in missing]
+    message = f"Still to write: {', '.join(missing)}."
+    if not written:
+        return CheckResult("not attempted", message, name=name)
+    return CheckResult("not finished", f"Written: {', '.join(written)}. {message}", name=name)
 
 
 # Stubs --------------------------------------------------------------------------------------------
@@ -196,8 +275,17 @@ def _stubs_of_class(answer: type) -> list[str]:
 
 
 def _is_stub(value: Any) -> bool:
-    """Return whether this is a function that does nothing but return None."""
-    return inspect.isfunction(value) and all(map(_is_idle, dis.get_instructions(value)))
+    """Return whether this is a function that does nothing, and in whose source nothing is returned.
+
+    `...` and `return None` have the same bytecode; a reader who writes the second has answered.
+    """
+    if not inspect.isfunction(value) or not all(map(_is_idle, dis.get_instructions(value))):
+        return False
+    try:
+        written = ast.parse(textwrap.dedent(inspect.getsource(value)))
+    except (OSError, TypeError, SyntaxError):  # no source, or a lambda in the middle of a line
+        return True
+    return not any(isinstance(node, ast.Return) for node in ast.walk(written))
 
 
 def _is_idle(step: dis.Instruction) -> bool:

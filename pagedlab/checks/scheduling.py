@@ -1,5 +1,5 @@
-"""Checks of notebook 09: a queue without starvation, the victim, swap or recompute, the edge of a
-block.
+"""Checks of notebook 09: a scheduler of eleven lines, the edge of a block, swap or recompute, the
+victim, a queue without starvation.
 
 `ToyEngine` runs a scheduler without a model. `FirstThatFits` is the scheduler that starves large
 requests.
@@ -12,7 +12,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.checks import Trial, Wrong, agree, compare, compared, exercise, search, trying
-from pagedlab.scheduler import Request, Schedule, Scheduler, Sequence
+from pagedlab.scheduler import Chunk, Request, Schedule, Scheduler, Sequence
 
 PATIENCE = 3  # how often the first in the queue may be passed
 
@@ -93,6 +93,30 @@ class ToyEngine:
         """Run steps until no request is left."""
         while self.step().chunks:
             pass
+
+
+class Continuous(Scheduler):
+    """Right: admits first come, first served, and computes all tokens that are known.
+
+    It has no budget of tokens, and it does not preempt: enough blocks must be free.
+    """
+
+    def schedule(self) -> Schedule:
+        """Plan the next step."""
+        self.plan = Schedule()
+        while (
+            self.waiting
+            and len(self.running) < self.max_sequences
+            and self.may_admit(self.waiting[0])
+        ):
+            self.running.append(self.waiting.popleft())
+        for request in self.running:
+            (sequence,) = request.sequences
+            start = sequence.table.num_tokens
+            stop = len(sequence.token_ids)
+            sequence.table.append(stop - start)
+            self.plan.chunks.append(Chunk(request, sequence, start, stop))
+        return self.plan
 
 
 class FirstThatFits(Scheduler):
@@ -183,6 +207,104 @@ def _admitted(engine: ToyEngine, operation: str) -> list[str]:
     return admitted
 
 
+_SCHEDULE_OPERATIONS = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
+
+
+def schedule_trial(answer: type[Scheduler]) -> Trial:
+    """Drive the reader's scheduler beside `Continuous`, on the same arrivals.
+
+    No request grows beyond its first blocks, so no request has to be preempted.
+    """
+    yield f"LLM(scheduler={answer.__name__}, max_sequences=3), 10 blocks of 4"
+
+    mine = ToyEngine(answer, num_blocks=10, max_sequences=3)
+    right = ToyEngine(Continuous, num_blocks=10, max_sequences=3)
+    while True:
+        operation = yield _SCHEDULE_OPERATIONS
+        expected = _planned(right, operation)
+        got = _planned(mine, operation)
+        message = (
+            f"{operation} computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0; each "
+            "line is a step."
+        )
+        agree(expected, got, message, "\n".join)
+
+
+def _planned(engine: ToyEngine, operation: str) -> list[str]:
+    """Carry out an operation; return a line for each step, with the tokens that it computes."""
+    verb, argument = operation.rstrip("')").split("(")
+    if verb == "arrive":
+        for kind in argument.lstrip("'"):
+            engine.add(_SIZES[kind], 3)
+        return []
+    return [_one_plan(engine) for _ in range(int(argument or 1))]
+
+
+def _one_plan(engine: ToyEngine) -> str:
+    """Run one step, and say which tokens it computes.
+
+    Raises:
+        Wrong: If `schedule` returns no plan, or a token in it has no slot.
+    """
+    schedule = engine.scheduler.schedule
+
+    def checked() -> Schedule:
+        plan = schedule()
+        if not isinstance(plan, Schedule):
+            raise Wrong("schedule returns the plan: return self.plan.", "a Schedule", repr(plan))
+        for chunk in plan.chunks:
+            _check_slots(chunk)
+        return plan
+
+    engine.scheduler.schedule = checked  # type: ignore[method-assign]
+    try:
+        chunks = engine.step().chunks
+    finally:
+        engine.scheduler.schedule = schedule  # type: ignore[method-assign]
+    tokens = sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in chunks)
+    return " ".join(tokens) or "nothing"
+
+
+def _check_slots(chunk: Chunk) -> None:
+    """Check that the table ends where the chunk ends.
+
+    Raises:
+        Wrong: If the table has more slots than that, or fewer.
+    """
+    name = chunk.sequence.name
+    slots = chunk.sequence.table.num_tokens
+    if slots == chunk.stop:
+        return
+    if slots > chunk.stop:
+        message = (
+            f"{name}'s table has {slots} slots, but its chunk ends before token {chunk.stop}. "
+            "`stop` is exclusive (the step\ncomputes start to stop - 1), and append only the "
+            "tokens that have no slot yet."
+        )
+    else:
+        message = "A token that is computed needs a slot: append to the sequence's table."
+    raise Wrong(message, f"{chunk.stop} slots for {name}", f"{slots} slots")
+
+
+@exercise
+def schedule(answer: type[Scheduler]) -> str:
+    """A Scheduler with schedule(self): continuous batching while enough blocks are free.
+
+    It admits waiting requests in order, while a slot is free and `may_admit` is true. Then each
+    running request gets slots for all its tokens that have none, and a chunk with them.
+    """
+    _check_subclass(answer)
+    if answer.schedule is Scheduler.schedule:
+        raise Wrong(
+            "Your class inherits schedule. Write it.", "def schedule(self): ...", "no schedule"
+        )
+    search([partial(schedule_trial, answer)], sequences=300, walks=60, length=16)
+    return (
+        "The same tokens in every step as ours, in hundreds of queues: a finished request leaves, "
+        "and the next is\nadmitted in the same step."
+    )
+
+
 def _check_subclass(answer: Any) -> None:
     if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
         raise Wrong("Give a subclass of Scheduler.", "class ...(Scheduler)", repr(answer))
@@ -235,6 +357,26 @@ def _victim_if_computed(policy: type[Scheduler], *computed: int) -> Any:
     return f"r{chosen.request_id}" if isinstance(chosen, Request) else chosen
 
 
+def _why_victim(*computed: int) -> str:
+    """Return why this request is the victim, a sentence a line.
+
+    Args:
+        computed: tokens computed of each request, in the order of their arrival.
+    """
+    younger = list(enumerate(computed))[1:]
+    lines = [
+        f"r{number} holds no block: preempting it frees nothing."
+        for number, tokens in younger
+        if not tokens
+    ]
+    holding = [f"r{number} {tokens}" for number, tokens in younger if tokens]
+    if holding:
+        lines.append(f"Computed tokens of the others that hold blocks: {', '.join(holding)}.")
+    else:
+        lines.append("No other request holds a block, so the oldest is left: r0.")
+    return "\n".join(lines)
+
+
 @exercise
 def victim(answer: type[Scheduler]) -> str:
     """A Scheduler with victim(self): the running request that loses the fewest tokens.
@@ -258,7 +400,7 @@ def victim(answer: type[Scheduler]) -> str:
         (9, 0),
         (30, 8, 12, 8, 40),
     ]
-    compare(victim_if_computed, partial(_victim_if_computed, Cheapest), cases)
+    compare(victim_if_computed, partial(_victim_if_computed, Cheapest), cases, _why_victim)
     return (
         "The oldest request is never preempted, so one always finishes; of the others the one is "
         "preempted\nwhose work is the cheapest to do again."
@@ -305,17 +447,46 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
     )
 
 
+def _why_preempt(held: list[int], free: int, block_size: int) -> str:
+    """Return which sequences need a new block, a line for each, and how many blocks are free."""
+    if not held:
+        return "No sequence is running, so no block is needed."
+    lines = []
+    needed = 0
+    for tokens in held:
+        left = -tokens % block_size
+        unit = "token" if tokens == 1 else "tokens"
+        stored = f"{tokens} {unit} in blocks of {block_size}"
+        if left:
+            slots = "1 slot is left" if left == 1 else f"{left} slots are left"
+            lines.append(f"{stored}: {slots}, so no new block.")
+        else:
+            needed += 1
+            lines.append(f"{stored}: no slot is left, so a new block.")
+    lines.append(f"New blocks: {needed}. Free blocks: {free}.")
+    return "\n".join(lines)
+
+
 @compared(
     "Right on both sides of every edge: a sequence that fills its blocks, or holds none, needs one "
     "more, and no other does.",
-    [([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)],
-    [([*pair], free, 4) for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2) for free in (0, 1, 2)],
     [
-        ([tokens], 0, size)
-        for size in (1, 2, 16)
-        for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)
+        *(([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)),
+        *(
+            ([*pair], free, 4)
+            for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2)
+            for free in (0, 1, 2)
+        ),
+        *(
+            ([tokens], 0, size)
+            for size in (1, 2, 16)
+            for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)
+        ),
+        ([], 0, 4),
+        ([16, 32, 48, 15, 17], 2, 16),
+        ([16, 32, 48, 15, 17], 3, 16),
     ],
-    [([], 0, 4), ([16, 32, 48, 15, 17], 2, 16), ([16, 32, 48, 15, 17], 3, 16)],
+    why=_why_preempt,
 )
 def must_preempt(held: list[int], free: int, block_size: int) -> bool:
     """Whether one more token for each sequence takes more blocks than are free."""

@@ -70,12 +70,12 @@ class Desk:
     def _sleep(self) -> None:
         """Wait for the next message, if one can come while the loop sleeps."""
         if self.ended:
-            raise StillRunning("it sleeps in the inbox after None, which means stop")
+            raise StillRunning("it waits at the inbox after None, which means stop")
         if self.left:
             names = ", ".join(self.left)
-            raise StillRunning(f"it sleeps in the inbox while {names} has tokens to come")
+            raise StillRunning(f"it waits at the inbox while {names} has tokens to come")
         if self.taken:
-            raise StillRunning("it sleeps in the inbox with a message that it has not run")
+            raise StillRunning("it waits at the inbox with a message that it has not run")
         self.now = self.coming[0].at
 
     def _look(self) -> None:
@@ -106,7 +106,7 @@ class Desk:
         """Generate one token for each request."""
         self.diary.append(f"step({', '.join(self.left)})")
         if len(self.diary) > 60:
-            raise StillRunning("it steps on and on")
+            raise StillRunning("it calls step() although no request is unfinished")
         self.left = {name: steps - 1 for name, steps in self.left.items() if steps > 1}
         self.now += 1
 
@@ -153,7 +153,7 @@ def _compare_diaries(expected: list[str], got: list[str]) -> None:
     most = len(expected) + 3
     if len(got) > most:
         got = [*got[:most], "..."]
-    agree(" ".join(expected), " ".join(got) or "nothing", "The diary differs:", str)
+    agree(" ".join(expected), " ".join(got) or "nothing", "The order of events differs:", str)
 
 
 # The salt -----------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def _check_salts(
             message = f"These two may share. Their salts: {salts}."
             expected = 32
         else:
-            message = f"These two may not know of each other. Their salts: {salts}."
+            message = f"These two must not share blocks. Their salts: {salts}."
             expected = 0
         agree(expected, found, message, "the second finds {} tokens".format)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pagedlab.blocks import BlockEvent, BlockPool, BlockTable
+from pagedlab.blocks import BlockEvent, BlockPool, BlockTable, blocks_for
 from pagedlab.checks import Wrong, agree, compared, exercise, trying
 from pagedlab.checks.blocks import family
 from pagedlab.prefix import PrefixCache
@@ -23,7 +23,7 @@ _PROMPTS = [(4, 6), (4, 8), (16, 3), (1, 2)]  # block size, tokens
 
 @exercise
 def reorder_beams(answer: Callable[[list[BlockTable], list[int]], list[BlockTable]]) -> str:
-    """my_reorder(tables, parents): the tables of the beams that go on.
+    """my_reorder(tables, parents): the tables of the next step's beams.
 
     No block is allocated or copied, and the tables of dropped beams are freed.
     """
@@ -31,9 +31,9 @@ def reorder_beams(answer: Callable[[list[BlockTable], list[int]], list[BlockTabl
         for history in _HISTORIES:
             _follow(answer, block_size, prompt, history)
     return (
-        "Beams are dropped, kept and doubled by counting up and down. No block is allocated and "
-        "none is copied: what a\nstep of beam search costs does not depend on the length of the "
-        "sequences, except for the lists of numbers."
+        "Beams are dropped, continued and forked by changing counts. No block is allocated or "
+        "copied: the cost of a step\ndoes not depend on the length of the sequences, except for "
+        "the lists of numbers."
     )
 
 
@@ -75,8 +75,8 @@ def _reordered(
         message = "Two beams are one and the same table: what one appends, the other has too."
         raise Wrong(message, "tables apart", got)
     agree(lengths, [table.num_tokens for table in new], "num_tokens differs.")
-    message = "The counts do not match the beams that go on."
-    with trying(message=message, expected="a count for each table mapping it"):
+    message = "The counts do not match the new beams."
+    with trying(message=message, expected="a count for each table that lists it"):
         pool.check(new)
     return new
 
@@ -86,6 +86,25 @@ def _all_different(objects: Sequence[object]) -> bool:
     return len({id(one) for one in objects}) == len(objects)
 
 
+def _why_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> str:
+    """Return why this many blocks are in use, as one or two sentences."""
+    full, tail = divmod(prompt_tokens, block_size)
+    if new_tokens == 0:
+        return "No beam has written a token yet, so nothing is copied: the prompt is stored once."
+    each = blocks_for(tail + new_tokens, block_size)
+    total = full + width * each
+    if tail == 0:
+        last = f"Blocks per beam for its {new_tokens} new tokens: {each}"
+    else:
+        last = (
+            f"Every beam writes to the prompt's last block, so each has one for its {tail} tokens "
+            f"(a copy, the last beam the original).\nBlocks per beam for {tail} + {new_tokens} "
+            f"tokens: {each}"
+        )
+    once = f"Full blocks of the prompt, stored once: {full}."
+    return f"{once} {last}. {full} + {width} x {each} = {total}."
+
+
 _BEAMS = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
 
 
@@ -93,8 +112,11 @@ _BEAMS = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
     "The same as counting the pool in all {} cases, among them 8 blocks for the prompt of 64 "
     "tokens\n"
     "and 11 for the one of 60: full prompt blocks once, everything after them once per beam.",
-    [(prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)],
-    [(prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)],
+    [
+        *((prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)),
+        *((prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)),
+    ],
+    why=_why_blocks,
 )
 def beam_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> int:
     """Blocks of `width` beams that differ from the first of `new_tokens` tokens on."""
@@ -104,12 +126,26 @@ def beam_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int
     return pool.num_used
 
 
+def _why_saved(prompt_tokens: int, n: int, block_size: int) -> str:
+    """Return why the two ways save this many tokens, as a sentence for each."""
+    others = n - 1
+    found = (prompt_tokens - 1) // block_size * block_size
+    return (
+        f"Forks: one sample computes the prompt, so {others} x {prompt_tokens} tokens are saved.\n"
+        f"Cache: the last token is always computed, and the {prompt_tokens - 1} before it contain "
+        f"{found // block_size} full blocks of {block_size}: {others} x {found} tokens are saved."
+    )
+
+
 @compared(
     "Right in all {} cases, counted with the real prefix cache: it finds full blocks only, and "
     "leaves\n"
     "at least one token to compute, since there would be no logits to sample from.",
-    [(tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)],
-    [(tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)],
+    [
+        *((tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)),
+        *((tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)),
+    ],
+    why=_why_saved,
 )
 def saved_prefill(prompt_tokens: int, n: int, block_size: int) -> tuple[int, int]:
     """Prompt tokens that n samples need not compute, in two ways.

@@ -83,7 +83,7 @@ def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
         args: its arguments.
 
     Returns:
-        What the function returns, and the number of elements of the largest tensor.
+        The value that the function returns, and the number of elements of the largest tensor.
     """
     with _Allocations(args) as allocations:
         result = function(*args)
@@ -219,7 +219,8 @@ def merge_halves(answer: Callable[..., Any]) -> str:
             _check_not_normalised(expected, got)
             _check_state(expected, got)
     return (
-        "Any cut, either order, an empty half included: keep it, it is the split-KV of notebook 07."
+        "Right for any cut, in either order, with an empty half too. Keep it: it is the split-KV "
+        "of notebook 07."
     )
 
 
@@ -272,7 +273,22 @@ def _wrong_score(
     message = f"The score of query {query}, head {head}, with key {key} of KV head {kv_head}:"
     if len(same):
         message = f"Query heads that share a KV head are neighbours. {message}"
+    if _dealt_out_in_turn(q, k, got):
+        message = (
+            "Your KV heads get the query heads dealt out in turn: head 0 to KV head 0, head 1 to "
+            f"KV head 1, and so on. {message}"
+        )
     return Wrong(message, f"{at} = {expected[tuple(at)]:.5g}", f"{score:.5g}{read}")
+
+
+def _dealt_out_in_turn(q: torch.Tensor, k: torch.Tensor, got: torch.Tensor) -> bool:
+    """Return whether query head h was multiplied with KV head h % Hkv, in either order of rows."""
+    kv_heads = k.shape[1]
+    group = q.shape[1] // kv_heads
+    scores = torch.einsum("nhd,lhd->hnl", q, k.repeat(1, group, 1))  # a row for each query head
+    by_query_head = scores.unflatten(0, (kv_heads, group))
+    by_kv_head = scores.unflatten(0, (group, kv_heads)).transpose(0, 1)
+    return any(not first_wrong(rows, got, 0.02) for rows in (by_query_head, by_kv_head))
 
 
 def _check_memory(answer: Callable[..., Any], q: torch.Tensor, k: torch.Tensor) -> None:

@@ -56,9 +56,15 @@ def roll_back(answer: Callable[[Any, int, int], None]) -> str:
 @compared(
     "Every token is one that the model itself would have written: greedy text is the same with any "
     "draft.",
-    [([], [7]), ([5], [5, 6]), ([5], [4, 6]), ([1, 2, 3], [1, 2, 3, 4])],
-    [([1, 2, 3], [1, 9, 3, 4])],  # tokens after a difference do not count, even if equal
-    [([1, 2, 3], [9, 2, 3, 4]), ([1, 1, 1, 1], [1, 1, 2, 1, 1])],
+    [
+        ([], [7]),
+        ([5], [5, 6]),
+        ([5], [4, 6]),
+        ([1, 2, 3], [1, 2, 3, 4]),
+        ([1, 2, 3], [1, 9, 3, 4]),  # tokens after a difference do not count, even if equal
+        ([1, 2, 3], [9, 2, 3, 4]),
+        ([1, 1, 1, 1], [1, 1, 2, 1, 1]),
+    ],
 )
 def kept_tokens(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
     """The tokens that a step adds: the right ones of the draft, then one of the model's own.

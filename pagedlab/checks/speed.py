@@ -1,4 +1,4 @@
-"""Checks of notebook 10: the floor of a decode step, the gain of a change, rows in vain."""
+"""Checks of notebook 10: the floor of a decode step, the gain of a change, wasted rows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,8 +12,9 @@ from pagedlab.checks import compared
         (1e6, 1000, [500], 1e9),
         (1e6, 1000, [500, 100], 1e9),
         (1e6, 1000, [500, 100], 2e9),
+        (2e6, 3000, [7, 7, 7, 1000], 5e9),
+        (0.99e9, 12 * 1024, [600] * 256, 4.8e12),
     ],
-    [(2e6, 3000, [7, 7, 7, 1000], 5e9), (0.99e9, 12 * 1024, [600] * 256, 4.8e12)],
     name="step_floor",
 )
 def floor_ms(
@@ -40,17 +41,20 @@ _ALL = {"attention": 2.0, "products": 1.0, "other": 4.0}
     "Right: the longer of the two is what a step takes. As long as that is the host, faster "
     "kernels gain nothing,\n"
     "and once it is the kernels, a faster host gains nothing.",
-    [(0.0, _ONE, {}), (1.0, _ONE, {}), (3.0, _ONE, {}), (0.0, _ONE, {"attention": 2.0})],
     [
+        (0.0, _ONE, {}),
+        (1.0, _ONE, {}),
+        (3.0, _ONE, {}),
+        (0.0, _ONE, {"attention": 2.0}),
         (0.0, _ALL, {}),
         (0.0, _ALL, {"other": 4.0}),
         (0.0, _ALL, {"attention": 2.0, "other": float("inf")}),
-    ],
-    [(1.0, _ALL, {"sampling": 3.0})],
-    [
-        (host, _ALL, faster)
-        for host in (20.0, 7.0, 5.0)
-        for faster in ({}, {"other": 2.0}, {"other": 8.0})
+        (1.0, _ALL, {"sampling": 3.0}),
+        *(
+            (host, _ALL, faster)
+            for host in (20.0, 7.0, 5.0)
+            for faster in ({}, {"other": 2.0}, {"other": 8.0})
+        ),
     ],
     name="step_time",
 )

@@ -193,7 +193,7 @@ def run_watched(
 
 @dataclass
 class Judged:
-    """What a launch was given and what it computed.
+    """The arguments of a launch and the tensors that it computed.
 
     Args:
         memory: the fenced tensors.
@@ -365,8 +365,8 @@ def _unnamed(got: Numbers, memory: Memory) -> str:
                 "other=0.0."
             )
     return (
-        "NaN comes out of the arithmetic: no load took in an unwritten element. Look for 0 / 0, "
-        "for\n0 x infinity, and for minus infinity taken from itself or used as a weight."
+        "NaN comes out of the arithmetic: no load read an unwritten element. Look for 0 / 0, "
+        "for\n0 x infinity, and for minus infinity subtracted from itself or used as a weight."
     )
 
 
@@ -403,7 +403,7 @@ def _beginners_mistake(answer: Any, error: BaseException) -> str:
     if "arange" in said and "constexpr" in said:
         return (
             "tl.arange takes numbers that are known when the kernel is compiled (tl.constexpr).\n"
-            "Take a tile of constant size, and a mask for what is too much."
+            "Use a tile of constant size, and mask the elements past the end."
         )
     for part in _parts(answer).values():
         source = _source(getattr(part, "fn", part))

@@ -3,7 +3,7 @@
 `open_model` starts the ranks. Three ways to use them:
 
     llm = LLM("Qwen/Qwen2.5-0.5B-Instruct", tensor_parallel=2)
-    python -m pagedlab --ranks 2 "Once upon a time"
+    pagedlab generate --ranks 2 "Once upon a time"
     torchrun --standalone --nproc-per-node 2 -m pagedlab.distributed "Once upon a time"
 
 In the first two, rank 0 starts the other ranks, and stops them with the engine. The files:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pagedlab.__main__ import main as texts
+from pagedlab.cli.main import main as texts
 from pagedlab.distributed import serve_rank, torchrun_store
 
 
@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
     """What this process does: rank 0 is the front, and the others serve it."""
     if "RANK" not in os.environ:
         print(
-            'error: start this with torchrun, or use python -m pagedlab --ranks 2 "prompt"',
+            'error: start this with torchrun, or use pagedlab generate --ranks 2 "prompt"',
             file=sys.stderr,
         )
         return 2

@@ -1,5 +1,6 @@
 """Download a checkpoint from the Hugging Face hub. This is the only file that asks the network."""
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub import file_download as hub
 
 from pagedlab.loading import DEFAULT_MODEL, FILES
-from pagedlab.validation import in_short
+from pagedlab.validation import in_short, shown
 
-# The names of exceptions of httpx, huggingface_hub, filelock and Python, and what they mean here.
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
+# The names of exceptions of httpx, huggingface_hub, filelock and Python, and their meaning here.
 REASONS = {
     "RepositoryNotFoundError": "the hub has no such model",
     "TransportError": "the hub does not answer",
@@ -53,8 +55,11 @@ def download(name: str = DEFAULT_MODEL) -> None:
         name: hub id.
 
     Raises:
-        ValueError: If the download failed. The message says why.
+        ValueError: If it is no hub id, or the download failed. The message says why.
     """
+    if not HUB_ID.fullmatch(name):
+        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
+    checkpoint = None
     try:
         checkpoint = _look_up(name)
         checkpoint.folder.mkdir(parents=True, exist_ok=True)
@@ -68,8 +73,15 @@ def download(name: str = DEFAULT_MODEL) -> None:
         kinds = [kind.__name__ for kind in type(error).__mro__]
         known = [REASONS[kind] for kind in kinds if kind in REASONS]
         why = known[0] if known else in_short(error)
-        raise ValueError(f"{name} was not fetched ({why}): try again, what came is kept") from None
+        is_kept = checkpoint is not None and _has_part(checkpoint)
+        kept = "; the part that was fetched is kept" if is_kept else ""
+        raise ValueError(f"{name} was not fetched ({why}): try again{kept}") from None
     print(f"{name} is complete")
+
+
+def _has_part(checkpoint: Checkpoint) -> bool:
+    """Whether the cache has at least one byte of this version."""
+    return any(file.stat().st_size for file in checkpoint.folder.glob("*"))
 
 
 def _look_up(name: str) -> Checkpoint:
@@ -85,7 +97,7 @@ def _look_up(name: str) -> Checkpoint:
 
 
 def _missing_files(checkpoint: Checkpoint) -> list[str]:
-    """Return the names of files that are not in the cache, and print what they cost.
+    """Return the names of files that are not in the cache, and print their size.
 
     `OSError` if the checkpoint has no weights, or the disk has no room for it.
     """

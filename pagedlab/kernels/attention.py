@@ -10,7 +10,7 @@ Every row of a tile has its own look-up, so a tile may span many pages, or a par
 
     decode_kernel   program (new token, KV head) x split of its keys    one new token a sequence
     ragged_kernel   program (tile of queries, KV head) x split          prompts, chunks, new tokens
-    merge_kernel    program (sequence, query head)                      merges a sequence's splits
+    merge_kernel    program (sequence, one or some query heads)         merges a sequence's splits
 
 A KV head serves GROUP query heads. DIM is HEAD_DIM rounded up to a power of two, because tiles need
 one. `triton_attention` launches the kernels. plan.py decides how many programs there are and how
@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from pagedlab.kernels.plan import MIN_SPLIT, Plan, launch_plan, overlaps, padded, query_tiles
+from pagedlab.kernels.plan import Plan, launch_plan, overlaps, padded, query_tiles
 from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
 # Up to this many sequences decode_kernel starts early. With more, early programs would fill some
@@ -258,17 +258,18 @@ def ragged_kernel(
 @triton.jit(do_not_specialize=["max_splits"])
 def merge_kernel(
     out, split_out, split_sums, seq_lens, query_starts, max_splits,
-    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, EACH: tl.constexpr, ROWS: tl.constexpr,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of one sequence and head: average their outputs.
+    """Merge the splits of one sequence, for EACH of its heads: average their outputs.
 
-    The weight of a split is the sum of its softmax weights, 2 ** m * total.
+    The weight of a split is the sum of its softmax weights, 2 ** m * total. ROWS is EACH rounded up
+    to a power of two. The rows after the last head repeat it.
     """
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    b = (tl.program_id(0) // HEADS).to(tl.int64)
-    head = tl.program_id(0) % HEADS
+    b = (tl.program_id(0) // (HEADS // EACH)).to(tl.int64)
+    first_head = tl.program_id(0) % (HEADS // EACH) * EACH
     first = tl.load(query_starts + b)
     n = tl.load(query_starts + b + 1) - first
     splits = splits_of(n, tl.load(seq_lens + b), MIN_SPLIT, max_splits)
@@ -276,18 +277,20 @@ def merge_kernel(
         # This kernel may have started early. After this line the splits are written.
         tl.extra.cuda.gdc_wait()
     if splits > 1:
-        s = tl.arange(0, SPLITS)
-        dims = tl.arange(0, DIM)
-        part = (b * max_splits + s) * HEADS + head
-        real = s < splits
+        heads = first_head + tl.minimum(tl.arange(0, ROWS), EACH - 1)
+        s = tl.arange(0, SPLITS)[:, None]
+        part = (b * max_splits + s) * HEADS + heads[None, :]  # [SPLITS, ROWS]
+        real = (s < splits) & (heads[None, :] < HEADS)
         m = tl.load(split_sums + 2 * part, mask=real, other=float("-inf"))
         total = tl.load(split_sums + 2 * part + 1, mask=real, other=0.0)
-        is_stored = real[:, None] & (dims < HEAD_DIM)
-        o = tl.load(split_out + part[:, None] * HEAD_DIM + dims, mask=is_stored, other=0.0)
-        weight = tl.exp2(m - tl.max(m, 0)) * total
-        o = tl.sum(o * weight[:, None], 0) / tl.sum(weight, 0)
-        row = first.to(tl.int64) * HEADS + head
-        tl.store(out + row * HEAD_DIM + dims, o, mask=dims < HEAD_DIM)
+        weight = tl.exp2(m - tl.max(m, 0)[None, :]) * total
+        dims = tl.arange(0, DIM)
+        is_stored = real[:, :, None] & (dims < HEAD_DIM)[None, None, :]
+        element = part[:, :, None] * HEAD_DIM + dims[None, None, :]
+        o = tl.load(split_out + element, mask=is_stored, other=0.0)  # [SPLITS, ROWS, DIM]
+        o = tl.sum(o * weight[:, :, None], 0) / tl.sum(weight, 0)[:, None]
+        row = first.to(tl.int64) * HEADS + heads
+        tl.store(out + row[:, None] * HEAD_DIM + dims, o, mask=(dims < HEAD_DIM)[None, :])
 
 
 def check_inputs(q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float) -> None:
@@ -342,7 +345,8 @@ def triton_attention(
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if num_tokens == 0 or num_sequences == 0:
         return out
-    few, many, splits = plan or launch_plan(q, k_cache, block_tables)
+    plan = plan or launch_plan(q, k_cache, block_tables)
+    few, many, splits = plan.few, plan.many, plan.splits
     group = num_heads // kv_heads
     dim = padded(head_dim)
     parts = (num_sequences, splits, num_heads) if splits > 1 else (0, 0, 0)
@@ -354,7 +358,7 @@ def triton_attention(
         block_tables, seq_lens, query_starts,
         scale * math.log2(math.e), block_tables.stride(0), num_sequences,
     )  # fmt: skip
-    shape = (MIN_SPLIT, block_size, group, kv_heads, head_dim, dim)
+    shape = (plan.min_split, block_size, group, kv_heads, head_dim, dim)
     overlap = overlaps(q.device)
     early = {"launch_pdl": True} if overlap else {}
     with on_device_of(q):
@@ -365,9 +369,11 @@ def triton_attention(
             constants = (*many.constants, *few.constants)
             ragged_kernel[grid](*tensors, *constants, *shape, **many.options)
         if splits > 1:
-            merge_kernel[(num_sequences * num_heads,)](
+            # Programs that have nothing to merge cost time too, so there are few of them.
+            each = group if plan.splits_long_only else 1
+            merge_kernel[(num_sequences * num_heads // each,)](
                 out, split_out, split_sums, seq_lens, query_starts, splits,
-                power_of_two(splits), MIN_SPLIT, num_heads,
+                power_of_two(splits), plan.min_split, each, power_of_two(each), num_heads,
                 head_dim, dim, overlap, num_warps=2, **early,
             )  # fmt: skip
     return out

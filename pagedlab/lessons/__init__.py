@@ -19,8 +19,10 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     memory_map      one small memory, step by step                           01
     pictures        the opening pictures of the notebooks                    01-05, 08, 09
     races           the opening pictures of two notebooks                    08, 09
-    drawing         what the pictures are drawn with
+    drawing         blocks, words in slots, rows of tokens: what every picture is drawn with
+    rung_reasons    why each rung of the ladder may be faster                07
     plots           figures
+    figure_words    what is seen of a figure, in words
     colors          the palette of figures and widgets
     replay          a prefix cache without a model                           05
     progress        progress bars                                            04, 06, 08, 10, 12, 13

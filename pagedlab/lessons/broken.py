@@ -1,6 +1,6 @@
 """Pools and tables with one mistake each, for the exercises.
 
-Use none of them; tests/broken.py has more.
+Use none of them; tests/support/broken.py has more.
 
 Each differs from `BlockPool` or `BlockTable` in the few lines shown, and works for a while.
 """
@@ -54,6 +54,37 @@ class CountsBeforeItLooks(BlockPool):
         return block_id
 
 
+class SuspectPool:
+    """A block pool with one mistake, for the last exercise of notebook 08."""
+
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.counts = [0] * num_blocks
+        self.free_list = list(range(num_blocks))
+
+    @property
+    def num_free(self) -> int:
+        return len(self.free_list)
+
+    def allocate(self) -> int:
+        block = self.free_list.pop()
+        self.counts[block] = 1
+        return block
+
+    def share(self, block: int) -> int:
+        self.counts[block] += 1
+        return block
+
+    def release(self, block: int) -> None:
+        self.counts[block] -= 1
+        if self.counts[block] <= 1:
+            self.free_list.append(block)
+
+    def refcount(self, block: int) -> int:
+        return self.counts[block]
+
+
 POOLS = {"A": LosesBlocks, "B": HandsOutInTurn, "C": CountsBeforeItLooks}
 """The three pools of notebook 02's last exercise."""
 
@@ -73,8 +104,8 @@ class NeverCopies(BlockTable):
 class CountsForks(BlockTable):
     """Counts the forks of each table, where a count for each block is needed.
 
-    A freed table gives its blocks back once none of its forks is left. Which order of frees gets
-    that wrong?
+    The first table releases the blocks once it is freed and no fork of it is alive. In which order
+    of frees is that wrong?
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -93,11 +124,10 @@ class CountsForks(BlockTable):
         self.ended = True
         if self.parent:
             self.parent.forks -= 1
-            self.parent.give_back()
-        self.give_back()
+            self.parent.release_if_unused()
+        self.release_if_unused()
 
-    def give_back(self) -> None:
-        if (
-            self.ended and self.forks == 0 and self.parent is None
-        ):  # only the first table allocated anything
+    def release_if_unused(self) -> None:
+        is_first = self.parent is None  # only the first table allocated blocks
+        if is_first and self.ended and self.forks == 0:
             self.truncate(0)

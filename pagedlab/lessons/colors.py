@@ -1,16 +1,98 @@
-"""One palette for widgets and figures, so that a sequence keeps its colour wherever it is drawn.
+"""The palette and the hatches of all figures and widgets, as data.
 
-The eight colours that Okabe and Ito chose to stay apart under every common colour blindness,
-without black, which is lost on a dark theme. Colour is never the only sign: `HATCHES` gives each
-sequence a pattern too.
+A sequence keeps its colour wherever it is drawn. The colours are the eight that Okabe and Ito
+chose to differ under every common colour blindness, without black, which is lost on a dark theme.
+Colour is never the only sign: every look has a hatch too.
+
+widgets/looks.js repeats `SEQUENCE_COLORS`, and block_grid.css the hatches; tests compare them.
 """
 
-SEQUENCE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-HATCHES = ("", "//", "..", "\\\\", "xx", "--", "||")
+from typing import NamedTuple
+
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+PINK = "#CC79A7"
+SKY = "#56B4E9"
+VERMILION = "#D55E00"
+YELLOW = "#F0E442"
+SEQUENCE_COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW)
 # empty memory and other shapes: at least 3:1 on white and on JupyterLab's dark ground
 NEUTRAL = "#8A8A8A"
-# axes and text of figures, 5.7:1 on their white ground; on a live page it is the theme's
-INK = "#5F6772"
+# axes and text of figures: at least 4:1 on white, and on the dark grounds of GitHub and JupyterLab
+INK = "#6E7681"
+WELL = "var(--well)"  # empty memory in a drawing; the page's theme decides
+
+HATCHES = ("", "//", "..", "\\\\", "xx", "--", "||")  # in matplotlib's words
+
+
+class HatchLines(NamedTuple):
+    """A hatch in SVG: lines in a tile of 7 pixels.
+
+    Args:
+        turn: of the tile, in degrees.
+        path: the lines.
+    """
+
+    turn: int
+    path: str
+
+
+HATCH_LINES = {
+    "//": HatchLines(45, "M0 0V7"),
+    "..": HatchLines(0, "M3 3h0"),
+    "\\\\": HatchLines(-45, "M0 0V7"),
+    "xx": HatchLines(45, "M0 0V7M0 3H7"),
+    "--": HatchLines(90, "M0 0V7"),
+    "||": HatchLines(0, "M0 0V7"),
+}
+
+
+class Look(NamedTuple):
+    """How a shape is filled.
+
+    Args:
+        color: a hex colour, or a variable of the page's theme.
+        hatch: one of `HATCHES`.
+        is_pale: whether the colour is a tint only. A hatch keeps its full colour.
+    """
+
+    color: str
+    hatch: str = ""
+    is_pale: bool = False
+
+    @property
+    def pale(self) -> "Look":
+        """The same look, with a tint for the colour."""
+        return self._replace(is_pale=True)
+
+    @property
+    def tint(self) -> "Look":
+        """A tint of the colour, without the hatch: text on it can be read."""
+        return Look(self.color, is_pale=True)
+
+
+FREE = Look(WELL)
+CACHED = Look(NEUTRAL, "//", is_pale=True)  # a block that no table lists, and whose contents stay
+LOST = Look(NEUTRAL, "xx")  # a block with references that no table lists
+
+MEMORY_LOOKS = {  # what is used is solid, so the eye finds it first
+    "used": Look(BLUE),
+    "reserved": Look(ORANGE, "//", is_pale=True),
+    "internal": Look(PINK, "xx", is_pale=True),
+    "external": Look(NEUTRAL, "..", is_pale=True),
+    "free": FREE,
+}
+# By the kinds of `lessons.timeline`. What computes nothing is pale. Prefill and decode are grey,
+# so that no request has their colour.
+STEP_LOOKS = {
+    "W": Look(NEUTRAL, "//", is_pale=True),
+    "P": Look(INK),
+    "D": Look(NEUTRAL, ".."),
+    "R": Look(VERMILION, "xx"),
+    "S": Look(PINK, "||", is_pale=True),
+    "-": Look(ORANGE, "--", is_pale=True),
+}
 
 
 def sequence_color(index: int) -> str:
@@ -18,11 +100,30 @@ def sequence_color(index: int) -> str:
     return SEQUENCE_COLORS[index % len(SEQUENCE_COLORS)]
 
 
+def ink_on(color: str) -> str:
+    """Return the colour of text, black or white, that has more contrast on a filled shape.
+
+    Args:
+        color: of the shape, as "#RRGGBB".
+    """
+    luminance = 0.0
+    for start, weight in ((1, 0.2126), (3, 0.7152), (5, 0.0722)):
+        part = int(color[start : start + 2], 16) / 255
+        linear = part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        luminance += weight * linear
+    return "black" if luminance > 0.179 else "white"
+
+
 def sequence_hatch(index: int) -> str:
     """Matplotlib hatch of the sequence; it changes every seventh, so colour and hatch together tell
     49 apart.
     """
     return HATCHES[(index + index // len(SEQUENCE_COLORS)) % len(HATCHES)]
+
+
+def look_of(index: int) -> Look:
+    """How the sequence with this running number is filled."""
+    return Look(sequence_color(index), sequence_hatch(index))
 
 
 def sequence_look(index: int) -> dict[str, str | int]:

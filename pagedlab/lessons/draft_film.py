@@ -10,30 +10,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagedlab.blocks import blocks_for
-from pagedlab.lessons.colors import sequence_color
+from pagedlab.lessons.colors import look_of
 from pagedlab.lessons.drawing import (
     BOLD,
-    INK,
-    LINE,
     SOFT,
-    WRONG,
-    box,
+    Block,
+    Grid,
+    Owner,
+    Word,
     label,
-    legend,
-    linked,
+    legend_of_words,
     plain,
+    slots,
     svg,
 )
 from pagedlab.trace import Replay
 
-OURS = sequence_color(0)
+OURS = look_of(0)
 WIDTH = 1080
 ROW = 16  # slots in a row of the drawing
-SLOT = WIDTH / ROW  # its width
-TOP = 50  # of the first row
-PITCH = 41.0  # from row to row
-STRUCK = f"text-decoration:line-through 2px {WRONG}"
-DRAFTED = OURS, 0.07, OURS, 'stroke-dasharray="4 3"'
+TOP = 46.0  # of the first row
+HEIGHT = 36
+HEAD = 15  # pixels of a block's id above it
+LEGEND = {  # kinds of words, and what they mean
+    "stored": "stored",
+    "drafted": "drafted, not yet checked",
+    "new": "right, and kept",
+    "rejected": "wrong, and deleted",
+    "not stored": "the model's own: the next step stores it",
+}
+UNUSED = "A dashed frame: a block that is not allocated yet, or that is released."
 
 
 @dataclass(frozen=True)
@@ -153,98 +159,65 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         "a step for each."
     )
     parts.append(label(0, 36, count, 12.5, SOFT))
-    for entry in range(scene.num_blocks):
-        parts.append(_block(scene, entry))
-    rows = -(-scene.num_blocks * size // ROW)
-    y = TOP + PITCH * rows + 4
-    parts += _legend(y)
-    return svg(WIDTH, y + 22, parts)
+    grid = Grid.within(0, TOP, WIDTH, max(1, ROW // size), HEIGHT, 6).with_head(HEAD)
+    blocks = [_block(scene, entry) for entry in range(scene.num_blocks)]
+    parts += slots(blocks, grid, size)
+    y = grid.bottom(len(blocks)) + 8
+    parts += legend_of_words(0, y, LEGEND, OURS)
+    parts.append(label(0, y + 33, UNUSED, 12, SOFT))
+    return svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
 
 
 def _draft(check: Check) -> str:
-    """What is said before the check."""
+    """The line of text before the check."""
     drafted = " | ".join(plain(word) for word in check.drafted)
     return f"Drafted, and computed in one step: {drafted}"
 
 
 def _result(scene: Scene) -> str:
-    """What is said after the check."""
+    """The line of text after the check."""
     check = scene.check
     drafted = len(check.drafted)
     wrong = drafted - check.accepted
-    said = f"{check.accepted} of {drafted} right: solid." if check.accepted else "None right."
+    said = f"{check.accepted} of {drafted} right: kept." if check.accepted else "None right."
     if wrong:
-        said += f" {wrong} wiped."
+        said += f" {wrong} deleted."
     if scene.own:
-        said += f" Behind them the model's own: {plain(scene.own)!r}."
+        said += f" Then the model's own token: {plain(scene.own)!r}."
     return said
 
 
-def _block(scene: Scene, entry: int) -> str:
-    """A block of the table, or the place of one that is not needed yet."""
-    size = scene.size
-    first = entry * size
-    is_held = entry < scene.held
-    x = SLOT * (first % ROW)
-    y = TOP + PITCH * (first // ROW)
-    look = (OURS, 0, OURS) if is_held else (OURS, 0, LINE, 'stroke-dasharray="3 3"')
-    drawn = [box(x, y, SLOT * size - 3, 36, *look)]
-    for at in range(first, first + size):
-        drawn += _slot(scene, at, x + SLOT * (at - first) + 3, y)
-    return linked([f"p{entry}"], _say(scene, entry), *drawn)
+def _block(scene: Scene, entry: int) -> Block:
+    """A block of the table with its words, or one that is not allocated."""
+    first = entry * scene.size
+    words = tuple(_word(scene, position) for position in range(first, first + scene.size))
+    blocks = scene.check.blocks
+    say = _say(scene, entry)
+    links = (f"p{entry}",)
+    if entry >= scene.held:
+        return Block(None, words=words, links=links, say=say)
+    return Block(blocks[entry], (Owner("", OURS),), words=words, links=links, say=say)
 
 
 def _say(scene: Scene, entry: int) -> str:
-    """What is said of a block that is pointed at."""
+    """The line of text for a block that is pointed at."""
     blocks = scene.check.blocks
     if entry < scene.held:
         full = max(0, min(scene.size, scene.known - entry * scene.size))
         return f"block {blocks[entry]}: {full} of {scene.size} slots known"
     if entry < len(blocks):
-        return "given back: it held nothing but wrong guesses"
-    return "a block that the text does not need yet"
+        return "released: it held nothing but wrong guesses"
+    return "a block that is not allocated yet"
 
 
-def _slot(scene: Scene, at: int, left: float, y: float) -> list[str]:
-    """The word at a position: known, drafted or wrong, and the model's own."""
+def _word(scene: Scene, position: int) -> Word:
+    """The word in the slot of a position: a stored, drafted or wrong word, or the model's own."""
     check = scene.check
-    drawn = []
-    if at < scene.known:
-        drawn += _known_word(left, y, scene.words[at], scene.is_after and at >= check.position)
-    elif check.position <= at < check.stop:
-        word = plain(check.drafted[at - check.position])
-        if scene.is_after:
-            drawn.append(label(left + 3, y + 15, word, 11.5, SOFT, SLOT - 16, STRUCK))
-        else:
-            drawn.append(box(left, y + 4, SLOT - 9, 28, *DRAFTED))
-            look = "font-style:italic"
-            drawn.append(label(left + 3, y + 22, word, 12, SOFT, SLOT - 16, look))
-    if scene.own and at == scene.known:
-        drawn.append(label(left + 3, y + 31, plain(scene.own), 12, INK, SLOT - 16, BOLD))
-    return drawn
-
-
-def _known_word(left: float, y: float, word: str, is_new: bool) -> list[str]:
-    """A word that is certain; a new one was drafted, and is right."""
-    share = 0.5 if is_new else 0.2
-    edge = OURS if is_new else "none"
-    look = BOLD if is_new else ""
-    return [
-        box(left, y + 4, SLOT - 9, 28, OURS, share, edge),
-        label(left + 3, y + 22, plain(word), 12, INK, SLOT - 16, look),
-    ]
-
-
-def _legend(y: float) -> list[str]:
-    looks = {
-        "known": (OURS, 0.2),
-        "drafted, not yet checked": DRAFTED,
-        "right, and kept": (OURS, 0.5, OURS),
-    }
-    return [
-        *legend(0, y, looks),
-        label(480, y + 12, "word", 11.5, SOFT, look=STRUCK),
-        label(516, y + 12, "wrong, and wiped", 12, SOFT),
-        label(660, y + 12, "word", 12, look=BOLD),
-        label(696, y + 12, "the model's own: its slot comes with the next step", 12, SOFT),
-    ]
+    if position < scene.known:
+        is_new = scene.is_after and position >= check.position
+        return Word(plain(scene.words[position]), "new" if is_new else "stored")
+    below = plain(scene.own) if scene.own and position == scene.known else ""
+    if check.position <= position < check.stop:
+        text = plain(check.drafted[position - check.position])
+        return Word(text, "rejected" if scene.is_after else "drafted", below=below)
+    return Word(below, "not stored") if below else Word("", "empty")

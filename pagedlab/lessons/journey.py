@@ -2,7 +2,7 @@
 
     recording = record(llm, [prompt], [params], ids=True, chances=3)
     run = journey_of(recording, "r2")
-    draw_journey(run, "17 draw", block_size)
+    draw_journey(run, "17 sample", block_size)
 
 Nothing is made up: the recording has what scheduler, prefix cache, model and sampler did.
 """
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagedlab.lessons import drawing as draw
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.colors import CACHED, FREE, NEUTRAL, Look, sequence_color
+from pagedlab.shipped import results
 from pagedlab.trace import Replay, SequenceState
 from pagedlab.trace.format import request_of
 
@@ -27,6 +28,7 @@ class Station:
         file: the file of the package that does it.
         notebooks: those that build it.
         say: what happens there.
+        is_on_gpu: whether its work is kernels, which run on the GPU if there is one.
     """
 
     column: int
@@ -34,6 +36,7 @@ class Station:
     file: str
     notebooks: tuple[str, ...]
     say: str
+    is_on_gpu: bool = False
 
 
 STATIONS = {
@@ -42,35 +45,35 @@ STATIONS = {
         0,
         "engine.py",
         ("08_qwen",),
-        "A text becomes {tokens} token ids. It owns no block yet, and waits.",
+        "A prompt becomes {tokens} token ids. It has no block yet, and waits.",
     ),
     "admit": Station(
         1,
         0,
         "scheduler.py",
         ("09_continuous_batching",),
-        "There is room: a place in the batch, and blocks enough for the prompt.",
+        "It is admitted: the batch has a free place, and the pool has enough blocks.",
     ),
     "match": Station(
         2,
         0,
         "prefix.py",
         ("05_prefix_caching",),
-        "An earlier text began with the same words: {found} tokens need not be computed.",
+        "An earlier prompt began with the same words: {found} tokens are cached.",
     ),
     "schedule": Station(
         3,
         0,
         "scheduler.py",
         ("02_block_pool", "09_continuous_batching"),
-        "{tokens} tokens get slots. Slot = block x {size} + place in the block.",
+        "{tokens} tokens get slots. Slot = block x {size} + offset in the block.",
     ),
     "batch": Station(
         4,
         0,
         "batch.py",
         ("09_continuous_batching",),
-        "All texts' tokens lie in one row, without padding; where each lies stands beside it.",
+        "The tokens of all sequences form one row, without padding.",
     ),
     "forward": Station(
         4,
@@ -78,30 +81,33 @@ STATIONS = {
         "model.py",
         ("06_online_softmax", "07_the_paged_kernel", "08_qwen"),
         "Every layer writes keys and values to the slots, and reads the past through the table.",
+        is_on_gpu=True,
     ),
-    "draw": Station(
+    "sample": Station(
         3,
         1,
         "sampling.py",
         ("04_sampling_and_beams",),
-        "One token is drawn: {word!r}, id {id}, with a chance of {chance:.0%}.",
+        "One token is sampled: {word!r}, id {id}, with a probability of {chance:.0%}.",
+        is_on_gpu=True,
     ),
     "append": Station(
         2,
         1,
         "outputs.py",
         ("08_qwen",),
-        "The token joins the text; its reader sees it. Its key and value come with the next step.",
+        "The token is appended and streamed. The next step computes its key and value.",
     ),
     "free": Station(
         1,
         1,
         "blocks.py",
         ("02_block_pool",),
-        "The table is given back. Full blocks stay readable until somebody needs the room.",
+        "The table is freed. Full blocks stay cached until another request needs them.",
     ),
 }
-OURS, OTHERS = sequence_color(0), sequence_color(1)
+OURS = Look(sequence_color(0))
+OTHERS = Look(sequence_color(1))
 
 # The drawing, in pixels.
 WIDTH = 1080
@@ -110,6 +116,9 @@ STATION_HEIGHT = 114
 COLUMN = 219.0  # from station to station
 TOPS = (46, 198)  # of the two rows of stations
 MEMORY = 350.0  # where the request's blocks are
+TIMES = 468.0  # where the bars of time are
+COMPUTES = Look(sequence_color(2))
+WAITS = Look(NEUTRAL, "//", is_pale=True)
 
 
 @dataclass(frozen=True)
@@ -203,7 +212,7 @@ class _Journey:
         lines = [
             f"{len(ids)} token ids:",
             f"{' '.join(map(str, ids[:5]))} …",
-            f"in line: {len(waiting)}",
+            f"in the queue: {len(waiting)}",
         ]
         self.note("arrive", lines, tokens=len(ids))
 
@@ -228,7 +237,7 @@ class _Journey:
         sampled = replay.now["likely"][self.request]
         self._forward(start, stop, sampled["of"])
         self.kept = set(replay.kept)
-        self._draw(sampled["tokens"])
+        self._sample(sampled["tokens"])
         self._append(sequence, sampled["tokens"][0])
 
     def free(self, replay: Replay) -> None:
@@ -238,7 +247,7 @@ class _Journey:
         self.words = []
         lines = [
             f"blocks {draw.runs(gone)}",
-            f"kept, readable: {len(self.kept.intersection(gone))}",
+            f"still cached: {len(self.kept.intersection(gone))}",
             f"{self.num_blocks - replay.used} of {self.num_blocks} free",
         ]
         self.note("free", lines)
@@ -246,13 +255,13 @@ class _Journey:
     def _admit(self, free: int, running: int) -> None:
         lines = [
             f"{free} of {self.num_blocks} blocks free",
-            f"others that run: {running - 1}",
-            "so: come in",
+            f"other running requests: {running - 1}",
+            "admitted",
         ]
         self.note("admit", lines)
 
     def _match(self, replay: Replay, sequence: SequenceState, table: list[int]) -> None:
-        """What the prefix cache found of the prompt."""
+        """The blocks of the prompt that the prefix cache found."""
         found = replay.now["admitted"][self.request]
         self.table = table[: found // self.size]
         self.words = _plain(sequence.words[:found])
@@ -279,7 +288,9 @@ class _Journey:
         """The chunks of all sequences, in one row."""
         lines = [f"{sum(stop - start for start, stop in computed.values())} tokens in a row"]
         for name, (start, stop) in computed.items():
-            lines.append(f"{stop - start} of {'this' if name == self.request else 'another'}")
+            lines.append(
+                f"{stop - start} of {'this request' if name == self.request else 'another'}"
+            )
         self.note("batch", lines)
 
     def _forward(self, start: int, stop: int, vocabulary: int) -> None:
@@ -290,19 +301,19 @@ class _Journey:
         ]
         self.note("forward", lines)
 
-    def _draw(self, tokens: list[Any]) -> None:
-        """The token that was drawn, and others that were likely."""
+    def _sample(self, tokens: list[Any]) -> None:
+        """The token that was sampled, and others that were likely."""
         shares = [f"{draw.plain(word)!r} {chance:.0%}" for _, word, chance in tokens]
-        lines = [f"drawn: {shares[0]}"]
+        lines = [f"sampled: {shares[0]}"]
         for share in shares[1:]:
-            lines.append(f"  not:  {share}")
+            lines.append(f"    not: {share}")
         token, word, chance = tokens[0]
-        self.note("draw", lines, word=draw.plain(word), id=token, chance=chance)
+        self.note("sample", lines, word=draw.plain(word), id=token, chance=chance)
 
-    def _append(self, sequence: SequenceState, drawn: list[Any]) -> None:
+    def _append(self, sequence: SequenceState, sampled: list[Any]) -> None:
         self.answer = "".join(sequence.new_words).strip()
-        more = "its slot: next step" if sequence.is_unfinished else "the last one"
-        lines = [f"+ {draw.plain(drawn[1])!r}", f"{len(sequence.ids)} tokens now", more]
+        more = "its slot: next step" if sequence.is_unfinished else "the last token"
+        lines = [f"+ {draw.plain(sampled[1])!r}", f"{len(sequence.ids)} tokens now", more]
         self.note("append", lines)
 
     def _slots(self, start: int, stop: int) -> list[int]:
@@ -332,7 +343,7 @@ def _plain(words: list[str]) -> list[str]:
 def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     """The stations, each with what it showed last; the one where the request is now has an edge.
 
-    Below them is the request's memory.
+    Below them are the request's memory, and how long a step takes on an H200.
 
     Args:
         moments: as `journey_of` returns them.
@@ -344,7 +355,11 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     now = moments[name]
     last = {moments[n].station: moments[n] for n in names[: at + 1]}
     parts = [draw.label(0, 15, f"{now.station} · {now.say}", 14, within=WIDTH, look=draw.BOLD)]
-    before = f"step {now.step} of the engine since it came" if now.step else "before the first step"
+    before = (
+        f"step {now.step} of the engine since the request arrived"
+        if now.step
+        else "before the first step"
+    )
     parts.append(draw.label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, draw.SOFT))
     parts += _arrows()
     for station in STATIONS:
@@ -354,7 +369,8 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     parts += _answer(now.answer)
     parts += _table(now, size)
     parts += _memory(now)
-    return draw.svg(WIDTH, MEMORY + 90, parts)
+    parts += _times()
+    return draw.svg(WIDTH, TIMES + 44, parts, f"{now.station}: {now.say}", shown_width=960)
 
 
 def _arrows() -> list[str]:
@@ -371,12 +387,12 @@ def _arrows() -> list[str]:
     kind = 'viewBox="0 0 6 6" refX="4" refY="3" markerWidth="6" markerHeight="6" orient="auto"'
     head = f'<path d="M0 0L6 3L0 6z" fill="{draw.SOFT}"/>'
     parts.append(f'<defs><marker id="journey-to" {kind}>{head}</marker></defs>')
-    parts.append(draw.label(lefts[2] + 30, bottom - 14, "until it is done", 11, draw.SOFT))
+    parts.append(draw.label(lefts[2] + 30, bottom - 14, "until it ends", 11, draw.SOFT))
     return parts
 
 
 def _station(name: str, held: Moment | None, is_here: bool, goes: str) -> list[str]:
-    """A station with what it showed last, and links to its file and notebooks.
+    """A station with what it showed last, host or GPU, and links to its file and notebooks.
 
     Args:
         held: the request's last moment there.
@@ -388,18 +404,21 @@ def _station(name: str, held: Moment | None, is_here: bool, goes: str) -> list[s
     top = TOPS[station.row]
     look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
     if is_here:
-        look = (OURS, 0.22, OURS, 'stroke-width="2.5"')
+        look = (OURS.color, 0.22, OURS.color, 'stroke-width="2.5"')
     drawn = [
         draw.box(x, top, STATION_WIDTH, STATION_HEIGHT, *look),
         draw.label(x + 10, top + 20, name, 14, look=draw.BOLD),
     ]
+    runs_on = "GPU" if station.is_on_gpu else "host"
+    left = x + STATION_WIDTH - 10 - draw.wide(runs_on, 11.5)
+    drawn.append(draw.label(left, top + 20, runs_on, 11.5, draw.SOFT))
     color = draw.INK if is_here else draw.SOFT
     lines = held.lines[:4] if held else ["…"]
     for i, line in enumerate(lines):
         y = top + 40 + 16 * i
         drawn.append(draw.label(x + 10, y, line, 11.5, color, STATION_WIDTH - 20))
     said = held.say if held else "It has not been here yet."
-    said = f"{name}: {said} A click takes the request there."
+    said = f"{said} A click takes the request there."
     linked = draw.linked([f"s-{name}"], said, *drawn, goes=f"moment={goes}")
     return [linked, *_links(station, x + 10.0, top + STATION_HEIGHT - 9)]
 
@@ -419,9 +438,9 @@ def _links(station: Station, left: float, y: float) -> list[str]:
 
 
 def _answer(answer: str) -> list[str]:
-    """What the reader of the answer sees, in lines of 26 letters."""
+    """The answer as its reader sees it, in lines of 26 letters."""
     top = TOPS[1]
-    parts = [draw.label(0, top + 20, "its reader sees", 12, draw.SOFT)]
+    parts = [draw.label(0, top + 20, "its answer so far", 12, draw.SOFT)]
     said = answer[:104].replace("\n", " ")
     for start in range(0, len(said), 26):
         y = top + 42 + 18 * start // 26
@@ -431,34 +450,59 @@ def _answer(answer: str) -> list[str]:
 
 def _table(now: Moment, size: int) -> list[str]:
     """The request's blocks, with the words in them."""
-    title = "its table, and the words that lie there"
+    title = "its block table and the words stored there"
     parts = [draw.label(0, MEMORY - 14, title, 12, draw.SOFT)]
-    wide = WIDTH / max(6, len(now.table))
-    for entry, block in enumerate(now.table):
+    blocks = []
+    for entry, number in enumerate(now.table):
         words = now.words[entry * size : (entry + 1) * size]
-        say = f"block {block}: {' '.join(words)}"
-        x = wide * entry
-        parts.append(draw.block_of_words(x, MEMORY, wide - 6, 26, block, words, OURS, say))
+        owner = draw.Owner("", OURS, len(words) / size)
+        block = draw.Block(number, (owner,), words=tuple(map(draw.Word, words)))
+        blocks.append(block)
+    parts += draw.slots(blocks, draw.Grid.within(0, MEMORY, WIDTH, max(6, len(blocks)), 26, 6))
     if not now.table:
         parts.append(draw.label(0, MEMORY + 17, "no block", 12.5))
     return parts
 
 
 def _memory(now: Moment) -> list[str]:
-    """The pool, in the colours of those who have its blocks."""
+    """The pool, in the looks of the requests that have its blocks."""
     looks = {
         "ours": ("this request", OURS),
-        "other": ("another that runs", OTHERS),
-        "kept": ("kept for who begins alike", NEUTRAL),
-        "": ("free", "none"),
+        "other": ("another running request", OTHERS),
+        "kept": ("cached for prompts with the same beginning", CACHED),
+        "": ("free", FREE),
     }
-    owners: dict[int, draw.Owner] = {}
-    for block, kind in enumerate(now.memory):
-        if kind:
-            said, color = looks[kind]
-            owners[block] = (f"b{block}", f"block {block}: {said}", color, 1.0)
-    meaning = {said: (color, 0.7, draw.LINE) for said, color in looks.values()}
-    return [
-        *draw.memory(0, MEMORY + 40, 1083, len(now.memory), owners),
-        *draw.legend(0, MEMORY + 70, meaning),
-    ]
+    blocks = []
+    for number, kind in enumerate(now.memory):
+        said, look = looks[kind]
+        owners = (draw.Owner(said, look),) if kind in ("ours", "other") else ()
+        block = draw.Block(number, owners, is_cached=kind == "kept")
+        blocks.append(block)
+    grid = draw.Grid.within(0, MEMORY + 40, WIDTH, len(blocks), 19, 3)
+    return [*draw.pool(blocks, grid), *draw.legend(0, MEMORY + 70, dict(looks.values()))]
+
+
+def _times() -> list[str]:
+    """The recorded time of a step, before and after the changes of notebook 10."""
+    measured = {
+        row["rung"]: row["a step"] for row in results("h200_serving")["rows"] if "a step" in row
+    }
+    rungs = {"before this notebook": measured["ragged"], "at its end": measured["all"]}
+    left = 180.0
+    pitch = (WIDTH - left - 60) / max(step["wall ms"] for step in rungs.values())
+    title = "a step of 256 sequences on an H200, in milliseconds"
+    parts = [draw.label(0, TIMES - 8, title, 12, draw.SOFT)]
+    parts += draw.legend(400, TIMES - 20, {"the GPU computes": COMPUTES, "the GPU waits": WAITS})
+    for row, (name, step) in enumerate(rungs.items()):
+        y = TIMES + 3 + 20 * row
+        wall, kernels = step["wall ms"], step["kernels ms"]
+        say = f"{name}: a step takes {wall:.1f} ms; the GPU computes for {kernels:.1f} of them"
+        drawn = [
+            draw.box(0, y, WIDTH, 16, draw.LINE, 0),  # so that the whole row can be pointed at
+            draw.label(0, y + 12, name, 12.5),
+            draw.shape(left, y, pitch * kernels, 16, COMPUTES),
+            draw.shape(left + pitch * kernels, y, pitch * (wall - kernels), 16, WAITS),
+            draw.label(left + pitch * wall + 8, y + 12, f"{wall:.1f}", 12.5, look=draw.BOLD),
+        ]
+        parts.append(draw.linked([f"time-{row}"], say, *drawn))
+    return parts

@@ -29,7 +29,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_
 
 
 class KVShape(NamedTuple):
-    """What a model's config says about the size of its KV cache."""
+    """The figures of a model's config that give the size of its KV cache."""
 
     name: str
     num_layers: int

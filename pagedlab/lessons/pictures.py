@@ -5,14 +5,27 @@ Each function returns an SVG, drawn with drawing.py.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from textwrap import wrap
 
 from pagedlab.blocks import BlockTable, OutOfBlocks, blocks_for
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.colors import (
+    BLUE,
+    FREE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PINK,
+    SEQUENCE_COLORS,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Look,
+    sequence_color,
+)
 from pagedlab.lessons.drawing import (
     BAD,
     BOLD,
@@ -20,17 +33,24 @@ from pagedlab.lessons.drawing import (
     INK,
     LINE,
     SOFT,
+    STRUCK,
     WRONG,
-    block_of_words,
+    Block,
+    Grid,
+    Owner,
+    Run,
+    Strip,
+    Word,
     box,
     label,
     legend,
     linked,
     plain,
-    stripes,
+    rows,
+    shape,
+    slots,
     svg,
     wide,
-    words,
 )
 from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
 
@@ -38,19 +58,20 @@ from pagedlab.lessons.memory import Contiguous, OutOfMemory, Paged, Region, Requ
 from pagedlab.lessons.races import race, rectangle, steps_of  # noqa: F401
 
 WIDTH = 1080  # of a picture, in pixels
-WELL = "var(--well)"  # the colour of empty memory
 
 # 03: two stories ----------------------------------------------------------------------------------
 
 Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
-STORY_WIDTH = 344  # of each of the three columns
-STORY_LEFT = (0, 736)  # of the column of each story
-SHARED_LEFT = 368  # of the column in the middle
-BLOCKS_TOP = 182
-BLOCK_PITCH = 48
-STRUCK = f"text-decoration:line-through 2px {WRONG}"
+STORIES_WIDTH = 880  # narrow, so that the words stay large where there is little room
+STORY_WIDTH = 428  # of the column of each story
+STORY_LEFT = (0, 452)  # of the column of each story
+STORY_FONT = 15
+# two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
+STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
+STORY_LINE = 28  # pixels from line to line
 FRAMED = 'stroke-width="2"'
+UNDERLINED = f"{BOLD};text-decoration:underline 2px {WRONG}"
 
 
 def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: int) -> str:
@@ -83,6 +104,14 @@ def _words(tokens: Sequence[str]) -> list[_Word]:
     return [_Word(re.sub(r"\W", "", "".join(tokens[i] for i in span)), span) for span in spans]
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """Elements, and where they end."""
+
+    parts: list[str]
+    bottom: float
+
+
 class _TwoStories:
     """The parts of the picture that `two_stories` draws."""
 
@@ -90,15 +119,14 @@ class _TwoStories:
         self.stories = stories
         self.right = right
         self.block_size = block_size
-        self.length = min(len(slots) for _, slots in stories)
+        self.length = min(len(places) for _, places in stories)
         self.held = self._memory()
-        self.tables = [self._table_of(slots) for _, slots in stories]
+        self.tables = [self._table_of(places) for _, places in stories]
         self.shared = [number for number in self.tables[0] if number in self.tables[1]]
-        self.numbers = sorted(set(self.tables[0] + self.tables[1]))
         self.overwritten = {
             slot
-            for tokens, slots in stories
-            for token, slot in zip(tokens, slots, strict=True)
+            for tokens, places in stories
+            for token, slot in zip(tokens, places, strict=True)
             if self.held[slot] != token
         }
 
@@ -106,109 +134,127 @@ class _TwoStories:
         """Return the token in each slot after both stories have written."""
         held = {}
         for position in range(self.length):
-            for tokens, slots in self.stories:
-                held[slots[position]] = tokens[position]
+            for tokens, places in self.stories:
+                held[places[position]] = tokens[position]
         return held
 
-    def _table_of(self, slots: Sequence[int]) -> list[int]:
-        """Return the block table that these slots come from."""
-        return list(dict.fromkeys(slot // self.block_size for slot in slots))
+    def _table_of(self, places: Sequence[int]) -> list[int]:
+        """Return the block table that these places come from."""
+        return list(dict.fromkeys(slot // self.block_size for slot in places))
 
-    def _color(self, number: int) -> str:
-        """Return the fill of a block: a colour, or stripes from block 7 on.
+    def _look(self, number: int) -> Look:
+        """Return the look of a block: a tint, without a hatch, so that no word looks struck out.
 
         It depends on the block's number alone, so a block keeps it with copy-on-write.
         """
-        return sequence_color(number) if number < 7 else f"url(#ps-{number})"
+        return Look(STORY_COLORS[number % len(STORY_COLORS)], is_pale=True)
 
     def draw(self) -> str:
-        parts = self._draw_middle()
-        most = len(self.shared)
-        below = BLOCKS_TOP + BLOCK_PITCH * 5
-        for me in (0, 1):
-            parts += self._draw_story(me)
-            own = [number for number in self.tables[me] if number not in self.shared]
-            bottom = BLOCKS_TOP + BLOCK_PITCH * len(own)
-            for i, number in enumerate(own):
-                top = BLOCKS_TOP + BLOCK_PITCH * i
-                parts.append(self._draw_block(STORY_LEFT[me], top, number, f"story {me}'s own"))
-            if self.stories[me][0] != self.right[me][0]:
-                lines = self._lines_of_the_right_story(me)
-                parts += _lines(STORY_LEFT[me], bottom + 16, lines)
-                bottom += 16 + 17 * len(lines)
-            most = max(most, len(own))
-            below = max(below, bottom)
-        below = max(below, BLOCKS_TOP + BLOCK_PITCH * most)
-        for number in self.numbers:
-            if number >= 7:
-                parts.append(stripes(f"ps-{number}", sequence_color(number), share=0.3))
-        return svg(WIDTH, below, parts)
-
-    def _draw_middle(self) -> list[str]:
-        """Draw the blocks in both tables, and what the picture shows."""
-        parts = [label(SHARED_LEFT, 16, "In both tables", 15, look=BOLD)]
+        headline, more = self._headline()
+        parts = [label(0, 18, headline, STORY_FONT, look=BOLD), label(0, 40, more, 14)]
+        y = 52.0
         if self.overwritten:
-            explained = (
-                "Both wrote into one block. Story 1 wrote last, and story 0 reads those words as "
-                "its past."
+            parts += self._draw_legend(y)
+            y += 26
+        words = [self._draw_story(me, y + 26) for me in (0, 1)]
+        y = max(story.bottom for story in words) + 42
+        for story in words:
+            parts += story.parts
+        parts.append(label(0, y, "Blocks in both tables", 14, look=BOLD))
+        grid = Grid(0, y + 10, 2, STORY_WIDTH, 30, STORY_LEFT[1] - STORY_WIDTH)
+        parts += self._draw_blocks(self.shared, grid, "in both tables")
+        y += 26 + 54 * -(-len(self.shared) // 2)
+        below = [self._draw_own(me, y) for me in (0, 1)]
+        for own in below:
+            parts += own.parts
+        bottom = max(own.bottom for own in below)
+        # smaller than drawn, so that text, controls and picture fit on one screen
+        return svg(STORIES_WIDTH, bottom, parts, f"{headline} {more}", shown_width=750)
+
+    def _headline(self) -> tuple[str, str]:
+        """Return what the picture shows, in two sentences."""
+        if self.overwritten:
+            return (
+                "Both stories wrote into one block.",
+                "Story 1 wrote last, and story 0 reads those words as its past.",
             )
-            parts += self._draw_legend()
-        else:
-            copied, kept = (self._first_own_block(table) for table in self.tables)
-            explained = (
-                f"Story 0 wrote first: it found block {kept} in two tables, and took a copy, block "
-                f"{copied}. Shared blocks are only read."
-            )
-        for i, line in enumerate(wrap(explained, 44)):
-            parts.append(label(SHARED_LEFT, 52 + 20 * i, line, 12.5))
-        for i, number in enumerate(self.shared):
-            top = BLOCKS_TOP + BLOCK_PITCH * i
-            parts.append(self._draw_block(SHARED_LEFT, top, number, "in both tables"))
-        return parts
+        copied, kept = (self._first_own_block(table) for table in self.tables)
+        return (
+            f"Story 0 wrote first: it found block {kept} in two tables, and took a copy.",
+            f"The copy is block {copied}. Shared blocks are only read.",
+        )
 
     def _first_own_block(self, table: Sequence[int]) -> int:
         """Return the first block that the other story's table does not list."""
         return next((number for number in table if number not in self.shared), 0)
 
-    def _draw_legend(self) -> list[str]:
+    def _draw_legend(self, y: float) -> list[str]:
         return [
-            label(SHARED_LEFT, 142, "word", 12, look=STRUCK),
-            label(SHARED_LEFT + 50, 142, "written, then overwritten in memory", 12, SOFT),
-            box(SHARED_LEFT, 150, 42, 17, edge=WRONG, look=FRAMED),
-            label(SHARED_LEFT + 50, 163, "taken from the other story", 12, SOFT),
+            label(0, y + 13, "word", 14, look=STRUCK),
+            label(42, y + 13, "overwritten in memory", 13, SOFT),
+            label(222, y + 13, "word", 14, look=UNDERLINED),
+            label(264, y + 13, "what memory holds now", 13, SOFT),
+            box(STORY_LEFT[1], y, 42, 18, edge=WRONG, look=FRAMED),
+            label(STORY_LEFT[1] + 3, y + 13, "word", 14, look=BOLD),
+            label(STORY_LEFT[1] + 50, y + 13, "also in the other story", 13, SOFT),
         ]
 
-    def _draw_block(self, x: float, y: float, number: int, whose: str) -> str:
-        """Draw a block with the words in its slots; overwritten ones are marked."""
-        slots = range(number * self.block_size, (number + 1) * self.block_size)
-        texts = [plain(self.held[slot]) if slot in self.held else "·" for slot in slots]
-        marked = [i for i, slot in enumerate(slots) if slot in self.overwritten]
-        say = f"block {number}, {whose}: {' '.join(texts)}"
-        color = self._color(number)
-        return block_of_words(x, y, STORY_WIDTH, 40, number, texts, color, say, *marked)
+    def _draw_blocks(self, numbers: Sequence[int], grid: Grid, whose: str) -> list[str]:
+        """Draw blocks with the words in their slots; overwritten ones are marked."""
+        blocks = []
+        for number in numbers:
+            places = range(number * self.block_size, (number + 1) * self.block_size)
+            words = tuple(self._word(slot) for slot in places)
+            say = f"block {number}, {whose}: {' '.join(word.text for word in words)}"
+            owner = Owner("", self._look(number))
+            dashed = _repeats_a_tint(number)
+            blocks.append(Block(number, (owner,), words=words, has_dashed_edge=dashed, say=say))
+        return slots(blocks, grid, font=14)
 
-    def _draw_story(self, me: int) -> list[str]:
+    def _word(self, slot: int) -> Word:
+        """Return what a slot holds."""
+        if slot not in self.held:
+            return Word("·")
+        return Word(plain(self.held[slot]), "marked" if slot in self.overwritten else "stored")
+
+    def _draw_own(self, me: int, y: float) -> "_Drawn":
+        """Draw the blocks that only one story has, and what it writes with copy-on-write."""
+        left = STORY_LEFT[me]
+        own = [number for number in self.tables[me] if number not in self.shared]
+        grid = Grid(left, y + 10, 1, STORY_WIDTH, 30, 6)
+        parts = [
+            label(left, y, f"Story {me}'s own blocks", 14, look=BOLD),
+            *self._draw_blocks(own, grid, f"story {me}'s own"),
+        ]
+        bottom = grid.bottom(len(own))
+        if self.stories[me][0] != self.right[me][0]:
+            lines = self._lines_of_the_right_story(me)
+            parts += _lines(left, bottom + 20, lines)
+            bottom += 20 + 18 * len(lines)
+        return _Drawn(parts, bottom)
+
+    def _draw_story(self, me: int, y: float) -> "_Drawn":
         """Draw the words of a story, line by line."""
         left = STORY_LEFT[me]
-        tokens, slots = self.stories[me]
-        table = f"table: {' '.join(map(str, self.tables[me]))}"
+        tokens, places = self.stories[me]
+        table = f"its block table: {' '.join(map(str, self.tables[me]))}"
         parts = [
-            label(left, 16, f"Story {me}", 15, look=BOLD),
-            label(left + 84, 16, table, 12, SOFT),
+            label(left, y, f"Story {me}", STORY_FONT, look=BOLD),
+            label(left + 84, y, table, 13, SOFT),
         ]
         taken = self._taken_tokens(me)
         x: float = left
-        y = 52.0
-        for i, (token, slot) in enumerate(zip(tokens, slots, strict=True)):
-            width = wide(plain(token), 12.5) + 2
+        y += STORY_LINE
+        for i, (token, slot) in enumerate(zip(tokens, places, strict=True)):
+            width = wide(plain(token), STORY_FONT) + 3
             if token.startswith((" ", "\n")):
                 x += 5
             if x + width > left + STORY_WIDTH:
                 x = left
-                y += 25
+                y += STORY_LINE
             parts.append(self._draw_token(x, y, width, token, slot, me, i in taken))
             x += width
-        return parts
+        return _Drawn(parts, y)
 
     def _taken_tokens(self, me: int) -> set[int]:
         """Return the positions of tokens whose word comes from the other story."""
@@ -237,8 +283,8 @@ class _TwoStories:
 
     def _is_readable(self, me: int, at: int) -> bool:
         """Return whether memory holds this token of a story in a shared block."""
-        tokens, slots = self.stories[me]
-        slot = slots[at]
+        tokens, places = self.stories[me]
+        slot = places[at]
         return slot // self.block_size in self.shared and self.held[slot] == tokens[at]
 
     def _draw_token(
@@ -250,7 +296,10 @@ class _TwoStories:
         """
         text = plain(token)
         number = slot // self.block_size
-        drawn = [box(x - 2, y - 14, width, 20, self._color(number), 0.28)]
+        drawn = [shape(x - 2, y - 16, width, 23, self._look(number))]
+        if _repeats_a_tint(number):
+            color = STORY_COLORS[number % len(STORY_COLORS)]
+            drawn.append(box(x - 2, y + 7, width, 0.1, edge=color, look='stroke-dasharray="4 3"'))
         look = ""
         if self.held[slot] != token:
             look = STRUCK
@@ -258,11 +307,11 @@ class _TwoStories:
             say = f"story {me} wrote {text!r}; memory holds {now!r}, of story {1 - me}"
         elif taken:
             look = BOLD
-            drawn.append(box(x - 2, y - 14, width, 20, edge=WRONG, look=FRAMED))
+            drawn.append(box(x - 2, y - 16, width, 23, edge=WRONG, look=FRAMED))
             say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
         else:
             say = f"{text!r} is in block {number}"
-        drawn.append(label(x, y, text, 12.5, INK, width, look))
+        drawn.append(label(x - 1, y, text, STORY_FONT, INK, width, look))
         return linked([f"b{number}"], say, *drawn)
 
     def _lines_of_the_right_story(self, me: int) -> list[str]:
@@ -270,12 +319,17 @@ class _TwoStories:
         both = zip(self.right[0][0], self.right[1][0], strict=False)
         apart = next(at for at, (one, other) in enumerate(both) if one != other)
         text = "".join(self.right[me][0][apart:]).strip()
-        return ["With a copy it writes:", *wrap(text, 46)]
+        return [f"With copy-on-write, story {me} writes:", *wrap(text, 48)]
+
+
+def _repeats_a_tint(number: int) -> bool:
+    """Return whether a block has the tint of one with a lower number: it gets a dashed line."""
+    return number >= len(STORY_COLORS)
 
 
 def _lines(x: float, y: float, lines: Iterable[str]) -> list[str]:
     """Draw lines of text; the first one is soft."""
-    return [label(x, y + 17 * i, line, 12, INK if i else SOFT) for i, line in enumerate(lines)]
+    return [label(x, y + 18 * i, line, 14, INK if i else SOFT) for i, line in enumerate(lines)]
 
 
 # 04: a tree of beams ------------------------------------------------------------------------------
@@ -337,13 +391,13 @@ def beam_tree(
 ) -> str:
     """Draw the beams up to a step as a tree, and below it the blocks that its beams hold.
 
-    A column of the tree is a step, a box is a beam and shows its newest token. A row below the tree
-    is a beam, with its tokens in its blocks. A block that several beams share is drawn across their
-    rows. A beam's number and colour are those of its line of descent.
+    A column of the tree is a step; the first one is step 1. A box is a beam and shows its newest
+    token. A row below the tree is a beam, with its tokens in its blocks. A block that several beams
+    share is drawn across their rows. A beam's number and colour are those of its line of descent.
 
     Args:
         run: the beams of each step.
-        step: the step to show.
+        step: the index in `run` of the step to show.
         prompt: token ids.
         block_size: slots in a block.
         decode: from token ids to text.
@@ -351,7 +405,7 @@ def beam_tree(
     tree = _BeamTree(run, step, prompt, block_size, decode)
     below = tree.tables_top + TABLE_ROW * tree.width
     explained = (
-        "The word chosen last is not stored yet: no block holds it. A line is as thick as the "
+        "Bold: a block's id. No block holds a beam's newest token yet. A line is as thick as the "
         "number of beams that it leads to."
     )
     parts = [
@@ -467,7 +521,7 @@ class _BeamTree:
         heirs = self._heirs(step, beam)
         text = plain(self.decode(self.run[step][beam][0][-1:]))
         blocks = self._blocks_of_token(step, heirs)
-        say = f"{text!r}, chosen at step {step}"
+        say = f"{text!r}, chosen at step {step + 1}"
         if not heirs:
             say += ": this branch is dropped"
         if blocks:
@@ -482,7 +536,7 @@ class _BeamTree:
         links = [f"b{block}" for block in blocks] or [f"t{step}-{beam}"]
         if step == self.step:
             line = self._line(beam)
-            drawn.append(label(x + 1, y - 13, f"{line}", 9, look=BOLD))
+            drawn.append(label(x + self.chip + 1, y + 4, f"{line}", 12, look=BOLD))
             say = f"beam {line}: {say}"
             links = [f"last{line}"]
         return linked(links, say, *drawn)
@@ -508,8 +562,8 @@ class _BeamTree:
         """Return what the picture shows, in words."""
         copies = sum(len(blocks) for _, blocks in self.run[self.step])
         return (
-            f"Step {self.step}: {len(self._used(self.step))} blocks in use; a copy for each beam "
-            f"would take {copies}."
+            f"Step {self.step + 1} of {len(self.run)}: {len(self._used(self.step))} blocks in use; "
+            f"a copy for each beam would take {copies}."
         )
 
     def _used(self, step: int) -> set[int]:
@@ -603,17 +657,16 @@ class _BeamTree:
         x = 164 + column * (at - self.full_prompt_blocks)
         y = self.tables_top + TABLE_ROW * row
         height = TABLE_ROW * len(beams) - 6
-        text = " ".join(self._stored(beams[0])[at * self.block_size : (at + 1) * self.block_size])
-        name = f"block {block}" + (f", {len(beams)} beams" if len(beams) > 1 else "")
+        words = self._stored(beams[0])[at * self.block_size : (at + 1) * self.block_size]
         lines = sorted(self._line(beam) for beam in beams)
-        return linked(
-            [f"b{block}"],
-            f"block {block}, held by beam {_listed(lines)}: {text}",
-            *self._bands(beams, x, y, column - 6, height, 0.3),
-            box(x, y, column - 6, height, edge=LINE),
-            label(x + 6, y + 30, text, 12, INK, column - 18),
-            label(x + 6, y + 13, name, 10.5, INK, column - 18, BOLD),
+        drawn = Block(
+            block,
+            tuple(Owner(f"beam {self._line(beam)}", Look(self._color(beam))) for beam in beams),
+            words=tuple(map(Word, words)),
+            note=f"{len(beams)} beams" if len(beams) > 1 else "",
+            say=f"block {block}, held by beam {_listed(lines)}: {' '.join(words)}",
         )
+        return "".join(slots([drawn], Grid(x, y, 1, column - 6, height)))
 
     def _stored(self, beam: int) -> list[str]:
         """Return the tokens in a beam's blocks, as text."""
@@ -634,25 +687,39 @@ PROMPT_ROW = 128  # pixels of two rows of blocks, one for each prompt
 MOST_BLOCKS = 24  # that are drawn of a prompt
 
 
-def two_prompts(prompts: Sequence[Prompt], block_size: int) -> str:
+def two_prompts(
+    prompts: Sequence[Prompt],
+    block_size: int,
+    second: str = "The second prompt",
+    other_past: str = "another past",
+) -> str:
     """Draw two prompts block by block; a block that both hold is drawn once, across both.
 
     Args:
         prompts: the two; the second one was matched with the prefix cache.
         block_size: slots in a block.
+        second: what the headline calls the second prompt.
+        other_past: what the headline calls the past of a block that is found after another past.
     """
-    tokens, blocks, _ = prompts[1]
-    shared = sum(one == other for one, other in zip(prompts[0][1], blocks, strict=False))
-    hits = shared * block_size
-    headline = (
-        f"The second prompt has {len(tokens)} tokens. {hits} of them are found in the first "
-        f"one's blocks; {len(tokens) - hits} must be computed."
-    )
-    parts = [label(0, 16, headline, 14, INK, WIDTH, "font-weight:600"), *_legend_of_prompts()]
+    shared = _shared_blocks(prompts)
+    stale = _stale_blocks(prompts, shared, block_size)
+    if stale:
+        found = prompts[1][1][stale[0]]
+        headline = (
+            f"{second} finds block {found}, which was computed after {other_past}. "
+            "Its keys and values are wrong here."
+        )
+    else:
+        headline = _headline_of_prompts(prompts, len(shared) * block_size, second)
+    parts = [
+        label(0, 16, headline, 14, INK, WIDTH, "font-weight:600"),
+        *_legend_of_prompts(bool(stale)),
+    ]
     for me in (0, 1):
-        first = shared if me else 0  # shared blocks are drawn once
-        for at in range(first, min(len(prompts[me][1]), MOST_BLOCKS)):
-            parts.append(_draw_prompt_block(prompts, me, at, block_size, at < shared))
+        for at in range(min(len(prompts[me][1]), MOST_BLOCKS)):
+            if me and at in shared:
+                continue  # shared blocks are drawn once
+            parts.append(_draw_prompt_block(prompts, me, at, block_size, shared, stale))
     most = max(len(prompt[1]) for prompt in prompts)
     if most > MOST_BLOCKS:
         more = f"and {most - MOST_BLOCKS} more blocks"
@@ -661,18 +728,58 @@ def two_prompts(prompts: Sequence[Prompt], block_size: int) -> str:
     return svg(WIDTH, 64 + PROMPT_ROW * rows, parts, headline)
 
 
-def _legend_of_prompts() -> list[str]:
-    owners = ("in both, stored once", "the first's own", "the second's own")
-    looks = {text: (sequence_color(row), 0.6) for row, text in enumerate(owners)}
+def _shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
+    """Return the entries of the tables at which both prompts have the same block."""
+    (_, first, _), (_, second, _) = prompts
+    pairs = enumerate(zip(first, second, strict=False))
+    return [at for at, (one, other) in pairs if one == other]
+
+
+def _stale_blocks(prompts: Sequence[Prompt], shared: Iterable[int], block_size: int) -> list[int]:
+    """Return the shared blocks before which the prompts differ."""
+    stale = []
+    for at in shared:
+        past, other = (tokens[: at * block_size] for tokens, _, _ in prompts)
+        if past != other:
+            stale.append(at)
+    return stale
+
+
+def _headline_of_prompts(prompts: Sequence[Prompt], hits: int, second: str) -> str:
+    """Return what the picture shows if every block that was found has the right past.
+
+    Args:
+        prompts: the two.
+        hits: tokens of the second one that were found.
+        second: what the headline calls the second one.
+    """
+    tokens, _, _ = prompts[1]
+    return (
+        f"{second} has {len(tokens)} tokens. {hits} of them are found in the first "
+        f"one's blocks; {len(tokens) - hits} must be computed."
+    )
+
+
+def _legend_of_prompts(is_wrong: bool) -> list[str]:
+    owners = ("in both, stored once", "only the first prompt", "only the second prompt")
+    looks = {text: Look(sequence_color(row), is_pale=True) for row, text in enumerate(owners)}
+    said = "same words, different past: different hash"
+    if is_wrong:
+        said = "same words, different past, and yet found"
     return [
         *legend(0, 27, looks),
-        label(524, 39, "≠", 13, WRONG, look=BOLD),
-        label(540, 39, "same words, different past: different hash", 12, SOFT),
+        label(600, 39, "≠", 13, WRONG, look=BOLD),
+        label(616, 39, said, 12, SOFT),
     ]
 
 
 def _draw_prompt_block(
-    prompts: Sequence[Prompt], me: int, at: int, block_size: int, shared: bool
+    prompts: Sequence[Prompt],
+    me: int,
+    at: int,
+    block_size: int,
+    shared: Collection[int],
+    stale: Collection[int],
 ) -> str:
     """Draw block number `at` of a prompt; tokens that differ from the other prompt's are marked."""
     _, blocks, hashes = prompts[me]
@@ -680,31 +787,37 @@ def _draw_prompt_block(
         tokens[at * block_size : (at + 1) * block_size] for tokens, _, _ in _pair(prompts, me)
     )
     full = at < len(hashes)
-    x = at % 6 * 180
-    y = 54 + at // 6 * PROMPT_ROW + 58 * me
-    height = 108 if shared else 50
-    middle = y + height / 2 - 4
-    color = sequence_color(0 if shared else 1 + me)
-    name = f"block {blocks[at]} · {hashes[at]}" if full else "not full: no hash"
-    edge = f'stroke-width="2" stroke-dasharray="{"none" if full else 4}"'
-    differ = [i for i, token in enumerate(mine) if other[i : i + 1] != [token]]
-    drawn = [
-        box(x, y, 172, height, color, 0.24 if full else 0, color, edge),
-        *words(x + 8, middle, [plain(token) for token in mine], 158, differ),
-        label(x + 8, middle + 19, name, 11, INK if full else SOFT),
-    ]
-    say = name
-    if shared:
+    differ = {i for i, token in enumerate(mine) if other[i : i + 1] != [token]}
+    note = hashes[at] if full else "not full: no hash"
+    say = f"block {blocks[at]}, {note}"
+    mark = ""
+    if at in stale:
+        mark = "≠"
+        say += ", in both tables, though the words before it differ"
+    elif at in shared:
         say += ", in both tables"
     elif full and not differ and hashes[at] == prompts[1 - me][2][at]:
         say += "; the hash is known, but the prompt's last token must be computed"
     elif full and not differ:
-        drawn.append(label(x + 152, middle + 19, "≠", 13, WRONG, look=BOLD))
+        mark = "≠"
         say += (
             "; the other prompt has the same words after a different past, so they have a "
             "different hash"
         )
-    return linked([f"w{at}"], say, *drawn)
+    words = [Word(plain(t), "marked" if i in differ else "stored") for i, t in enumerate(mine)]
+    block = Block(
+        blocks[at],
+        (Owner("", Look(sequence_color(0 if at in shared else 1 + me))),),
+        words=tuple(words),
+        note=note,
+        mark=mark,
+        has_dashed_edge=not full,
+        links=(f"w{at}",),
+        say=say,
+    )
+    x = at % 6 * 180
+    y = 54 + at // 6 * PROMPT_ROW + 58 * me
+    return "".join(slots([block], Grid(x, y, 1, 172, 108 if at in shared else 50)))
 
 
 def _pair(prompts: Sequence[Prompt], me: int) -> tuple[Prompt, Prompt]:
@@ -725,7 +838,7 @@ def taken_places(
 ) -> str:
     """Draw which requests an allocator admits to an empty memory, and the slots that each holds.
 
-    A solid slot holds a token, a striped one is reserved and empty, an empty one is free.
+    A solid slot holds a token, a striped one is reserved and empty, a plain one is free.
 
     Args:
         requests: prompt and output tokens of each request.
@@ -734,25 +847,22 @@ def taken_places(
     """
     admitted = _admit(requests, allocator)
     num_slots = allocator.num_slots
-    parts = _strip(0, num_slots, row, WELL, LINE)
+    strip = Strip(MEMORY_LEFT, MEMORY_TOP, MEMORY_WIDTH / row, 23, row, MEMORY_ROW)
+    parts = rows([Run(0, num_slots, FREE, LINE)], strip)
     taken = 0
     for key, (prompt, _) in enumerate(requests[:admitted]):
-        parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, row))
+        parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, strip))
         _, given = allocator.held(key)
         taken += given
     headline = (
-        f"{admitted} of {len(requests)} users are in; {taken:,} of {num_slots:,} slots are taken."
+        f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
     if admitted < len(requests):
-        headline = f"User {admitted + 1} is out of memory. {headline}"
+        headline = f"No memory for user {admitted + 1}. {headline}"
         needed = allocator.needs(Request(*requests[admitted]))
-        parts += _draw_refused(taken, needed, num_slots - taken, row)
-    parts += [stripes(f"pl-{i}", sequence_color(i)) for i in range(7)]
-    looks = {
-        "holds a token": (sequence_color(0), 1, LINE),
-        "reserved and empty": ("url(#pl-0)", 1, LINE),
-        "free": (WELL, 1, LINE),
-    }
+        parts += _draw_refused(admitted, taken, needed, num_slots - taken, row)
+    stored = Look(sequence_color(0))
+    looks = {"holds a token": stored, "reserved, empty": _reserved(stored), "free": FREE}
     parts += legend(MEMORY_LEFT, 30, looks)
     color = BAD if admitted < len(requests) else INK
     head = label(MEMORY_LEFT, 18, headline, 15, color, MEMORY_WIDTH, BOLD)
@@ -769,17 +879,9 @@ def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -
     return len(requests)
 
 
-def _strip(start: int, length: int, row: int, color: str, edge: str = "none") -> list[str]:
-    """Draw slots, a box for each row that they are in."""
-    drawn = []
-    end = start + length
-    for at in range(start // row, -(-end // row)):
-        left = max(start, at * row)
-        width = min(end, (at + 1) * row) - left
-        x = MEMORY_LEFT + (left - at * row) * MEMORY_WIDTH / row
-        y = MEMORY_TOP + MEMORY_ROW * at
-        drawn.append(box(x, y, width * MEMORY_WIDTH / row, 23, color, 1, edge))
-    return drawn
+def _reserved(look: Look) -> Look:
+    """Return the look of slots that are reserved, and hold no token."""
+    return Look(look.color, "//", is_pale=True)
 
 
 def _joined(regions: Sequence[Region]) -> list[Region]:
@@ -793,20 +895,21 @@ def _joined(regions: Sequence[Region]) -> list[Region]:
     return joined
 
 
-def _draw_request(key: int, regions: Sequence[Region], prompt: int, row: int) -> str:
+def _draw_request(key: int, regions: Sequence[Region], prompt: int, strip: Strip) -> str:
     """Draw the slots of an admitted request."""
+    look = Look(sequence_color(key))
     drawn = []
     left = prompt  # tokens that the regions so far do not hold
     for start, size in regions:
-        drawn += _strip(start, size, row, f"url(#pl-{key % 7})")
-        drawn += _strip(start, min(left, size), row, sequence_color(key))
+        used = start + min(left, size)
+        drawn += rows([Run(start, used, look), Run(used, start + size, _reserved(look))], strip)
         left = max(0, left - size)
     length = sum(region.size for region in regions)
-    if length == row:
-        y = MEMORY_TOP + 16 + MEMORY_ROW * (regions[0].start // row)
-        drawn.append(label(0, y, f"user {key + 1}", 11, SOFT))
+    if length == strip.row:
+        _, y = strip.corner(regions[0].start)
+        drawn.append(label(0, y + 16, f"user {key + 1}", 11, SOFT))
     say = (
-        f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots taken, "
+        f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots reserved, "
         f"{length - prompt:,} of them empty"
     )
     if len(regions) > 1:
@@ -814,25 +917,29 @@ def _draw_request(key: int, regions: Sequence[Region], prompt: int, row: int) ->
     return linked([f"u{key}"], say, *drawn)
 
 
-def _draw_refused(end: int, needed: int, left: int, row: int) -> list[str]:
-    """Draw the slots that the refused request needs, after the last one taken."""
-    question = f"{needed:,} more? {left:,} are left"
+def _draw_refused(key: int, end: int, needed: int, left: int, row: int) -> list[str]:
+    """Draw the slots that the refused request needs, after the last reserved slot."""
+    reason = f"{needed:,} needed, {left:,} free"
     x = MEMORY_LEFT + end % row * MEMORY_WIDTH / row
     y = MEMORY_TOP + MEMORY_ROW * (end // row)
     width = needed * MEMORY_WIDTH / row
     dashed = 'stroke-width="2" stroke-dasharray="6 4"'
-    room = wide(question, 12) + 8
+    room = wide(reason, 12) + 8
     text_x = x + width - room if width > room else x + width + 8
-    return [
+    drawn = [
         box(x, y, width, 23, "none", 1, WRONG, dashed),
-        label(text_x, y + 16, question, 12, INK, look=BOLD),
+        label(text_x, y + 16, reason, 12, INK, look=BOLD),
     ]
+    if needed == row:
+        drawn.append(label(0, y + 16, f"user {key + 1}", 11, SOFT))
+    return drawn
 
 
 # 02: position, table, slot ------------------------------------------------------------------------
 
-CELLS = 16  # in a row
-CELL_PITCH = WIDTH / CELLS
+CELLS = 16  # slots in a row
+CELL_HEIGHT = 44
+HEAD = 15  # pixels of a block's id above it
 
 
 def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> str:
@@ -846,6 +953,11 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
     return _PositionToSlot(texts, table, left_out).draw()
 
 
+# The colours of the entries of a block table. The tints of blue and sky are alike, as are those of
+# orange and vermilion: they are far apart.
+ENTRY_COLORS = (BLUE, ORANGE, GREEN, PINK, YELLOW, VERMILION, SKY)
+
+
 class _PositionToSlot:
     """The parts of the picture that `position_to_slot` draws."""
 
@@ -857,97 +969,95 @@ class _PositionToSlot:
         self.block_size = table.pool.block_size
 
     def draw(self) -> str:
-        rows = max(1, -(-len(self.texts) // CELLS))
-        table_top = 40 + 46 * rows
-        memory_top = table_top + 84
-        num_slots = self.pool.num_blocks * self.block_size
-        height = memory_top + 24 + 60 * -(-num_slots // CELLS)
+        columns = max(1, CELLS // self.block_size)
+        text_grid = Grid.within(0, 22, WIDTH, columns, CELL_HEIGHT, 6)
+        table_top = text_grid.bottom(max(1, len(self.blocks))) + 12
+        table_grid = Grid.within(0, table_top + 20, WIDTH, 12, CELL_HEIGHT, 6)
+        memory_top = table_grid.bottom(max(1, len(self.blocks))) + 12
+        memory = Grid.within(0, memory_top + 20, WIDTH, columns, CELL_HEIGHT, 6).with_head(HEAD)
+        title = self._title()
         parts = [
-            *self._draw_text(),
-            *self._draw_table(table_top),
-            *self._draw_memory(memory_top, num_slots),
+            label(0, 14, title, 13, INK, look=BOLD),
+            *slots(self._logical_blocks(), text_grid, self.block_size),
+            *self._draw_table(table_top, table_grid),
+            *self._draw_memory(memory_top, memory),
         ]
-        return svg(WIDTH + 20, height, parts)
+        return svg(WIDTH, memory.bottom(self.pool.num_blocks) + 4, parts, title)
 
-    def _draw_text(self) -> list[str]:
+    def _title(self) -> str:
         title = f"The text, {len(self.texts)} words by position"
         if self.left_out:
             title += f"; {self.left_out} more find no free block"
-        parts = [label(0, 14, title, 13, INK, look=BOLD)]
-        for position, text in enumerate(self.texts):
-            color = sequence_color(position // self.block_size)
-            drawn = self._cell(position, 22, position, text, color, 0.3)
-            parts.append(linked([f"t{position}"], self._say(position), *drawn))
-        return parts
+        return title
 
-    def _draw_table(self, top: float) -> list[str]:
+    def _owner(self, entry: int) -> tuple[Owner]:
+        """Return the owner of the block of this entry, in the entry's colour."""
+        return (Owner("", Look(ENTRY_COLORS[entry % len(ENTRY_COLORS)])),)
+
+    def _words(self, entry: int, numbers: Iterable[int]) -> tuple[Word, ...]:
+        """Return what the slots of an entry's block hold.
+
+        Args:
+            entry: of the block table.
+            numbers: shown in the slots.
+        """
+        words = []
+        for position, number in enumerate(numbers, entry * self.block_size):
+            if position < len(self.texts):
+                links = (f"t{position}",)
+                say = self._say(position)
+                words.append(Word(self.texts[position], number=number, links=links, say=say))
+            else:
+                words.append(Word("", "empty", number=number))
+        return tuple(words)
+
+    def _logical_blocks(self) -> list[Block]:
+        """Return the text, cut into blocks."""
+        blocks = []
+        for entry in range(len(self.blocks)):
+            first = entry * self.block_size
+            words = self._words(entry, range(first, first + self.block_size))
+            blocks.append(Block(None, self._owner(entry), words=words))
+        return blocks
+
+    def _draw_table(self, top: float, grid: Grid) -> list[str]:
         title = "Its block table: the number of each entry, and the block that it names"
-        parts = [label(0, top + 12, title, 13, INK, look=BOLD)]
+        entries = []
         for entry, block in enumerate(self.blocks):
             first = entry * self.block_size
             positions = range(first, min(len(self.texts), first + self.block_size))
-            drawn = self._cell(entry, top + 20, entry, f"block {block}", sequence_color(entry), 0.3)
             say = (
                 f"entry {entry}: words {positions[0]} to {positions[-1]} are in block {block}, "
                 f"from slot {block * self.block_size} on"
             )
-            links = [f"e{entry}", *(f"t{position}" for position in positions)]
-            parts.append(linked(links, say, *drawn))
-        return parts
+            links = (f"e{entry}", *(f"t{position}" for position in positions))
+            word = Word(f"block {block}", number=entry, links=links, say=say)
+            entries.append(Block(None, self._owner(entry), words=(word,)))
+        return [label(0, top + 12, title, 13, INK, look=BOLD), *slots(entries, grid, 1)]
 
-    def _draw_memory(self, top: float, num_slots: int) -> list[str]:
-        parts = []
-        for slot in range(0, num_slots, self.block_size):
-            y = top + 32 + slot // CELLS * 60
-            name = f"block {slot // self.block_size}"
-            parts.append(label(self._left(slot) + 1, y, name, 11, SOFT))
-        title = f"Memory, {num_slots} slots in blocks of {self.block_size}"
-        parts.append(label(0, top + 12, title, 13, INK, look=BOLD))
-        for slot in range(num_slots):
-            parts.append(self._draw_slot(slot, top + 37))
-        looks = {"another sequence's": (NEUTRAL, 0.25, LINE), "free": (CARD, 0.25, LINE)}
-        return parts + legend(420, top + 1, looks)
-
-    def _draw_slot(self, slot: int, y: float) -> str:
-        block, offset = divmod(slot, self.block_size)
-        if block in self.blocks:
-            position = self.blocks.index(block) * self.block_size + offset
-            if position < len(self.texts):
-                color = sequence_color(position // self.block_size)
-                drawn = self._cell(slot, y, slot, self.texts[position], color, 0.3, 60)
-                return linked([f"t{position}"], self._say(position), *drawn)
-            color = CARD
-        else:
-            color = NEUTRAL if self.pool.refcount(block) else CARD
-        return "".join(self._cell(slot, y, slot, "", color, 0.25, 60))
-
-    def _left(self, at: int) -> float:
-        """Return where a cell begins; there is a gap between blocks."""
-        return at % CELLS * CELL_PITCH + at % CELLS // self.block_size * 3
-
-    def _cell(
-        self, at: int, top: float, number: int, text: str, color: str, share: float, row: int = 46
-    ) -> list[str]:
-        """Draw a cell with its number and a word.
-
-        Args:
-            at: place of the cell, in rows of `CELLS`.
-            top: of the first row, in pixels.
-            number: shown in the cell.
-            text: shown in the cell.
-            color: of the cell.
-            share: of the colour.
-            row: pixels from one row to the next.
-        """
-        x = self._left(at)
-        y = top + at // CELLS * row
-        if len(text) > 11:
-            text = f"{text[:10]}…"
+    def _draw_memory(self, top: float, grid: Grid) -> list[str]:
+        size = self.block_size
+        title = f"Memory, {self.pool.num_blocks * size} slots in blocks of {size}"
+        looks = {"another sequence's": Look(NEUTRAL, is_pale=True)}
+        blocks = [self._block(number) for number in range(self.pool.num_blocks)]
         return [
-            box(x, y, CELL_PITCH - 6, 40, color, share, LINE),
-            label(x + 4, y + 12, str(number), 10),
-            label(x + 4, y + 30, text, 12, INK, CELL_PITCH - 12),
+            label(0, top + 12, title, 13, INK, look=BOLD),
+            *legend(420, top + 1, looks),
+            box(620, top + 1, 20, 14, edge=SOFT, look='stroke-dasharray="4 3"'),
+            label(646, top + 12.5, "free", 12, SOFT),
+            *slots(blocks, grid, size),
         ]
+
+    def _block(self, number: int) -> Block:
+        """Return a block of the pool: this text's, another sequence's, or a free one."""
+        places = range(number * self.block_size, (number + 1) * self.block_size)
+        if number in self.blocks:
+            entry = self.blocks.index(number)
+            return Block(number, self._owner(entry), words=self._words(entry, places))
+        empty = tuple(Word("", "empty", number=slot) for slot in places)
+        if self.pool.refcount(number):
+            return Block(number, (Owner("another sequence", Look(NEUTRAL)),), words=empty)
+        return Block(number, words=empty)
 
     def _say(self, position: int) -> str:
         """Return how a position becomes a slot."""

@@ -1,22 +1,43 @@
 """The style of all figures, and the figures that more than one notebook draws.
 
-The ground is white and text is dark, so a figure stored in a notebook is legible on a light page
-and on a dark one. Colour is never the only sign: every kind of slot has a hatch too.
+A notebook stores a figure without a ground, and text in a grey that is legible on a light page and
+on a dark one. `savefig` gives it a white ground. Colour is never the only sign: every kind of slot
+has a hatch too.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+
+from pagedlab.extras import require
+
+try:
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError:
+    require("notebooks", "matplotlib")
+    raise
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from pagedlab.lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS, sequence_color, sequence_hatch
+from pagedlab.lessons.colors import (
+    INK,
+    MEMORY_LOOKS,
+    NEUTRAL,
+    SEQUENCE_COLORS,
+    Look,
+    ink_on,
+    sequence_color,
+    sequence_hatch,
+)
+from pagedlab.lessons.figure_words import described
 
 if TYPE_CHECKING:
     from pagedlab.lessons.tracer import Trace
@@ -34,6 +55,7 @@ STYLE: dict[Any, Any] = {
     **dict.fromkeys(("figure.constrained_layout.h_pad", "figure.constrained_layout.w_pad"), 0.1),
     "hatch.linewidth": 1.0,
 }
+DPI = 96  # of a figure on a page
 LATE = SEQUENCE_COLORS[5]  # emphasis: a maximum, a floor, a draft that was wrong
 
 
@@ -42,13 +64,16 @@ def outlined(color: str, hatch: str = "", **look: Any) -> dict[str, Any]:
     return {"facecolor": "none", "edgecolor": color, "hatch": hatch, **look}
 
 
-KIND_LOOKS = {  # what is used is solid, so the eye finds it first
-    "used": {"facecolor": "#0072B2"},
-    "reserved": outlined("#E69F00", "///"),
-    "internal": outlined("#CC79A7", "xxx"),
-    "external": outlined(NEUTRAL, "..."),
-    "free": outlined(NEUTRAL),
-}
+def in_matplotlib(look: Look) -> dict[str, Any]:
+    """Return how matplotlib draws a look; what is empty is hollow."""
+    if look.color.startswith("var("):
+        return outlined(NEUTRAL)
+    if look.is_pale:
+        return outlined(look.color, look.hatch * 2)
+    return {"facecolor": look.color, "hatch": look.hatch}
+
+
+KIND_LOOKS = {kind: in_matplotlib(look) for kind, look in MEMORY_LOOKS.items()}
 
 
 def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure, Any]:
@@ -64,7 +89,32 @@ def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure
     with plt.rc_context(STYLE):
         axes = {"axes_class": _StyledAxes, **subplots.pop("subplot_kw", {})}
         size = (width, height)
-        return plt.subplots(figsize=size, FigureClass=_StyledFigure, subplot_kw=axes, **subplots)
+        made = plt.subplots(figsize=size, FigureClass=_StyledFigure, subplot_kw=axes, **subplots)
+        is_interactive = plt.isinteractive()
+    # A notebook's backend turns this on when the first figure loads it, and the context resets it:
+    # the figures of later cells would not be shown.
+    plt.interactive(is_interactive)
+    return made
+
+
+def left_column(fig: Figure, axes: Any) -> tuple[Axes, Axes]:
+    """Replace the left column of a grid of axes by two axes of half its height, in the same style.
+
+    Args:
+        fig: the figure.
+        axes: [rows, columns], with an even number of rows.
+
+    Returns:
+        The upper axes and the lower axes.
+    """
+    grid = axes[0, 0].get_gridspec()
+    for ax in axes[:, 0]:
+        ax.remove()
+    middle = len(axes) // 2
+    with plt.rc_context(STYLE):
+        upper = fig.add_subplot(grid[:middle, 0], axes_class=_StyledAxes)
+        lower = fig.add_subplot(grid[middle:, 0], axes_class=_StyledAxes)
+    return upper, lower
 
 
 def _in_style(method: Any) -> Any:
@@ -94,6 +144,16 @@ class _StyledFigure(Figure):
     """A figure to which a notebook adds a legend in the style of the series."""
 
     legend = _in_style(Figure.legend)
+    ground = "none"  # in a notebook; `savefig` gives it a white one
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a notebook stores: a PNG without a ground, and words for what is seen."""
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=2 * DPI, facecolor=self.ground, bbox_inches="tight")
+        height, width = plt.imread(io.BytesIO(file.getvalue())).shape[:2]
+        seen = described(self)
+        picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": seen}
+        return picture, {"image/png": {"width": width // 2, "height": height // 2, "alt": seen}}
 
 
 def _stack(
@@ -231,6 +291,8 @@ def draw_late_score(blocks_read: int, late_score: float) -> Figure:
     fig, (left, middle, right) = figure(11, 3.7, ncols=3, width_ratios=[1, 1, 1.15])
     draw_scores(left, scores.tolist(), 4, blocks_read)
     left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
+    for ax in (left, middle):
+        ax.set_xlabel("tokens, in blocks of four")
     if late_score > 6.5 and blocks_read == 4:
         above = f"{late_score:,g} \N{UPWARDS ARROW} "
         left.text(_LATE_AT - 1.8, 6.4, above, ha="right", va="top", weight="bold")
@@ -272,14 +334,15 @@ def _draw_answers(ax: Axes, sums: Mapping[str, tuple[float, float]]) -> None:
     right = answers["online"]
     for y, answer in enumerate(answers.values()):
         color = SEQUENCE_COLORS[2] if abs(answer - right) < 1e-3 else LATE
-        ax.barh(y, np.nan_to_num(answer), 0.5, color=color)
+        if np.isfinite(answer):
+            ax.barh(y, answer, 0.5, color=color)
         number = "NaN" if np.isnan(answer) else f"{answer:.2f}"
         # At the right edge, no bar and no line crosses the number.
         ax.text(4.85, y, number, ha="right", va="center")
     total, out = sums["online"]
     ax.axvline(right, color=NEUTRAL, linestyle="--", zorder=0)
     ax.set(
-        title=f"online: out / total = {out:.2f} / {total:.2f}",
+        title=f"online: weighted sum / sum of weights\n= {out:.2f} / {total:.2f}",
         xlabel="answer (a mean of block numbers)\ndashed: online; orange: another answer",
         xlim=(0, 4.9),
         xticks=range(5),
@@ -293,9 +356,10 @@ def draw_rates(
     rates: Mapping[str, Sequence[float]],
     theirs: Collection[str] = (),
     roof: float | None = None,
+    dots: bool = False,
 ) -> None:
-    """Tokens a second: a bar to the best of each row's runs, the range beside it; `theirs` are
-    hatched.
+    """Tokens per second: a bar to the best of each row's runs, the range beside it; `theirs` are
+    hatched. With `dots` they are dots, for a logarithmic axis.
 
     The roof is a dotted bar below: as a line it would cross the numbers.
     """
@@ -305,9 +369,16 @@ def draw_rates(
         "roof": outlined(NEUTRAL, linestyle=":"),
     }
     for y, (name, runs) in enumerate(rows.items()):
-        ax.barh(y, max(runs), 0.7, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
+        if dots:
+            color = SEQUENCE_COLORS[1] if name in theirs else SEQUENCE_COLORS[0]
+            marker = "s" if name in theirs else "o"
+            if name == "roof":
+                color, marker = NEUTRAL, "D"
+            ax.plot(max(runs), y, marker, color=color)
+        else:
+            ax.barh(y, max(runs), 0.7, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
         said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
-        ax.text(max(runs), y, f" {said}", va="center", fontsize="small")
+        ax.text(max(runs), y, f"   {said}" if dots else f" {said}", va="center", fontsize="small")
     ax.set_yticks(range(len(rows)), list(rows))
     ax.invert_yaxis()
     ax.set(xlabel="output tokens/s", xlim=(0, 1.3 * max(map(max, rows.values()))))
@@ -335,3 +406,102 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
         xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())),
     )
     ax.figure.legend(loc="outside lower center", ncols=4)
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of a worker's time.
+
+    Args:
+        start: when it begins.
+        end: when it ends.
+        kind: what the worker does; one entry of the legend.
+        label: words in the span, if it is wide enough.
+    """
+
+    start: float
+    end: float
+    kind: str
+    label: str = ""
+
+
+def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "time (ms)") -> None:
+    """Draw one lane for each worker's spans, the first lane on top, and a legend below.
+
+    Args:
+        ax: empty axes.
+        lanes: of each worker, what it does.
+        xlabel: the name and unit of the time.
+    """
+    kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
+    end = max(span.end for spans in lanes.values() for span in spans)
+    for y, spans in enumerate(lanes.values()):
+        for span in spans:
+            number = kinds.index(span.kind)
+            color = sequence_color(number)
+            look = outlined(NEUTRAL, sequence_hatch(number), facecolor=color)
+            ax.barh(y, span.end - span.start, 0.7, left=span.start, linewidth=0.5, **look)
+            if span.label and span.end - span.start > 0.02 * end * len(span.label):
+                place = ((span.start + span.end) / 2, y)
+                text = ax.text(*place, span.label, ha="center", va="center", fontsize="small")
+                text.set_color(ink_on(color))
+                text.set_bbox({"facecolor": color, "edgecolor": "none", "pad": 1.5})
+    for number, kind in enumerate(kinds):
+        look = outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
+        ax.bar(0, 0, label=kind, **look)
+    ax.set_yticks(range(len(lanes)), list(lanes))
+    ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
+    ax.figure.legend(loc="outside lower center", ncols=len(kinds))
+
+
+def draw_predictions(ax: Axes, rows: Mapping[str, tuple[float, float | None]]) -> None:
+    """Draw what was predicted (hollow) and what was measured (filled), with both numbers.
+
+    Args:
+        ax: empty axes.
+        rows: of each change, predicted and measured milliseconds; None if it was not measured.
+    """
+    names = []
+    for y, (name, (predicted, measured)) in enumerate(rows.items()):
+        said = f"{name}\n{predicted:.1f} ms predicted"
+        if measured is not None:
+            said += f", {measured:.1f} measured"
+            ax.plot([predicted, measured], [y, y], color=NEUTRAL, linewidth=1)
+            ax.plot(measured, y, "o", color=SEQUENCE_COLORS[0])
+        ax.plot(predicted, y, "D", markerfacecolor="none", color=SEQUENCE_COLORS[1])
+        names.append(said)
+    ax.plot([], [], "D", markerfacecolor="none", color=SEQUENCE_COLORS[1], label="predicted")
+    ax.plot([], [], "o", color=SEQUENCE_COLORS[0], label="measured")
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xlabel="milliseconds of a step", xlim=(0, None))
+    ax.legend(loc="lower right")
+
+
+def draw_by_block_size(
+    ax: Axes, sizes: Sequence[int], numbers: Sequence[float], title: str, side: str
+) -> None:
+    """Draw a curve over the block size, with each number beside its point.
+
+    Args:
+        ax: empty axes.
+        sizes: powers of two.
+        numbers: one a size.
+        title: what the numbers are.
+        side: of a point, "left" or "right", where its number is written.
+    """
+    ax.plot(sizes, numbers, "o-", color=SEQUENCE_COLORS[0])
+    alignment = {"left": "right", "right": "left"}[side]
+    for size, number in zip(sizes, numbers, strict=True):
+        words = f"{number:.1f}" if number < 100 else f"{number:,.0f}"
+        ax.annotate(
+            words,
+            (size, number),
+            xytext=(0, 6),  # above the point
+            textcoords="offset points",
+            ha=alignment,
+            fontsize="small",
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set(title=title, xlabel="block size (tokens)", ylim=(0, 1.15 * max(numbers)))

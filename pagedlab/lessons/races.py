@@ -5,10 +5,10 @@ other openings.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.colors import FREE, NEUTRAL, SEQUENCE_COLORS, Look
 from pagedlab.lessons.drawing import (
     BAD,
     BOLD,
@@ -16,13 +16,19 @@ from pagedlab.lessons.drawing import (
     INK,
     LINE,
     SOFT,
+    Block,
+    Grid,
     Owner,
+    Run,
+    Strip,
+    Table,
+    blocks_of,
     box,
     label,
     legend,
     linked,
-    memory,
-    stripes,
+    pool,
+    rows,
     svg,
 )
 from pagedlab.trace import SequenceState
@@ -60,6 +66,7 @@ LEFT = 40  # of step 0
 COLUMNS = 560  # all steps
 TEXT = 632  # where the words begin
 LANE = 14  # pixels a row
+BLOCKS_A_ROW = 32
 
 
 @dataclass(frozen=True)
@@ -136,20 +143,16 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
     below: list[str] = []
     for lane in lanes:
         below += _lane(lane, y, places, blocks, size)
-        y += 7 + lane.height + 48
-    y -= 9
-    last = max(lane.last for lane in lanes)
-    for number in range(0, last + 1, 10):
-        below.append(label(lanes[0].x(number) - 8, y, str(number), 11, SOFT))
-    below.append(label(0, y, "step", 11, SOFT))
+        y += 7 + lane.height + 66
+    y -= 27
     done = [f"{lane.short_title} {lane.finished} of {len(lane.spans)}" for lane in lanes]
-    said = f"After {step} steps, answers written to their end: {', '.join(done)}."
-    whole = " and ".join(f"{lane.last} steps {lane.short_title}" for lane in lanes)
-    more = f"Until everybody has an answer: {whole}."
+    said = f"After {step} steps, finished answers: {', '.join(done)}."
+    whole = " and ".join(f"{lane.last} steps ({lane.short_title})" for lane in lanes)
+    more = f"The last answer is finished after {whole}."
     if lanes[-1].is_over:
-        more += " Pale is what is still to come."
+        more += " Pale: later steps."
     parts = [*below, label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
-    return svg(WIDTH, y + 6, parts)
+    return svg(WIDTH, y + 6, parts, said)
 
 
 def _lanes(runs: dict[str, Sequence[Moment]], step: int) -> list[Lane]:
@@ -172,33 +175,58 @@ def _lane(lane: Lane, y: float, places: int, blocks: int, size: int) -> list[str
     said = f"waiting {lane.waiting}, places empty {empty} of {places}"
     wasted = lane.step and lane.waiting and empty
     x = lane.x(lane.step)
-    path = f"M{x:.1f} {y + 5:.0f}V{y + lane.height + 36:.0f}"
+    bottom = y + 7 + lane.height
+    path = f"M{x:.1f} {y + 5:.0f}V{bottom:.0f}"
     parts = [
         label(0, y, lane.title, 12.5, look=BOLD),
         label(TEXT, y, said, 12.5, BAD if wasted else INK, look=BOLD),
         f'<path d="{path}" stroke="{INK}" stroke-dasharray="3 3"/>',
     ]
-    owners: dict[int, Owner] = {}
+    tables = []
     for row, name in enumerate(lane.spans):
-        color = sequence_color(row and 1 + (row - 1) % 6)
-        parts.append(_racer(lane, name, y + 7 + LANE * row, color))
-        owners |= _blocks_of(lane, name, color, size)
-    top = y + lane.height + 13
-    said = f"{len(owners)} of {blocks} blocks hold something"
+        look = _look(row)
+        parts.append(_racer(lane, name, y + 7 + LANE * row, look))
+        sequence = lane.moment[name]
+        tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
+    parts += _steps(lane, bottom + 11)
+    top = bottom + 20
+    drawn = [_linked(block, lane) for block in blocks_of(tables, blocks, size)]
+    used = sum(block.is_used for block in drawn)
     parts.append(label(0, top + 13, "blocks", 11, SOFT, 36))
-    parts += memory(LEFT, top, COLUMNS, blocks, owners)
-    parts.append(label(TEXT, top + 13, said, 12, SOFT))
+    parts += pool(drawn, Grid.within(LEFT, top, COLUMNS, min(blocks, BLOCKS_A_ROW), 19, 3))
+    parts.append(label(TEXT, top + 13, f"{used} of {blocks} blocks are in use", 12, SOFT))
     return parts
 
 
-def _racer(lane: Lane, name: str, top: float, color: str) -> str:
+def _steps(lane: Lane, y: float) -> list[str]:
+    """The numbers of the steps, below the rows."""
+    numbers = range(0, round(COLUMNS / lane.pitch) + 1, 10)
+    steps = [
+        label(lane.x(number) - 3 * len(str(number)), y, str(number), 11, SOFT) for number in numbers
+    ]
+    return [label(0, y, "step", 11, SOFT), *steps]
+
+
+def _look(row: int) -> Look:
+    """The look of a row: the first one, which runs longest, has its own colour."""
+    rest = SEQUENCE_COLORS[1:]
+    return Look(rest[(row - 1) % len(rest)] if row else SEQUENCE_COLORS[0])
+
+
+def _linked(block: Block, lane: Lane) -> Block:
+    """The block, which lights up with the rows of its owners."""
+    names = [_link(lane, owner.name) for owner in block.owners]
+    return replace(block, links=tuple(names) or (f"b{block.number}",))
+
+
+def _racer(lane: Lane, name: str, top: float, look: Look) -> str:
     """One sequence: how long it waits, how long it writes, and its words."""
     begin, end = lane.spans[name]
     sequence = lane.moment[name]
     waits = begin - 1
     drawn = [label(0, top + 10, name, 11, SOFT)]
-    drawn += _bar(lane, 0, waits, top, "var(--well)", LINE)
-    drawn += _bar(lane, waits, end, top, color, "none")
+    drawn += _bar(lane, Run(0, waits, FREE, LINE), top)
+    drawn += _bar(lane, Run(waits, end, look), top)
     if lane.pitch * min(waits, lane.step) > 40:
         drawn.append(label(46, top + 9.5, "waits", 10.5, SOFT))
     prompt = "".join(sequence.words[: sequence.prompt])
@@ -215,29 +243,14 @@ def _link(lane: Lane, name: str) -> str:
     return f"{lane.title[0]}-{name}"
 
 
-def _bar(lane: Lane, first: int, last: int, top: float, color: str, edge: str) -> list[str]:
+def _bar(lane: Lane, steps: Run, top: float) -> list[str]:
     """A stretch of steps: solid up to the lane's step, and pale after it if the race is over."""
-    drawn = []
-    now = min(last, lane.step)
-    if first < now:
-        width = lane.pitch * (now - first) - 1
-        drawn.append(box(lane.x(first), top, width, 11.5, color, 0.75, edge))
-    later = max(first, lane.step)
-    if lane.is_over and later < last:
-        width = lane.pitch * (last - later) - 1
-        drawn.append(box(lane.x(later), top, width, 11.5, color, 0.18))
-    return drawn
-
-
-def _blocks_of(lane: Lane, name: str, color: str, size: int) -> dict[int, Owner]:
-    """The blocks of a sequence, for `memory`."""
-    sequence = lane.moment[name]
-    owners: dict[int, Owner] = {}
-    for entry, block in enumerate(sequence.blocks):
-        held = sequence.words_in(entry, size)
-        say = f"block {block}, {name}: {''.join(held)!r}"
-        owners[block] = (_link(lane, name), say, color, len(held) / size)
-    return owners
+    now = min(steps.stop, lane.step)
+    shown = [replace(steps, stop=now)]
+    if lane.is_over:
+        later = max(steps.start, lane.step)
+        shown.append(Run(later, steps.stop, steps.look.pale))
+    return rows(shown, Strip(LEFT, top, lane.pitch, 11.5, gap=1))
 
 
 # The rectangle ------------------------------------------------------------------------------------
@@ -245,12 +258,12 @@ def _blocks_of(lane: Lane, name: str, color: str, size: int) -> dict[int, Owner]
 RIGHT = 570  # where the blocks begin
 ROW = 40.0  # pixels a chat
 FIRST_ROW = 112.0
-PADDING = "url(#pl-pad)"
+PADDING = Look(NEUTRAL, "//", is_pale=True)
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A chat after a step, as a row of an ordinary cache and in blocks.
+    """A chat after a step, as a row of a conventional cache and in blocks.
 
     Args:
         name: of its sequence.
@@ -332,8 +345,8 @@ class Rectangle:
 def rectangle(
     run: Sequence[Moment], step: int, questions: Sequence[str], size: int, token_bytes: float
 ) -> str:
-    """Chats after `step`, on one scale: as the rows of an ordinary cache, padded on the left, and
-    in their blocks.
+    """Chats after `step`, on one scale: as the rows of a conventional cache, padded on the
+    left, and in their blocks.
 
     Args:
         run: the moments of a recording.
@@ -350,58 +363,64 @@ def rectangle(
         for (name, sequence), question in zip(run[step].items(), questions, strict=True)
     ]
     whole = Rectangle(chats, longest, step, 500 / (longest + last - 1), size)
-    parts = [stripes("pl-pad", NEUTRAL)]
+    parts = []
     for row, chat in enumerate(chats):
         y = FIRST_ROW + ROW * row
-        parts.append(_padded_row(whole, chat, y, sequence_color(row)))
-        parts.append(_row_of_blocks(whole, chat, y, sequence_color(row)))
+        look = Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
+        parts.append(_padded_row(whole, chat, y, look))
+        parts.append(_row_of_blocks(whole, chat, y, look))
     most = max(_blocks_in(moment) for moment in run[: step + 1])
-    parts += _figures(whole, most, token_bytes)
+    headline, figures = _figures(whole, most, token_bytes)
+    stored = Look(SEQUENCE_COLORS[0])
     looks = {
-        "holds a token": (sequence_color(0), 0.75, LINE),
-        "padding": (PADDING, 1, LINE),
-        "of a chat that has ended": (sequence_color(0), 0.2, LINE),
+        "holds a token": stored,
+        "padding": PADDING,
+        "of a chat that has ended": stored.pale,
     }
-    parts += legend(0, 71, looks)
-    return svg(WIDTH, 104 + 40 * len(chats), parts)
+    in_blocks = {"holds a token": stored, "empty slot": stored.pale}
+    parts += [*figures, *legend(0, 71, looks), *legend(RIGHT, 71, in_blocks)]
+    return svg(WIDTH, 104 + 40 * len(chats), parts, headline)
 
 
 def _blocks_in(moment: Moment) -> int:
     return sum(len(sequence.blocks) for sequence in moment.values())
 
 
-def _padded_row(whole: Rectangle, chat: Chat, y: float, color: str) -> str:
+def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
     """The chat as a row of the rectangle."""
-    left = (whole.longest - chat.sequence.prompt) * whole.unit
-    width = chat.held * whole.unit
+    start = whole.longest - chat.sequence.prompt
+    stop = start + chat.held
+    tokens = [
+        Run(0, whole.columns, PADDING, LINE),
+        Run(start, stop, Look(CARD)),
+        Run(start, stop, look.pale if chat.is_over else look),
+    ]
     drawn = [
         box(0, y - 12, 540, 36, CARD, 0),  # the whole line can be pointed at
         label(0, y, chat.asked, 12, INK, 500),
-        box(0, y + 6, whole.columns * whole.unit, 17, PADDING, 1, LINE),
-        box(left, y + 6, width, 17, CARD),
-        box(left, y + 6, width, 17, color, 0.2 if chat.is_over else 0.75),
+        *rows(tokens, Strip(0, y + 6, whole.unit, 17)),
     ]
     padding = whole.columns - chat.held
-    say = f"{chat.asked} A row of {whole.columns} places, {padding} of them padding"
+    say = f"{chat.asked} A row of {whole.columns} slots, {padding} of them padding"
     say += "; the chat has ended, the row stays." if chat.is_over else "."
     return linked([chat.name], say, *drawn)
 
 
-def _row_of_blocks(whole: Rectangle, chat: Chat, y: float, color: str) -> str:
+def _row_of_blocks(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
     """The chat in its blocks."""
     size = whole.size
     stored = chat.sequence.tokens
     blocks = chat.sequence.blocks
+    table = Table(chat.name, blocks, stored, look)
     drawn = [
         box(560, y - 12, 520, 36, CARD, 0),
         label(RIGHT, y, chat.wrote, 12, SOFT if chat.is_over else INK, 500),
     ]
-    for entry, block in enumerate(blocks):
-        x = RIGHT + entry * size * whole.unit
-        full = min(size, stored - entry * size)
-        drawn.append(box(x, y + 6, size * whole.unit - 2, 17, CARD, 1, color))
-        drawn.append(box(x, y + 6, full * whole.unit - 2, 17, color, 0.75))
-        drawn.append(label(x + 4, y + 18.5, str(block), 11, look=BOLD))
+    filled = [
+        Block(number, (Owner(chat.name, look, table.filled(entry, size)),))
+        for entry, number in enumerate(blocks)
+    ]
+    drawn += pool(filled, Grid(RIGHT, y + 6, max(1, len(blocks)), size * whole.unit - 2, 17, 2))
     if chat.is_over:
         said = f"ended with step {chat.end}; its blocks are free"
         drawn.append(label(RIGHT, y + 19, said, 11.5, SOFT))
@@ -409,8 +428,8 @@ def _row_of_blocks(whole: Rectangle, chat: Chat, y: float, color: str) -> str:
     return linked([chat.name], say, *drawn)
 
 
-def _figures(whole: Rectangle, most: int, token_bytes: float) -> list[str]:
-    """How much memory the rectangle and the blocks take.
+def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, list[str]]:
+    """How much memory the rectangle and the blocks take: the headline, and all lines.
 
     Args:
         most: blocks at the peak.
@@ -425,16 +444,17 @@ def _figures(whole: Rectangle, most: int, token_bytes: float) -> list[str]:
     )
     more = (
         f"{len(whole.chats)} rows x {whole.columns} columns; {1 - whole.stored / whole.places:.0%} "
-        "is padding or of chats that ended"
+        "is padding or belongs to chats that have ended"
     )
     less = (
         f"{whole.blocks} blocks of {whole.size}; {1 - whole.stored / slots:.0%} empty. "
         f"At their peak {kib(most * whole.size)}"
     )
-    return [
+    lines = [
         label(0, 15, said, 15, look=BOLD),
-        label(0, 42, "An ordinary cache: one rectangle", 13, look=BOLD),
+        label(0, 42, "A conventional cache: one rectangle", 13, look=BOLD),
         label(RIGHT, 42, "The same chats in blocks", 13, look=BOLD),
         label(0, 61, more, 12, INK, 540),
         label(RIGHT, 61, less, 12, INK, 510),
     ]
+    return said, lines

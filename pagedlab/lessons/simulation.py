@@ -45,7 +45,7 @@ class Place:
 
     @property
     def wish(self) -> Request:
-        """What it asks for at admission; after a preemption all its tokens are prompt."""
+        """The slots that it asks for at admission; after a preemption all its tokens are prompt."""
         return Request(self.tokens, self.total - self.tokens)
 
 

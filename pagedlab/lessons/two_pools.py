@@ -6,20 +6,21 @@ draw_pools(frames, step, block_size, heads)
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pagedlab.lessons.colors import sequence_color
+from pagedlab.lessons.colors import Look, sequence_color
 from pagedlab.lessons.drawing import (
     BOLD,
-    INK,
-    LINE,
     SOFT,
-    block_of_words,
-    box,
+    Block,
+    Grid,
+    Owner,
+    Word,
     label,
-    linked,
     plain,
+    pool,
+    slots,
     svg,
 )
 from pagedlab.trace import Replay
@@ -59,14 +60,6 @@ class Frame:
 
     tables: list[Table]
     keys: list[list[Key]]
-
-
-@dataclass(frozen=True)
-class Held:
-    """A block that is in use: the number of its sequence, and its words."""
-
-    row: int
-    words: list[str]
 
 
 def keys_of_each_rank(llm: Any) -> Callable[[], list[list[Key]]]:
@@ -122,82 +115,69 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     longest = max(len(table.blocks) for table in frames[-1].tables)
     headline = "One table: rank 0 has it, and tells every rank which blocks to use"
     parts = [label(0, 16, headline, 14, look=BOLD)]
-    held: dict[int, Held] = {}
+    held: dict[int, Block] = {}
     for row, table in enumerate(frame.tables):
-        for entry, block in enumerate(table.blocks):
-            held[block] = Held(row, table.words_in(entry, size))
-        parts += _table(frame, row, 1030 / longest, size, heads)
+        blocks = _blocks_of(frame, row, size, heads)
+        held |= dict(zip(table.blocks, blocks, strict=True))
+        y = TABLE_TOP + TABLE_PITCH * row
+        parts.append(label(0, y + 18, f"r{row}", 12, SOFT, 44))
+        parts += slots(blocks, Grid.within(50, y, 1030, longest, 27, 6))
     top = TABLE_TOP + TABLE_PITCH * len(frame.tables) + 26
     for rank in range(len(frame.keys)):
-        parts += _pool(frame, rank, top, held, size, heads)
-    y = top + 12 + 76 * -(-len(frame.keys[0]) // COLUMNS) + 14
-    key = (
-        f"In a block: its filled slots, and two numbers of its first key in layer {LAYER}, as that "
-        "rank has them."
+        parts += _pool(frame, rank, top, held, heads)
+    y = top + 12 + BLOCK_HEIGHT * -(-len(frame.keys[0]) // COLUMNS) + 14
+    explained = (
+        "In a block: its first word, and the first two numbers of that word's key in layer "
+        f"{LAYER}. They differ, because each rank has other heads."
     )
-    parts.append(label(0, y, key, 12, SOFT))
-    return svg(WIDTH, y + 8, parts)
+    parts.append(label(0, y, explained, 12, SOFT, WIDTH))
+    return svg(WIDTH, y + 8, parts, f"{headline}. {explained}")
 
 
-def _table(frame: Frame, row: int, wide: float, size: int, heads: Sequence[str]) -> list[str]:
-    """A sequence's blocks in a row, each `wide` pixels, with their words."""
+def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[Block]:
+    """The blocks of a sequence, with their words."""
     table = frame.tables[row]
-    y = TABLE_TOP + TABLE_PITCH * row
-    parts = [label(0, y + 18, f"text {row}", 12, SOFT, 44)]
-    for entry, block in enumerate(table.blocks):
+    look = Look(sequence_color(row))
+    blocks = []
+    for entry, number in enumerate(table.blocks):
         words = table.words_in(entry, size)
-        say = _say(block, Held(row, words), frame.keys, heads)
-        x = 50 + wide * entry
-        parts.append(block_of_words(x, y, wide - 6, 27, block, words, sequence_color(row), say))
-    return parts
+        block = Block(
+            number,
+            (Owner(f"r{row}", look, len(words) / size),),
+            words=tuple(map(Word, words)),
+            say=_say(number, row, words, frame.keys, heads),
+        )
+        blocks.append(block)
+    return blocks
 
 
 def _pool(
-    frame: Frame, rank: int, top: float, held: dict[int, Held], size: int, heads: Sequence[str]
+    frame: Frame, rank: int, top: float, held: dict[int, Block], heads: Sequence[str]
 ) -> list[str]:
-    """The blocks of a rank, in rows."""
+    """The blocks of a rank, and in each that is in use a word and numbers of its key."""
     left = POOL_LEFT * rank
     parts = [
         label(left, top, f"Pool of rank {rank}", 14, look=BOLD),
         label(left + 130, top, f"{heads[rank]} of every layer", 12, SOFT),
     ]
-    for block, key in enumerate(frame.keys[rank]):
-        x = left + BLOCK_WIDTH * (block % COLUMNS)
-        y = top + 12 + BLOCK_HEIGHT * (block // COLUMNS)
-        if block in held:
-            say = _say(block, held[block], frame.keys, heads)
-            drawn = _used_block(x, y, held[block], key, size)
-            color = INK
+    blocks = []
+    for number, key in enumerate(frame.keys[rank]):
+        if number in held:
+            written = [f"{value:+.2f}" for value in key if value is not None]
+            word = held[number].words[0].text if held[number].words else ""
+            block = replace(held[number], lines=(word, *written))
         else:
-            say = f"block {block}: free, on every rank"
-            drawn = [_ground(x, y)]
-            color = SOFT
-        drawn.append(label(x + 5, y + 14, str(block), 12, color, look=BOLD))
-        parts.append(linked([f"b{block}"], say, *drawn))
-    return parts
+            block = Block(number, say=f"block {number}: free, on every rank")
+        blocks.append(block)
+    return parts + pool(blocks, Grid(left, top + 12, COLUMNS, 60, 70, BLOCK_WIDTH - 60))
 
 
-def _ground(x: float, y: float) -> str:
-    return box(x, y, 60, 70, "var(--well)", 1, LINE)
-
-
-def _used_block(x: float, y: float, held: Held, key: Key, size: int) -> list[str]:
-    """A block in the colour of its sequence: a mark for each slot, and the numbers of its key."""
-    color = sequence_color(held.row)
-    drawn = [_ground(x, y), box(x, y, 60, 70, color, 0.22, color)]
-    for slot in range(size):
-        share = 0.85 if slot < len(held.words) else 0.12
-        drawn.append(box(x + 7 * slot + 2, y + 20, 5, 8, color, share))
-    written = [number for number in key if number is not None]
-    for i, number in enumerate(written):
-        drawn.append(label(x + 5, y + 44 + 17 * i, f"{number:+.2f}", 12.5))
-    return drawn
-
-
-def _say(block: int, held: Held, keys: Sequence[list[Key]], heads: Sequence[str]) -> str:
-    """What is said of a block that is pointed at."""
+def _say(
+    block: int, row: int, words: Sequence[str], keys: Sequence[list[Key]], heads: Sequence[str]
+) -> str:
+    """The line of text for a block that is pointed at."""
     ranks = []
     for rank, of_blocks in enumerate(keys):
         numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in of_blocks[block])
         ranks.append(f"rank {rank}, {heads[rank]}: {numbers} …")
-    return f"block {block}, text {held.row}: {' '.join(held.words)}\n{';  '.join(ranks)}"
+    return f"block {block}, text {row}: {' '.join(words)}\n{';  '.join(ranks)}"

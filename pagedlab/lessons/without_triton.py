@@ -70,7 +70,7 @@ def skip_what_runs_kernels() -> None:
 
     class Guarded(ast.NodeTransformer):
         def visit_Module(self, cell: ast.Module) -> ast.Module:
-            """The cell in a `with`, its last expression shown behind it."""
+            """The cell in a `with`, its last expression shown after it."""
             bound = [
                 n.id
                 for n in ast.walk(cell)

@@ -24,8 +24,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
-from pagedlab.lessons.drawing import BOLD, CARD, INK, LINE, SOFT, box, label, linked, svg
+from pagedlab.lessons.colors import NEUTRAL, Look, sequence_color
+from pagedlab.lessons.drawing import (
+    BOLD,
+    CARD,
+    INK,
+    LINE,
+    SOFT,
+    WRONG,
+    Run,
+    Strip,
+    box,
+    label,
+    linked,
+    rows,
+    svg,
+)
+from pagedlab.lessons.rung_reasons import draw_reason
 from pagedlab.shipped import benchmark, results
 from pagedlab.validation import one_of
 
@@ -102,6 +117,7 @@ def draw_ladder(
         look = BOLD if name == now else ""
         bar = pitch * speed
         drawn = [
+            box(left, y, LADDER_NAMES + bar, 18, LINE, 0),  # the whole row can be pointed at
             box(x, y, bar, 18, color, share, color),
             label(left, y + 13.5, name, 12, INK, LADDER_NAMES - 8, look),
             label(x + bar + 5, y + 13.5, f"{speed:,.0f}", 12, INK, 0, look),
@@ -165,7 +181,9 @@ def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> 
     speeds = speeds_of(SHAPES[shape])
     copy = found["roofs"]["copy"] / 1e9
     parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
-    return svg(1080, 372, parts)
+    parts += draw_reason(rung, 366)
+    name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
+    return svg(1080, 490, parts, name, shown_width=930)
 
 
 def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
@@ -191,7 +209,7 @@ def _draw_trace(trace: Trace, rung: str, step: int) -> list[str]:
         axes = "sequence, query head"
     if rung[0] == "7":
         axes = "sequence, KV head, split"
-    explained = f"named in a stripe: the programs ({axes}) that load it in this step"
+    explained = f"colour: sequence; solid: loaded now, by program ({axes})"
     return [
         *draw_memory(trace, at),
         label(0, 15, headline, 13, look=BOLD),
@@ -249,8 +267,8 @@ def _loads_by_stripe(trace: Trace, step: int) -> defaultdict[tuple[int, int], li
     batch = trace.batch
     loads: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
     for i, programs in enumerate(trace.steps[: step + 1]):
-        for program, rows in programs.items():
-            for row in rows.tolist():
+        for program, loaded in programs.items():
+            for row in loaded.tolist():
                 slot, head = divmod(row, batch.kv_heads)
                 page, offset = divmod(slot, batch.block_size)
                 loads[page, head].append(_Load(offset, i == step, program))
@@ -272,17 +290,16 @@ def _draw_stripe(
     """
     color = NEUTRAL if sequence is None else sequence_color(sequence)
     edge = LINE if sequence is None else color
-    height = MEMORY_STRIPE - 2
-    drawn = [box(x, y, size * MEMORY_CELL, height, "none", 1, edge)]
+    strip = Strip(x, y, MEMORY_CELL, MEMORY_STRIPE - 2)
+    runs = [Run(0, size, Look("none"), edge)]
     width = 0
     for is_now in (False, True):
         slots = [load.slot for load in loads if load.is_now == is_now]
         if slots:
-            first = min(slots)
-            width = max(slots) - first + 1
-            left = x + first * MEMORY_CELL
-            share = 1 if is_now else 0.3
-            drawn.append(box(left, y, width * MEMORY_CELL, height, color, share))
+            first, last = min(slots), max(slots)
+            width = last + 1 - first
+            runs.append(Run(first, last + 1, Look(color, is_pale=not is_now)))
+    drawn = rows(runs, strip)
     names = dict.fromkeys(name_of(load.program, num_axes) for load in loads if load.is_now)
     if names:
         ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
@@ -317,6 +334,100 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
     "decode": {"k_cache": 16},
     "grouped": {"k_cache": 16},
     "split": {"k_cache": 16},
+}
+
+COLOR_SAYS = {
+    "weights": "the program that loads",
+    "scores": "the head of the program that loads",
+    "online_step": "the program that loads",
+    "paged_scores": "the head of the program that loads",
+    "decode": "the sequence of the program that loads",
+    "grouped": "the sequence of the program that loads",
+    "split": "the split of the program that loads",
+}
+
+
+@dataclass(frozen=True)
+class SolvedCase:
+    """A case smaller than a puzzle's, and what a right kernel loads in it.
+
+    Args:
+        text: what the picture shows.
+        tensor: its name.
+        shape: of the tensor.
+        loads: the elements that each program loads.
+        empty: elements that hold nothing.
+    """
+
+    text: str
+    tensor: str
+    shape: tuple[int, ...]
+    loads: dict[tuple[int, int, int], tuple[int, ...]]
+    empty: tuple[int, ...] = ()
+
+    def accesses(self) -> list[Access]:
+        """Return the loads, all of them in the first step."""
+        from pagedlab.lessons.fence import Access
+
+        return [Access(program, 0, np.array(elements)) for program, elements in self.loads.items()]
+
+
+_PAGE_0 = tuple(range(4 * 16))  # the elements of a page with 4 slots and a head of 16 numbers
+_PAGE_1 = tuple(range(4 * 16, 8 * 16))
+_LAST_OF_PAGE_1 = _PAGE_1[-16:]
+_FILLED_OF_PAGE_1 = _PAGE_1[:-16]
+SOLVED = {
+    "weights": SolvedCase(
+        "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
+        "s",
+        (6,),
+        {(0, 0, 0): (0, 1, 2, 3), (1, 0, 0): (4, 5)},
+    ),
+    "scores": SolvedCase(
+        "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
+        "k",
+        (2, 2, 2),
+        {(0, 0, 0): (0, 1, 4, 5), (1, 0, 0): (2, 3, 6, 7)},
+    ),
+    "online_step": SolvedCase(
+        "Two values of four numbers: the only program loads each number once.",
+        "v",
+        (2, 4),
+        {(0, 0, 0): tuple(range(8))},
+    ),
+    "paged_scores": SolvedCase(
+        "Three tokens in two pages of two slots: program 0 loads head 0, program 1 head 1.",
+        "k_cache",
+        (2, 2, 2, 2),
+        {(0, 0, 0): (0, 1, 4, 5, 8, 9), (1, 0, 0): (2, 3, 6, 7, 10, 11)},
+        empty=(12, 13, 14, 15),
+    ),
+    "decode": SolvedCase(
+        "Two sequences, two query heads for a KV head: two programs load each key, hence the 2.",
+        "k_cache",
+        (2, 4, 1, 16),
+        {
+            (0, 0, 0): _PAGE_0,
+            (0, 1, 0): _PAGE_0,
+            (1, 0, 0): _FILLED_OF_PAGE_1,
+            (1, 1, 0): _FILLED_OF_PAGE_1,
+        },
+        empty=_LAST_OF_PAGE_1,
+    ),
+    "grouped": SolvedCase(
+        "Two sequences, two query heads for a KV head: one program loads each key.",
+        "k_cache",
+        (2, 4, 1, 16),
+        {(0, 0, 0): _PAGE_0, (1, 0, 0): _FILLED_OF_PAGE_1},
+        empty=_LAST_OF_PAGE_1,
+    ),
+    "split": SolvedCase(
+        "One sequence of seven tokens in two splits: a program for each loads its share.",
+        "k_cache",
+        (2, 4, 1, 16),
+        {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
+        empty=_LAST_OF_PAGE_1,
+    ),
 }
 
 
@@ -355,8 +466,9 @@ def draw_loads(
     """Draw a puzzle's tensors as cells, and what a kernel loads of them.
 
     Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
-    dotted ones hold no number. A cell that was loaded several times says how often. A program's
-    colour is that of its first number, in the last puzzle that of its split.
+    dotted ones hold nothing. A cell that was loaded several times says how often. `COLOR_SAYS`
+    tells what gives a program its colour. As long as nothing is loaded, a smaller case is drawn
+    solved.
 
     Args:
         name: of the puzzle.
@@ -368,9 +480,11 @@ def draw_loads(
     parts: list[str] = []
     top = 40.0
     loaded = needed = 0
-    axis = 2 if name == "split" else 0  # of the grid, that gives the colour
+    axis = _axis_of_color(name)
     for tensor, unit in SHOWN[name].items():
         x = given[tensor]
+        if x.ndim == 4:
+            top += 14  # for the pages' ids
         accesses = loads.get(tensor, [])
         loaded += sum(len(np.unique(access.elements)) for access in accesses) * x.element_size()
         needed += int((~x.isnan()).sum()) * x.element_size()
@@ -381,13 +495,48 @@ def draw_loads(
     headline = "Nothing loaded yet."
     if loaded:
         headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
-    number = "split" if name == "split" else "first number"
-    explained = f"colour: the {number} of the program that loads; dotted: no number yet"
+    elif not stopped:
+        cells, top = _draw_solved_case(name, top)
+        parts += cells
+    explained = (
+        f"colour: {COLOR_SAYS[name]}; pale: loaded in an earlier step; dotted: holds nothing; "
+        "framed in orange: needed, and never loaded"
+    )
     head = [
         label(0, 15, headline, 13, look=BOLD),
         label(0, 32, stopped or explained, 12, SOFT, 1000),
     ]
-    return svg(1080, top, [*head, *parts])
+    return svg(1080, top, [*head, *parts], f"{headline} {stopped}".strip())
+
+
+def _axis_of_color(name: str) -> int:
+    """Return the axis of a puzzle's grid that gives a program its colour."""
+    return 2 if name == "split" else 0
+
+
+def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
+    """Draw what a right kernel loads in a case smaller than the puzzle's.
+
+    Returns:
+        The drawing, and where it ends.
+    """
+    case = SOLVED[name]
+    x = torch.zeros(case.shape)
+    flat = x.flatten()
+    flat[list(case.empty)] = torch.nan
+    x = flat.view(case.shape)
+    parts = [
+        label(0, top + 13, "A smaller case, solved", 13, look=BOLD),
+        label(0, top + 30, case.text, 12, SOFT, 1000),
+    ]
+    top += 40
+    if x.ndim == 4:
+        top += 14  # for the pages' ids
+    unit = SHOWN[name][case.tensor]
+    parts.append(label(0, top + 15, f"{case.tensor} {list(case.shape)}", 12, INK, 142))
+    axis = _axis_of_color(name)
+    cells, bottom = _draw_tensor(case.tensor, x, unit, case.accesses(), 1, axis, top)
+    return [*parts, *cells], bottom + 16
 
 
 def _draw_tensor(
@@ -401,6 +550,7 @@ def _draw_tensor(
 ) -> tuple[list[str], float]:
     """Draw the cells of a tensor; return them, and where they end."""
     programs = _programs_by_cell(accesses, unit, step)
+    is_last = bool(accesses) and step > max(access.step for access in accesses)
     empty = x.isnan().flatten().tolist()
     parts = []
     bottom = top
@@ -409,9 +559,14 @@ def _draw_tensor(
         py = top + place.down * CELL
         is_empty = empty[cell * unit]
         drawn = _draw_cell(px, py, is_empty, programs[cell], step, axis)
+        is_missing = is_last and not is_empty and not programs[cell]
+        if is_missing:
+            drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, 'stroke-width="2.5"'))
+        if place.page:
+            parts.append(label(px, py - 4, place.page, 11, SOFT))
         names = dict.fromkeys(name_of(program) for _, program in programs[cell])
         say = f"loaded by {', '.join(names)}" if names else "not loaded"
-        unwritten = ", no number yet" if is_empty else ""
+        unwritten = ", holds nothing" if is_empty else ""
         parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
         bottom = max(bottom, py + CELL)
     return parts, bottom
@@ -452,11 +607,15 @@ def _draw_cell(
 
 
 class _Place(NamedTuple):
-    """Where a cell is drawn, in cells from the left and from above, and its name."""
+    """Where a cell is drawn, in cells from the left and from above, and its name.
+
+    The first cell of a page of a cache has the page's id too.
+    """
 
     left: float
     down: float
     name: str
+    page: str = ""
 
 
 def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
@@ -490,10 +649,13 @@ def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
     page, slot, head, i = index
     _, size, heads, dim = shape
     name = f"page {page}, slot {slot}, head {head}"
+    is_first = slot == head == i == 0
+    page_id = f"page {page}" if is_first else ""
     if unit == 1:
         left = page * (heads * dim + 1) + head * (dim + 0.3) + i
-        return _Place(left, slot, f"{name}, number {i}")
-    return _Place(page % 7 * (size + 1) + slot, page // 7 * (heads + 0.6) + head, name)
+        return _Place(left, slot, f"{name}, number {i}", page_id)
+    line = page // 7 * (heads + 1)
+    return _Place(page % 7 * (size + 1) + slot, line + head, name, page_id)
 
 
 # The reader's kernel in the ladder ----------------------------------------------------------------
@@ -525,7 +687,7 @@ def loads_beside(answer: Any) -> str:
         y += LADDER_ROW
     parts.append(_dotted(400, 24, y))
     parts.append(label(330, y + 14, "the floor: each byte once", 12, SOFT))
-    return svg(1080, y + 22, parts)
+    return svg(1080, y + 22, parts, f"{headline}: {', '.join(traces)}")
 
 
 def speed_beside(answer: Any, shape: str, **cut: int) -> str:

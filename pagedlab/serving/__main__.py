@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import errno
 import gc
 import ipaddress
 import os
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 
-from pagedlab.__main__ import ended_by_ctrl_c, stopped_by_hand
+from pagedlab.command_line import (
+    Parser,
+    add_model_options,
+    add_pool_options,
+    check_model_options,
+    check_pool_options,
+    ended_by_ctrl_c,
+    engine_arguments,
+    print_error,
+    print_now,
+    stopped_by_hand,
+    whole_number,
+)
+from pagedlab.extras import MissingExtra
 from pagedlab.validation import integer
+
+EXAMPLES = """\
+  {prog}
+  {prog} --port 8001 --num-blocks 512
+  {prog} --host 0.0.0.0 --api-key SECRET"""
 
 
 def is_loopback(host: str) -> bool:
@@ -22,78 +42,79 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the options of the command line."""
-    from pagedlab.loading import DEFAULT_MODEL
+def make_parser(prog: str) -> Parser:
+    """Return the parser of the command line.
 
-    parser = argparse.ArgumentParser(
-        "python -m pagedlab.serving", description="Serve a model over OpenAI's HTTP API."
+    Args:
+        prog: the command as the user types it.
+    """
+    parser = Parser(
+        prog,
+        "Serve a model over OpenAI's HTTP API, and its blocks, live, on a page.",
+        EXAMPLES.format(prog=prog),
     )
+    add_model_options(parser)
+    add_pool_options(parser)
     add = parser.add_argument
     add(
-        "--model",
-        help="hub id, folder or .gguf file; default: PAGEDLAB_MODEL, Qwen2.5-0.5B, or tiny",
+        "--host",
+        default="127.0.0.1",
+        help="any address except this machine's own (127.0.0.1) needs an API key; "
+        "default: %(default)s",
     )
-    add(
-        "--download",
-        nargs="?",
-        const=DEFAULT_MODEL,
-        metavar="ID",
-        help="from the hub, then serve it",
-    )
-    add("--host", default="127.0.0.1", help="any but a loopback address needs API keys")
-    add("--port", type=int, default=8000)
+    add("--port", type=whole_number, default=8000, help="0 takes a free one; default: %(default)s")
     add(
         "--api-key",
         action="append",
         default=[],
-        help="may be given often; or PAGEDLAB_API_KEYS=a,b",
+        metavar="KEY",
+        help="may be given several times; default: those of PAGEDLAB_API_KEYS=a,b, else none",
     )
-    add("--max-waiting", type=int, default=128, help="requests that may wait; more get status 429")
-    add("--num-blocks", type=int)
-    add("--block-size", type=int, default=16)
+    add(
+        "--max-waiting",
+        type=whole_number,
+        default=128,
+        help="requests that may wait; more get status 429; default: %(default)s",
+    )
     add(
         "--plain-content",
         action="store_true",
         help="special tokens in the text of a chat message, such as <|im_end|>, are plain text",
     )
-    return parser.parse_args(arguments)
+    return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Serve until Ctrl-C or a signal ends the process. Return the exit code."""
-    return stopped_by_hand(_main, arguments)
+def main(arguments: list[str] | None = None, prog: str = "python -m pagedlab.serving") -> int:
+    """Serve until Ctrl-C or a signal ends the process. Return the exit code.
+
+    Args:
+        arguments: the options; None for those of the command line.
+        prog: the command as the user types it, for messages.
+    """
+    return stopped_by_hand(partial(_main, make_parser(prog)), arguments)
 
 
-def _main(arguments: list[str] | None) -> int:
+def _main(parser: Parser, arguments: list[str]) -> int:
+    options = parser.parse_args(arguments)
+    try:
+        listener = bind_checked(options)  # before the model is loaded, which takes long
+    except ValueError as error:
+        return print_error(error)
+    print_now("loading torch and transformers ...")
     with ended_by_ctrl_c():
-        from pagedlab import (
-            LLM,
-        )  # first: it sets how torch's threads wait, before torch is imported
+        # LLM first: it sets how torch's threads wait, before torch is imported
+        from pagedlab import LLM
         from pagedlab.serving.app import LOOPBACK, create_app
         from pagedlab.serving.background import server_of
-
-        options = parse(arguments)
-    more_keys = os.environ.get("PAGEDLAB_API_KEYS", "").split(",")
-    keys = options.api_key + [key.strip() for key in more_keys if key.strip()]
+    keys = api_keys(options)
     is_local = is_loopback(options.host)
     try:
-        integer("--port", options.port, 0, 65535)
-        if not is_local and not keys:
-            raise ValueError(
-                f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1"
-            )
-        listener = bind(options.host, options.port)  # before the model is loaded, which takes long
         if options.download:
             from pagedlab.hub import download  # the only module that uses the network
 
             download(options.download)
         with ended_by_ctrl_c():
-            llm = LLM(
-                options.model or options.download,
-                block_size=options.block_size,
-                num_blocks=options.num_blocks,
-            )
+            llm = LLM(**engine_arguments(options))
         app = create_app(
             llm,
             api_keys=keys or None,
@@ -101,26 +122,51 @@ def _main(arguments: list[str] | None) -> int:
             allowed_hosts=(*LOOPBACK, options.host) if is_local else None,
             plain_content=options.plain_content,
         )
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except (ValueError, MissingExtra) as error:
+        return print_error(error)
     where = f"http://{options.host}:{listener.getsockname()[1]}"
-    print(
-        f"{llm.pool.num_blocks} blocks of {llm.pool.block_size}. API: {where}/v1  blocks, live: "
-        f"{where}/"
+    addresses = (
+        f"{llm.pool.num_blocks} blocks of {llm.pool.block_size} tokens\n"
+        f"API:          {where}/v1\n"
+        f"reference:    {where}/docs\n"
+        f"blocks, live: {where}/\n"
+        "Ctrl-C ends the server."
     )
     atexit.register(gc.unfreeze)  # otherwise nanobind, Triton's binding, reports leaks
     # Loaded objects stay. If every full collection visited them, all streams would stop for 0.2 s.
     gc.freeze()
-    server_of(app).run(sockets=[listener])
+    server_of(app, on_listening=partial(print_now, addresses)).run(sockets=[listener])
     return 0
+
+
+def api_keys(options: argparse.Namespace) -> list[str]:
+    """Return the API keys of the command line and of PAGEDLAB_API_KEYS."""
+    more = os.environ.get("PAGEDLAB_API_KEYS", "").split(",")
+    return options.api_key + [key.strip() for key in more if key.strip()]
+
+
+def bind_checked(options: argparse.Namespace) -> socket.socket:
+    """Check host, port and sizes, and return a socket that is bound to the port.
+
+    Raises:
+        ValueError: If one is wrong, or the port is taken.
+    """
+    integer("--port", options.port, 0, 65535)
+    integer("--max-waiting", options.max_waiting, 0)
+    check_model_options(options)
+    check_pool_options(options)
+    if not is_loopback(options.host) and not api_keys(options):
+        raise ValueError(
+            f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1"
+        )
+    return bind(options.host, options.port)
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to the port. The server listens on it later.
 
     Raises:
-        ValueError: If the port is taken.
+        ValueError: If the port is taken, or the host is no address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -134,8 +180,10 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         why = error.strerror or str(error)
+        is_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        option = "--host" if is_address else "--port"
         raise ValueError(
-            f"cannot listen on port {port} of {host} ({why}): name another with --port"
+            f"cannot listen on port {port} of {host} ({why}): name another with {option}"
         ) from None
     return listener
 

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -32,7 +32,15 @@ from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, pi
 from pagedlab.serving.gate import EXPECTED, Gate, error_response
 from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat
 from pagedlab.serving.metrics import Metrics
-from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest, ErrorBody
+from pagedlab.serving.openai_api import (
+    COMPLETION_TOKENS,
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    ErrorBody,
+)
+from pagedlab.serving.prompts import Room
+from pagedlab.serving.reference import reference_page
 from pagedlab.validation import integer
 
 if TYPE_CHECKING:
@@ -142,11 +150,13 @@ class Serving:
         self.check_model(body.model)
         prompts = body.prompts()
         params = body.sampling(max_tokens)
-        check_logprobs(params, len(prompts))
+        check_logprobs(body, params, len(prompts))
         ticket = Ticket(self.engine, params, body.stream, tenant)
         salt = self.salt(tenant, body.cache_salt)
-        clamp = body.max_tokens is None
-        await unless_gone(request, self.engine.submit(ticket, prompts, salt, clamp))
+        room = Room()
+        if body.max_tokens is not None:
+            room = Room(params.max_tokens, body.max_tokens_name)
+        await unless_gone(request, self.engine.submit(ticket, prompts, salt, room))
         return ticket
 
 
@@ -182,10 +192,7 @@ router = APIRouter()
 async def completions(
     request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant
 ) -> Response:
-    """Continue one prompt or several.
-
-    There are 16 new tokens unless max_tokens says otherwise, as with OpenAI.
-    """
+    """Continue one prompt or several."""
     of_completion = OfCompletion(serving.spell)
     begun = set[int]()  # choices that have a piece
 
@@ -203,7 +210,7 @@ async def completions(
         logprobs = None if body.logprobs is None else of_completion(piece.choice, tokens)
         return _choice(piece, logprobs, text=text)
 
-    ticket = await serving.submit(request, body, tenant, 16)
+    ticket = await serving.submit(request, body, tenant, COMPLETION_TOKENS)
     return await _answer(
         request, body, ticket, serving.head("cmpl", "text_completion"), choice, choice
     )
@@ -292,16 +299,18 @@ async def _answer(
     return Response(content, media_type="application/json")
 
 
-def check_logprobs(params: SamplingParams, num_prompts: int) -> None:
+def check_logprobs(body: Asked, params: SamplingParams, num_prompts: int) -> None:
     """Raise `ApiError` if an answer would have more than `MOST_LOGPROBS` log-probabilities."""
     if params.logprobs is None:
         return
     asked = num_prompts * params.n * params.max_tokens * (params.logprobs + 1)
     if asked > MOST_LOGPROBS:
+        likeliest = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
         raise ApiError(
             400,
-            f"n * max_tokens * (top_logprobs + 1) is {asked:,} log-probabilities and this server "
-            f"gives at most {MOST_LOGPROBS:,} in one answer: lower one of the three",
+            f"prompts * n * {body.max_tokens_name} * ({likeliest} + 1) is {asked:,} "
+            f"log-probabilities, and this server gives at most {MOST_LOGPROBS:,} in one answer: "
+            "lower one of them",
         )
 
 
@@ -327,7 +336,10 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _events(
     ticket: Ticket, body: Asked, head: dict[str, Any], part: MakeChoice
 ) -> AsyncIterator[str]:
-    """Yield server-sent events: one for each piece, the usage if requested, and [DONE]."""
+    """Yield server-sent events: one for each piece, the usage if requested, and [DONE].
+
+    A stream that fails ends with an event that has the error, and without [DONE].
+    """
     counts = bool(body.stream_options and body.stream_options.include_usage)
     usage: dict[str, Any] = {"usage": None} if counts else {}
     try:
@@ -338,7 +350,8 @@ async def _events(
             yield _event({**head, "choices": [], "usage": _usage(ticket, body)})
     except ApiError as error:  # the status is already sent, so the error is an event
         yield f"data: {bytes(error_response(error).body).decode()}\n\n"
-    yield "data: [DONE]\n\n"
+    else:
+        yield "data: [DONE]\n\n"
 
 
 def _event(data: dict[str, Any]) -> str:
@@ -359,7 +372,7 @@ class EventStream(StreamingResponse):
 
     Args:
         ticket: of the request.
-        events: what is sent.
+        events: the events to send.
     """
 
     def __init__(self, ticket: Ticket, events: AsyncIterator[str]) -> None:
@@ -385,7 +398,11 @@ async def models(serving: Shared, tenant: Tenant) -> dict[str, Any]:
 
 
 @router.get("/v1/models/{model:path}", responses=ERRORS)
-async def model(model: str, serving: Shared, tenant: Tenant) -> dict[str, Any]:
+async def model(
+    model: Annotated[str, Path(description="The name of the model.")],
+    serving: Shared,
+    tenant: Tenant,
+) -> dict[str, Any]:
     """Describe the loaded model."""
     serving.check_model(model)
     return serving.card
@@ -406,8 +423,12 @@ async def metrics(serving: Shared, tenant: Tenant) -> Response:
 
 
 @router.get("/blocks", responses=ERRORS)
-async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONResponse:
-    """Return the live page's data from the step numbered `since` on, see `LivePage.look`."""
+async def blocks(
+    serving: Shared,
+    tenant: Tenant,
+    since: Annotated[int, Query(description="The number of the first step.")] = 0,
+) -> JSONResponse:
+    """Return the data of the live page, from one step on."""
     live = serving.live
     if live is None:
         raise ApiError(404, "this server was installed without its live page")
@@ -424,6 +445,12 @@ async def page(request: Request) -> Response:
     media_type, read = FILES[request.url.path]
     policy = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data:"}
     return Response(read(), media_type=media_type, headers=policy)
+
+
+@router.get("/docs", include_in_schema=False)
+async def reference(request: Request) -> Response:
+    """Return the page that lists the paths. FastAPI's own would load scripts from the web."""
+    return Response(reference_page(request.app.openapi()), media_type="text/html")
 
 
 # The app ------------------------------------------------------------------------------------------
@@ -452,6 +479,24 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+class App(FastAPI):
+    """The app. Its schema has the defaults of this server: the model and numbers of new tokens."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the schema of the API, in the form of OpenAPI."""
+        schema = super().openapi()
+        serving = self.state.serving
+        defaults = {
+            "CompletionRequest": COMPLETION_TOKENS,
+            "ChatRequest": serving.default_max_tokens,
+        }
+        for name, max_tokens in defaults.items():
+            fields = schema["components"]["schemas"][name]["properties"]
+            fields["model"]["default"] = serving.card["id"]
+            fields["max_tokens"]["default"] = max_tokens
+        return schema
+
+
 def create_app(
     llm: LLM,
     *,
@@ -476,7 +521,7 @@ def create_app(
         plain_content: special tokens in the text of a chat message, such as <|im_end|>, are plain
             text. Otherwise they are special tokens, as in vLLM, so a user's message can end itself
             and begin another one.
-        loop: what the engine's thread does, see `run_loop`.
+        loop: the loop of the engine's thread, see `run_loop`.
     """
     default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
     tenants = _tenants(api_keys)
@@ -513,8 +558,7 @@ def create_app(
         yield
         await asyncio.to_thread(engine.stop)
 
-    # FastAPI's documentation pages would load scripts from the web.
-    app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = App(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.serving = serving
     app.include_router(router)
     for path in files:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from threading import Thread
 from typing import Any, cast
@@ -20,13 +20,22 @@ class _Server(uvicorn.Server):
     Args:
         config: of uvicorn.
         request_seconds: how long a request may take to arrive.
+        on_listening: called once, as soon as the port takes connections.
     """
 
-    def __init__(self, config: uvicorn.Config, request_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, request_seconds: float, on_listening: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._request_seconds = request_seconds
+        self._on_listening = on_listening
         # (connection, its request before) -> when the request began
         self._half_sent: dict[Any, float] = {}
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_listening()
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second."""
@@ -51,16 +60,22 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server_of(app: FastAPI, request_seconds: float = 20, **options: Any) -> uvicorn.Server:
+def server_of(
+    app: FastAPI,
+    request_seconds: float = 20,
+    on_listening: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> uvicorn.Server:
     """Return a server for the app.
 
     Args:
         app: made by `create_app`.
         request_seconds: how long a request may take to arrive.
+        on_listening: called once, as soon as the port takes connections.
         options: of `uvicorn.Config`.
     """
     config = uvicorn.Config(app, http=H11Protocol, log_level="warning", access_log=False, **options)
-    return _Server(config, request_seconds)
+    return _Server(config, request_seconds, on_listening)
 
 
 class BackgroundServer(AbstractContextManager["BackgroundServer"]):

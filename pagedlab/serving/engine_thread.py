@@ -27,7 +27,7 @@ from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.serving.openai_api import ApiError
-from pagedlab.serving.prompts import Encoder
+from pagedlab.serving.prompts import Encoder, Room
 from pagedlab.validation import integer
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ def piece_of(
     return Piece(choice, text, output.finish_reason, logprobs, prompt)
 
 
-Item = list[Piece] | Exception | None  # what a ticket's inbox holds; None is the end
+Item = list[Piece] | Exception | None  # an entry of a ticket's inbox; None is the end
 
 
 class Ticket:
@@ -170,7 +170,7 @@ class EngineThread:
         max_waiting: requests that may wait for their first step. Further ones are refused.
         observe: called in the thread with "begun" after a request's first step, and with "ended"
             after its last.
-        loop: what the thread does, see `run_loop`.
+        loop: the loop of the thread, see `run_loop`.
         plain_content: see `Encoder`.
     """
 
@@ -200,7 +200,7 @@ class EngineThread:
     # Called by coroutines ----------------------------------------------------------------------
 
     async def submit(
-        self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, clamp: bool
+        self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, room: Room
     ) -> None:
         """Queue all prompts or none.
 
@@ -208,13 +208,14 @@ class EngineThread:
             ticket: of the request.
             prompts: texts, lists of token ids, or chats.
             salt: of the prefix cache.
-            clamp: lower max_tokens if the context has no room for it.
+            room: the new tokens that must fit into the context. If that is fewer than the ticket's
+                max_tokens, the answer may end earlier.
 
         Raises:
             ApiError: If a prompt is invalid, or the queue is full.
         """
         self._find_room(len(prompts))
-        ids = await self._encoder.encode(prompts, 1 if clamp else ticket.params.max_tokens)
+        ids = await self._encoder.encode(prompts, room)
         try:
             await self.call(lambda llm: self._add(ticket, ids, salt))
         except BaseException:
@@ -222,7 +223,7 @@ class EngineThread:
             raise
 
     async def call(self, function: Callable[[LLM], T]) -> T:
-        """Run `function(llm)` between two steps and return what it returns."""
+        """Run `function(llm)` between two steps and return its result."""
         done: Future[T] = Future()
 
         def work() -> None:

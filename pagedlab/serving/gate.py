@@ -28,8 +28,8 @@ def error_response(error: Exception) -> Response:
         error = ApiError(400, message, param=param)
     elif isinstance(error, HTTPException):
         messages = {
-            404: "there is nothing at this path",
-            405: "this path does not take this method",
+            404: "there is nothing at this path: /docs lists the paths",
+            405: "this path does not take this method: /docs lists the methods of each path",
         }
         message = messages.get(error.status_code, error.detail)
         error = ApiError(error.status_code, message, dict(error.headers or {}))

@@ -1,5 +1,6 @@
 // The live page. The stage asks a model for `recorded`, `step` and `live`. Here the model is this
-// page, which fetches what happened since the last time, four times a second.
+// page, which fetches what happened since the last time, four times a second. Above the stage is a
+// question to ask, and below it the command that asks the same.
 
 import stage from "./stage.js";
 
@@ -7,15 +8,25 @@ import stage from "./stage.js";
 
 const PAUSE = 250; // milliseconds between two fetches
 const PAUSE_WHEN_HIDDEN = 2000;
+const UNAUTHORIZED = 401; // the status of a request without a key that the server accepts
 
-// A server with API keys: open the page as .../#KEY
-const key = decodeURIComponent(location.hash.slice(1));
-/** @type {Record<string, string>} */
-const headers = key ? { Authorization: `Bearer ${key}` } : {};
+// A server with API keys asks for one. The page keeps it in this variable alone. An address that
+// ends with #KEY gives it too.
+let key = decodeURIComponent(location.hash.slice(1));
+
+/**
+ * The headers that every request has.
+ *
+ * @returns {Record<string, string>}
+ */
+function headers() {
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
 /** @type {Record<string, () => void>} */
 const listeners = {};
 /** @type {{step: number, live: boolean, lag: number, recorded: Recording | null}} */
-const values = { step: -1, live: true, lag: 1, recorded: null };
+const values = { step: -1, live: true, lag: 0.5, recorded: null };
 const model = {
   /** @param {string} name */
   get: (name) => /** @type {Record<string, unknown>} */ (values)[name],
@@ -33,7 +44,8 @@ let first = 0; // number of the first step that is here
 /** Fetches the new steps and shows them. */
 async function update() {
   const since = first + (values.recorded?.steps.length ?? 0);
-  const answer = await fetch(`blocks?since=${since}`, { headers });
+  const answer = await fetch(`blocks?since=${since}`, { headers: headers() });
+  if (answer.status === UNAUTHORIZED) unlocking.hidden = false;
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error.message);
   const known = values.recorded;
@@ -48,7 +60,7 @@ async function update() {
   else stage.render({ model, el: /** @type {HTMLElement} */ (document.getElementById("stage")) });
 }
 
-/** Updates the page, says what went wrong, and comes again. */
+/** Updates the page, says what went wrong, and comes again once the page has a key. */
 async function look() {
   let trouble = "";
   try {
@@ -61,7 +73,72 @@ async function look() {
   }
   const line = document.getElementById("trouble");
   if (line) line.textContent = trouble;
-  setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
+  if (unlocking.hidden) setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
 }
 
+const asking = /** @type {HTMLFormElement} */ (document.getElementById("ask"));
+const question = /** @type {HTMLInputElement} */ (document.getElementById("question"));
+const answers = /** @type {HTMLElement} */ (document.getElementById("answers"));
+const unlocking = /** @type {HTMLFormElement} */ (document.getElementById("unlock"));
+const keyField = /** @type {HTMLInputElement} */ (document.getElementById("key"));
+
+/**
+ * The body of a request for answers to the question.
+ *
+ * @param {number} number of answers
+ */
+function bodyFor(number) {
+  const messages = [{ role: "user", content: question.value }];
+  return number > 1 ? { messages, n: number, temperature: 0.8 } : { messages };
+}
+
+/**
+ * Asks the engine. The stage shows the words as they come; the page shows the answers at the end.
+ *
+ * @param {number} number of answers
+ */
+async function ask(number) {
+  answers.textContent = "The answer grows below.";
+  try {
+    const answer = await fetch("v1/chat/completions", {
+      method: "POST",
+      headers: { ...headers(), "Content-Type": "application/json" },
+      body: JSON.stringify(bodyFor(number)),
+    });
+    const body = await answer.json();
+    if (!answer.ok) throw new Error(body.error.message);
+    const texts = body.choices.map((/** @type {any} */ choice) => choice.message.content.trim());
+    answers.textContent = texts.join("\n\n");
+  } catch (error) {
+    const isUnreachable = error instanceof TypeError;
+    answers.textContent = isUnreachable ? "The server does not answer." : String(error);
+  }
+}
+
+/** Writes the command that asks the same question from a terminal. */
+function writeCommand() {
+  const place = new URL("v1/chat/completions", location.href.split("#")[0]);
+  const body = JSON.stringify(bodyFor(1)).replaceAll("'", "'\\''");
+  const lines = [`curl ${place}`, `  -H 'Content-Type: application/json'`];
+  if (key) lines.push(`  -H 'Authorization: Bearer ${key}'`);
+  lines.push(`  -d '${body}'`);
+  const command = document.getElementById("curl");
+  if (command) command.textContent = lines.join(" \\\n");
+}
+
+asking.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const button = /** @type {HTMLButtonElement | null} */ (event.submitter);
+  ask(Number(button?.value ?? 1));
+});
+unlocking.addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = keyField.value.trim();
+  keyField.value = "";
+  unlocking.hidden = true;
+  writeCommand();
+  look();
+});
+question.addEventListener("input", writeCommand);
+writeCommand();
 look();

@@ -1,4 +1,4 @@
-"""The live page: the notebooks' stage, playing what this server's engine does.
+"""The live page: the notebooks' stage, which plays the steps of this server's engine.
 
 Nothing is recorded while no page is open.
 """
@@ -16,6 +16,7 @@ from pagedlab.llm import LLM
 from pagedlab.trace import Recorder, Replay
 from pagedlab.widgets.assets import script, style
 
+MOST_BLOCKS = 32_768  # that can be drawn; the page draws those in use
 KEEP = 2_000  # steps that can be looked back at
 UNWATCHED = 20.0  # seconds after which recording ends
 
@@ -24,7 +25,7 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-# the media type of each file, and what reads it
+# the media type of each file, and the function that reads it
 FILES = {
     "/": ("text/html", partial(_read, "live_page.html")),
     "/live_page.js": ("text/javascript", partial(_read, "live_page.js")),
@@ -34,11 +35,11 @@ FILES = {
 
 
 class LivePage:
-    """What the page asks for, all in the thread that runs the engine.
+    """The recording for the page. All calls are in the thread that runs the engine.
 
     Args:
         names: the names of a tenant's sequences that run now; None where there are no keys, and
-            everybody sees everything.
+            every visitor sees every sequence.
     """
 
     def __init__(self, names: Callable[[str | None], set[str]] | None) -> None:
@@ -47,14 +48,18 @@ class LivePage:
         self._asked = 0.0
 
     def look(self, llm: LLM, tenant: str | None, since: int) -> dict[str, Any]:
-        """A recording from its step number `first` on: what the page does not have yet, or all.
+        """Return the steps that the page does not have yet, or the whole recording.
 
-        Where there are keys, it is what `present_of` shows of the present.
+        Where there are keys, return the present alone, see `present_of`.
         """
         self._asked = time.monotonic()
         if self._recorder is None:
             self._recorder = Recorder(
-                llm, words=self._names is None, most=KEEP, on_step=self._stop_if_alone
+                llm,
+                words=self._names is None,
+                drawn=MOST_BLOCKS,
+                most=KEEP,
+                on_step=self._stop_if_alone,
             )
         self._recorder.update()
         if self._names is None:

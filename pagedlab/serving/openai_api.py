@@ -77,10 +77,14 @@ PASSED_ON = (
     *PENALTIES,
 )
 
+COMPLETION_TOKENS = 16  # new tokens of a completion whose request does not say, as with OpenAI
+# Kinds of a message's parts that OpenAI has and this server refuses, in words.
+NO_TEXT = {"image_url": "images", "input_audio": "sounds", "file": "files"}
 T = TypeVar("T")
 # Validation of a list ends at the first error, because 100,000 errors would take seconds.
 Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
+StopId = Annotated[StrictInt, Field(ge=0)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -93,7 +97,13 @@ def _is_among(value: Any, neutral: tuple[Any, ...]) -> bool:
     return any(value == one and is_bool == isinstance(one, bool) for one in neutral)
 
 
-class Body(BaseModel):
+class Described(BaseModel):
+    """A JSON object. The sentence below a field is the field's description in the schema."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Body(Described):
     """A JSON object. Unknown names are refused, unless their value is neutral."""
 
     model_config = ConfigDict(extra="forbid")
@@ -120,43 +130,58 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    """Options of a stream.
-
-    Args:
-        include_usage: the stream ends with a chunk that has no choices and counts the tokens.
-    """
+    """Options of a stream."""
 
     include_usage: bool = False
+    """Whether the stream ends with a chunk that has no choices and counts the tokens."""
 
 
 class GenerationRequest(Body):
     """The parameters of both kinds of request, see `SamplingParams`.
 
     The temperature is 1 by default, as with OpenAI. OpenAI does not have top_k, min_p,
-    repetition_penalty, stop_token_ids, ignore_eos and cache_salt. With a cache_salt, blocks are
-    shared only with your own requests that have the same salt.
+    repetition_penalty, stop_token_ids, ignore_eos and cache_salt.
     """
 
     model: str | None = None
+    """The name of the model, which must be the loaded one."""
     stream: bool = False
+    """Whether the answer is sent in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
+    """Options of the stream; only with stream=true."""
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    """The most new tokens; left out, the answer is shorter if the context has less room."""
     n: Annotated[StrictInt, Field(ge=1, le=128)] = 1
+    """Answers to each prompt; more than one needs a temperature above 0."""
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    """Strings that end an answer and are not part of it."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    """0 takes the likeliest token, 1 samples as the model says."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Samples from the likeliest tokens whose probabilities reach this sum."""
     top_k: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
+    """Samples from this many of the likeliest tokens; 0 for all."""
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
+    """Equal seeds give equal answers; without one, each request has another seed."""
     ignore_eos: bool = False
+    """Whether an answer goes on to max_tokens, even after an end-of-text token."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Samples from tokens with at least this fraction of the largest probability."""
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """Makes tokens that occurred before less likely: divides their positive logits, multiplies
+    their negative ones."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """A number that is subtracted once from the logit of each token of the answer so far."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """A number that is subtracted from a token's logit for each time the answer has the token."""
     logit_bias: Annotated[
         dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)
     ] = {}
-    stop_token_ids: Annotated[list[StrictInt], Field(max_length=300)] = []
+    """Numbers that are added to logits, by token id."""
+    stop_token_ids: Annotated[list[StopId], Field(max_length=300)] = []
+    """Further token ids that end an answer."""
     cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
+    """Cached blocks are shared only with your own requests that have the same salt."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> GenerationRequest:
@@ -164,6 +189,11 @@ class GenerationRequest(Body):
             raise ValueError("stream_options is for streams: set stream=true, or leave it out")
         self.sampling(1)  # raises if parameters contradict each other
         return self
+
+    @property
+    def max_tokens_name(self) -> str:
+        """The field by which the client limits the new tokens."""
+        return "max_tokens"
 
     def sampling(self, default_max_tokens: int) -> SamplingParams:
         """Return the engine's parameters.
@@ -182,25 +212,23 @@ class GenerationRequest(Body):
 
 
 class CompletionRequest(GenerationRequest):
-    """A request for completions.
-
-    Args:
-        prompt: a text, a list of token ids, or a list of several of either kind.
-        echo: the answer, and its log-probabilities, begin with the prompt. Then max_tokens may
-            be 0.
-        logprobs: number of likeliest tokens that are reported for each token.
-    """
+    """A request for completions."""
 
     prompt: str | Ids | Some[str | Ids]
+    """A text; a list of token ids; or a list of 1 to 2048 of these."""
     max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
+    """The most new tokens, 0 only with echo=true; left out, the answer is shorter if the context
+    has less room."""
     echo: bool = False
+    """Whether an answer, and its log-probabilities, begin with the prompt."""
     logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
+    """Reports the log-probability of each token, and those of this many likeliest tokens."""
 
     @model_validator(mode="after")
     def _writes_something(self) -> CompletionRequest:
         if self.max_tokens == 0 and not self.echo:
             raise ValueError(
-                "max_tokens must be greater than or equal to 1: 0 goes with echo=true only"
+                "max_tokens must be greater than or equal to 1: 0 is allowed only with echo=true"
             )
         return self
 
@@ -213,22 +241,24 @@ class CompletionRequest(GenerationRequest):
         return [self.prompt] if one else list(self.prompt)
 
 
-class TextPart(BaseModel):
+class TextPart(Described):
     """A part of a message's content. Only text is supported."""
 
     type: Literal["text"]
+    """The kind of the part."""
     text: str
+    """The text."""
 
 
-class Message(BaseModel):
-    """A message of a chat.
-
-    The content may be null, as in a message that calls a tool. Tool calls are not supported.
-    """
+class Message(Described):
+    """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
+    """The author of the message; developer is the newer name of system."""
     content: str | Some[TextPart] | None
+    """The text, whole or in parts; null is no text, as in a message that calls a tool."""
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+    """Tool calls are not supported, so the list is empty."""
 
     def written(self) -> dict[str, str]:
         """Return the message for a chat template.
@@ -241,20 +271,21 @@ class Message(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
-    """A request for the next message of a chat.
-
-    Args:
-        messages: the chat.
-        max_completion_tokens: the newer name of max_tokens.
-        logprobs: report log-probabilities.
-        top_logprobs: number of likeliest tokens that are reported for each token.
-    """
+    """A request for the next message of a chat."""
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL | {"add_special_tokens": (False,)}
     messages: Some[Message]
+    """The chat so far."""
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    """The newer name of max_tokens: a request has one of the two."""
     logprobs: bool = False
+    """Whether the log-probability of each token is reported."""
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] = 0
+    """Number of likeliest tokens that are reported for each token; only with logprobs=true."""
+
+    @property
+    def max_tokens_name(self) -> str:
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
     def logprob_params(self) -> dict[str, Any]:
         return {"logprobs": self.top_logprobs if self.logprobs else None}
@@ -277,19 +308,24 @@ class ChatRequest(GenerationRequest):
         return [[message.written() for message in self.messages]]
 
 
-class ErrorDetail(BaseModel):
+class ErrorDetail(Described):
     """An error, for people (message) and for programs (type, param, code)."""
 
     message: str
+    """One line: the fault, and the values that are accepted."""
     type: str = "invalid_request_error"
+    """The kind of the error."""
     param: str | None = None
+    """The field of the request that the error is about."""
     code: str | None = None
+    """The name of the error."""
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(Described):
     """The body of every error."""
 
     error: ErrorDetail
+    """The error."""
 
 
 class ApiError(Exception):
@@ -332,14 +368,26 @@ def explain_invalid(errors: Any) -> tuple[str, str | None]:
     messages = []
     for error in errors:
         if _place(error)[: len(place)] == place:
+            refused = _refused_part(error)
+            if refused:
+                return f"{refused} are not supported: send text", param
             message = error["msg"].removeprefix("Value error, ")
             messages.append(message[0].lower() + message[1:])
     explanation = ", or ".join(dict.fromkeys(messages))
+    if param == "messages" and first["type"] == "too_short":
+        return "messages is empty: send at least one message", param
     if param:
         return f"{param}: {explanation}", param
     if first["type"] == "value_error":
         return explanation, None
-    return f"send a JSON object as application/json: {explanation}", None
+    return "send a JSON object, with the header Content-Type: application/json", None
+
+
+def _refused_part(error: Any) -> str | None:
+    """Return the name of what a message's part holds if that is no text; None for other errors."""
+    kind = error.get("input")
+    is_kind = error["loc"][-1:] == ("type",) and isinstance(kind, str)
+    return NO_TEXT.get(kind) if is_kind else None
 
 
 def _place(error: Any) -> list[str]:

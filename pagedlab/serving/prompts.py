@@ -7,6 +7,7 @@ import asyncio
 import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,25 @@ from pagedlab.validation import valid_text
 Messages = list[dict[str, str]]
 
 
+@dataclass(frozen=True)
+class Room:
+    """The slots for new tokens that the model's context must have after each prompt.
+
+    Args:
+        tokens: number of slots.
+        field: the field of the request that asks for them.
+    """
+
+    tokens: int = 1
+    field: str = "max_tokens"
+
+
 class TooLong(ValueError):
-    """A prompt, or a prompt with the new tokens, does not fit into the model's context."""
+    """A prompt does not fit into the model's context."""
+
+
+class TooManyNewTokens(ValueError):
+    """A prompt fits into the model's context, and not with the new tokens that are asked for."""
 
 
 class Encoder:
@@ -38,12 +56,16 @@ class Encoder:
         self._special = [token.content for token in added]
         self._thread = ThreadPoolExecutor(1, "pagedlab-tokens")
 
-    async def encode(self, prompts: Sequence[Prompt], room: int = 1) -> list[list[int]]:
+    async def encode(
+        self,
+        prompts: Sequence[Prompt],
+        room: Room = Room(),
+    ) -> list[list[int]]:
         """Return the token ids of each prompt.
 
         Args:
             prompts: texts, lists of token ids, or chats.
-            room: number of new tokens that must fit after each prompt.
+            room: the new tokens that must fit after each prompt.
 
         Raises:
             ApiError: For the first prompt that is invalid or too long.
@@ -52,7 +74,7 @@ class Encoder:
             self._thread, self._encode, prompts, room
         )
 
-    def _encode(self, prompts: Sequence[Prompt], room: int) -> list[list[int]]:
+    def _encode(self, prompts: Sequence[Prompt], room: Room) -> list[list[int]]:
         done = []
         for i, prompt in enumerate(prompts):
             is_chat = any(isinstance(message, dict) for message in prompt[:1])
@@ -61,21 +83,28 @@ class Encoder:
             except Exception as error:  # a chat template may raise anything
                 message = f"prompt {i}: {error}" if len(prompts) > 1 else str(error)
                 param = "messages" if is_chat else "prompt"
-                code = "context_length_exceeded" if isinstance(error, TooLong) else None
+                if isinstance(error, TooManyNewTokens):
+                    param = room.field
+                is_length = isinstance(error, (TooLong, TooManyNewTokens))
+                code = "context_length_exceeded" if is_length else None
                 raise ApiError(400, message, param=param, code=code) from None
         return done
 
-    def _ids(self, prompt: Any, is_chat: bool, room: int) -> list[int]:
+    def _ids(self, prompt: Any, is_chat: bool, room: Room) -> list[int]:
         if is_chat:
             prompt = self._chat_ids(prompt)
         elif isinstance(prompt, str):
             valid_text("the prompt", prompt)
             prompt = self._tokenize(prompt, add_special_tokens=True)
         most = self._model.max_length
-        if len(prompt) + room > most:
-            more = f", {room} more are asked for," if room > 1 else ""
-            takes = f"{self._model.name} takes {most}, new ones included"
-            raise TooLong(f"the prompt has {len(prompt)} tokens{more} and {takes}: shorten it")
+        takes = f"{self._model.name} takes {most}, new ones included"
+        if len(prompt) >= most:
+            raise TooLong(f"the prompt has {len(prompt)} tokens and {takes}: shorten it")
+        if len(prompt) + room.tokens > most:
+            raise TooManyNewTokens(
+                f"the prompt has {len(prompt)} tokens, {room.tokens} more are asked for, and "
+                f"{takes}: lower {room.field} to {most - len(prompt)} at most"
+            )
         return self._model.checked_ids(prompt)
 
     def _chat_ids(self, messages: Messages) -> list[int]:

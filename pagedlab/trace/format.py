@@ -1,7 +1,8 @@
 """The format of a recording, and whether a recording has it. docs/trace.md describes each field.
 
-A recording may be a file from anybody, and the page's script relies on the types of its fields. So
-every field is checked before anything is drawn. Each error is one line that names the field.
+A recording may be a file from an unknown source, and the page's script relies on the types of its
+fields. So every field is checked before anything is drawn. Each error is one line that names the
+field.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class _StepChecker:
             self._copy(f"{where}.copies[{i}]", copy)
 
     def _check_run(self, where: str, step: dict[str, Any]) -> None:
-        """What the engine computed in the step, and why."""
+        """The work of the engine in the step, and its reasons."""
         checks: dict[str, Check] = {
             "computed": _range,
             "admitted": integer,

@@ -8,7 +8,7 @@ from pagedlab.validation import integer
 
 
 class PoolLog:
-    """Listens to a pool, or counts its references where it tells nobody of them.
+    """Listens to a pool, or counts its references if the pool has no `subscribe`.
 
     Args:
         pool: a `BlockPool`, or a class of a reader's own with its methods.

@@ -30,6 +30,7 @@ class Recorder(ExitStack):
             engine with `on_forward`, whose steps do not run ahead of the host.
         readings: functions whose values are noted after each step, by name: numbers, None, or lists
             of them in lists.
+        drawn: blocks whose changes are noted one by one, at most.
         most: steps that are kept; of a longer run the older half is forgotten. None keeps all.
         on_step: called when a step has been noted.
     """
@@ -42,12 +43,13 @@ class Recorder(ExitStack):
         ids: bool = False,
         chances: int = 0,
         readings: Mapping[str, Reading] | None = None,
+        drawn: int = MAX_BLOCKS,
         most: int | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         pool = llm.pool
-        drawn = min(pool.num_blocks, MAX_BLOCKS)
+        drawn = min(pool.num_blocks, drawn)
         self.recording: dict[str, Any] = {
             "format": FORMAT,
             "model": getattr(getattr(llm, "model", None), "name", ""),
@@ -71,7 +73,7 @@ class Recorder(ExitStack):
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """What was recorded so far."""
+        """The recording so far."""
         return self.recording["steps"]
 
     @property

@@ -22,7 +22,7 @@ class Present(NamedTuple):
 
 @dataclass
 class Recorded:
-    """What the recording says of a sequence that has not ended."""
+    """The record of a sequence that has not ended."""
 
     state: str = ""
     tokens: int = 0

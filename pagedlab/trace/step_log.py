@@ -10,7 +10,7 @@ from pagedlab.trace.words import pieces
 
 @dataclass
 class Forward:
-    """What is only known while a step runs, before its tokens are sampled.
+    """The facts that are only known while a step runs, before its tokens are sampled.
 
     Args:
         plan: the step's plan.

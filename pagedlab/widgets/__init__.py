@@ -8,6 +8,13 @@ Stage               an engine, played step by step
 Timeline            what each request did in every step of an engine
 """
 
+from pagedlab.extras import require
+
+try:
+    import anywidget  # noqa: F401 - the first of what all widgets need
+except ModuleNotFoundError:
+    require("notebooks", "anywidget")
+    raise
 from pagedlab.widgets.block_grid import BlockPoolWidget
 from pagedlab.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab.widgets.explore import Explorer, explore

@@ -78,6 +78,7 @@ const USUAL_MODEL = "LLaMA-2-7B";
 const MOST_WARNINGS = 4;
 const MOST_CALLS = 6;
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
+const MOST_TOKENS = 99_999; // of one operation
 const APPEND_TITLE = "Add tokens to the selected sequence";
 const WRITE_TITLE = `Append one token. It is written in the last block if there is
 room; if another sequence reads that block too, the block is copied first`;
@@ -105,6 +106,7 @@ class GridView {
     /** @type {number | null} The block under pointer or focus. */
     this.pointed = null;
     this.unanswered = 0; // messages to Python
+    this.refused = ""; // why the number of tokens was not accepted
 
     host.append(this.root);
     this.onState();
@@ -123,7 +125,7 @@ class GridView {
     }
     this.onChange = () => this.onState();
     this.model.on("change:state", this.onChange);
-    this.resized = new ResizeObserver(() => this.placeArrows());
+    this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(find(this.root, ".pl-blocks"));
   }
 
@@ -157,8 +159,9 @@ class GridView {
     if (button.getAttribute("aria-disabled") === "true") return;
     const op = button.getAttribute("data-op");
     const sequence = op === "new" ? null : this.selected;
-    const n = op === "new" || op === "append" ? this.amount : null;
-    this.send({ op, sequence, n });
+    const takesAmount = op === "new" || op === "append";
+    this.refused = takesAmount && this.amount === null ? this.refusal : "";
+    if (!this.refused) this.send({ op, sequence, n: takesAmount ? this.amount : null });
   }
 
   /**
@@ -177,6 +180,7 @@ class GridView {
   /** @param {Event} event */
   onInput(event) {
     const target = /** @type {HTMLInputElement} */ (event.target);
+    this.refused = "";
     if (target.matches(".pl-scrubber")) this.send({ op: "seek", step: Number(target.value) });
     if (target.dataset.ref === "examples") {
       this.send({ op: "preset", name: target.value });
@@ -216,12 +220,31 @@ class GridView {
     return written && written in this.state.counts ? Number(written) : null;
   }
 
-  /** The number of tokens that the reader typed, or a block and a quarter. */
-  get amount() {
-    const input = /** @type {HTMLInputElement | null} */ (this.root.querySelector(".pl-amount"));
+  /** The field of the number of tokens. It is not there before the first drawing. */
+  get amountField() {
+    return /** @type {HTMLInputElement | null} */ (this.root.querySelector(".pl-amount"));
+  }
+
+  /** A block and a quarter: what the field says first. */
+  get usualAmount() {
     const size = this.state.block_size;
-    const typed = Number(input?.value ?? size + Math.floor(size / 4));
-    return Math.max(1, Math.trunc(typed) || 1);
+    return size + Math.floor(size / 4);
+  }
+
+  /** The number of tokens that the reader typed; null if it is none. */
+  get amount() {
+    if (!this.amountField) return this.usualAmount;
+    const typed = this.amountField.value.trim();
+    const isWhole = /^\d+$/.test(typed);
+    const n = Number(typed);
+    return isWhole && n >= 1 && n <= MOST_TOKENS ? n : null;
+  }
+
+  /** Why what was typed is no number of tokens. */
+  get refusal() {
+    const typed = this.amountField?.value || "nothing";
+    const range = `from 1 to ${format(MOST_TOKENS)}`;
+    return `The number of tokens must be a whole number ${range}, got ${typed}.`;
   }
 
   // ---- a new state
@@ -268,6 +291,12 @@ class GridView {
     next.focus();
   }
 
+  /** The page was laid out anew, or for the first time. */
+  onResize() {
+    this.placeArrows();
+    this.scrollIntoView(".pl-log", ".pl-now");
+  }
+
   /** Arrows are where the blocks are. */
   placeArrows() {
     drawCopyArrows(this.root, this.state.copies);
@@ -284,7 +313,7 @@ class GridView {
     const node = /** @type {HTMLElement | null} */ (box.querySelector(nodeSelector));
     const top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
     const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;
-    if (top < 0 || below > 0) box.scrollTop += below + 4;
+    if (top < 0 || below > 0) box.scrollTop = atLineStart(box, box.scrollTop + below);
   }
 
   // ---- the page
@@ -343,7 +372,7 @@ class GridView {
   /** What went wrong, one line each. */
   warnings() {
     const { note, error, problems } = this.state;
-    const all = [note, error, ...problems].filter((line) => line);
+    const all = [this.refused, note, error, ...problems].filter((line) => line);
     if (all.length <= MOST_WARNINGS) return all;
     return [...all.slice(0, MOST_WARNINGS), `and ${all.length - MOST_WARNINGS} more`];
   }
@@ -355,14 +384,14 @@ class GridView {
   toolbar(table) {
     const { step, steps } = this.state;
     const { presets } = this.setup;
-    const amount = this.amount;
+    const amount = this.amount ?? "";
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
     const has = Boolean(table);
     return html`<div class="pl-toolbar" role="toolbar" aria-label="operations">
         ${button("new", true, "New sequence", newTitle)}
-        <label class="pl-tokens">of <input class="pl-amount" type="number" min="1" max="99999"
-          value="${amount}"> tokens</label>
+        <label class="pl-tokens">of <input class="pl-amount" type="number" min="1"
+          max="${MOST_TOKENS}" value="${this.usualAmount}"> token${amount === 1 ? "" : "s"}</label>
         <span class="pl-group">
           <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
             this.selected ?? "no sequence"
@@ -506,7 +535,7 @@ class GridView {
     const cells = blocks.map((blockId, index) => this.cell(name, tokens, blockId, index));
     return html`<div class="${classes({ table: true, selected: isSelected })}" role="row"
       style="--c: ${color}" data-sequence="${name}" aria-selected="${isSelected}">
-      <button class="pl-name" type="button" role="rowheader" tabindex="-1"><b>${name}</b>
+      <button class="pl-name" type="button" role="gridcell" tabindex="-1"><b>${name}</b>
         <i class="pl-swatch pl-hatch pl-p${pattern}"></i>
         <small>${plural(tokens, "token")}</small></button>
       <div class="pl-strip" role="presentation">${cells}</div></div>`;
@@ -526,7 +555,8 @@ class GridView {
     const place = `${name}, logical block ${index}: physical block ${blockId}`;
     return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
         data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
-        style="width: ${percent(held, size)}"></i><span>${blockId ?? "?"}</span></button>`;
+        style="width: ${percent(held, size)}"></i><span
+        aria-hidden="true">${blockId ?? "?"}</span></button>`;
   }
 
   // ---- sentences
@@ -540,15 +570,17 @@ class GridView {
   whatNext(table) {
     const { step, steps, tables } = this.state;
     if (!table) {
-      const tokens = plural(this.amount, "token");
-      return `Start here: New sequence. Its ${tokens} take blocks from the pool.`;
+      const tokens = this.amount ? plural(this.amount, "token") : "tokens";
+      const take = this.amount === 1 ? "takes a block" : "take blocks";
+      return `Start here: New sequence. Its ${tokens} ${take} from the pool.`;
     }
     if (step < steps) {
       return `This is step ${step} of ${steps}. What you do now replaces the steps after it.`;
     }
     if (this.willCopy(table)) {
       const last = `${table.name} shares block ${table.blocks.at(-1)}, which has room.`;
-      return `${last} Write 1: a write to a shared block copies the block first.`;
+      // A reader's own table may forget the copy, so this says the rule and not what will happen.
+      return `${last} A write must copy this block first: press Write 1 and see.`;
     }
     const then =
       tables.length > 1
@@ -618,6 +650,19 @@ class GridView {
     const slot = blockId * size + offset;
     return `token ${token} is in slot ${blockId} × ${size} + ${offset} = ${slot}`;
   }
+}
+
+/**
+ * The first place from `top` on at which a line of a box begins, so that no line is cut in two.
+ *
+ * @param {HTMLElement} box
+ * @param {number} top pixels that are scrolled
+ * @returns {number}
+ */
+function atLineStart(box, top) {
+  const lines = /** @type {HTMLElement[]} */ ([...box.children]);
+  const starts = lines.map((line) => line.offsetTop - box.offsetTop);
+  return starts.find((start) => start >= top) ?? top;
 }
 
 /**

@@ -3,7 +3,7 @@
     page   --{op: "append", sequence: "s0", n: 5}-->   BlockPoolWidget  -->  Session  -->  pool
     page   <------------- `state`, whole --------------  snapshot  <--  reading  <---  and tables
 
-A message comes in, and `state` is replaced as a whole after every operation; the page updates what
+A message arrives, and `state` is replaced as a whole after every operation; the page updates what
 differs. block_grid.js and block_grid.css draw. They decide nothing about blocks.
 """
 

@@ -44,8 +44,9 @@ export function blockInside(blockId, count, owners, blockSize) {
     return html`<i class="pl-fill pl-hatch pl-p${pattern}"
       style="--c: ${color}; --empty: ${empty}"></i>`;
   });
-  return html`<span class="pl-bands">${bands}</span><span class="pl-id">${blockId}</span>
-    <span class="pl-count">${count || ""}</span>`;
+  const number = html`<span class="pl-id" aria-hidden="true">${blockId}</span>`;
+  const counter = html`<span class="pl-count" aria-hidden="true">${count || ""}</span>`;
+  return html`<span class="pl-bands">${bands}</span>${number}${counter}`;
 }
 
 /**

@@ -1,5 +1,5 @@
-// Controls above a drawing that Python makes. One question to Python is open at a time, and the
-// latest values win.
+// Controls above a drawing that Python makes, or that a list holds where there is no Python
+// (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot } from "./keyboard.js";
 import { find, findInput, html, withData } from "./markup.js";
@@ -13,6 +13,7 @@ import { find, findInput, html, withData } from "./markup.js";
  * @property {string} name
  * @property {"slider" | "switch" | "text"} kind
  * @property {string[]} options
+ * @property {boolean} [fixed] whether it cannot be moved, since there is no Python to ask
  */
 
 /** @typedef {string | number | boolean} Value a text, the place in a slider's options, or on */
@@ -32,7 +33,10 @@ import { find, findInput, html, withData } from "./markup.js";
 const PART = "[data-link], [data-say], [data-set]";
 const PLAY = "▶";
 const PAUSE = "❚❚";
-const FEWEST_TO_PLAY = 10; // options of a slider that has a play button
+const FEWEST_TO_PLAY = 4; // options of a slider that has a play button
+const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the limits below
+const SHORTEST_FRAME = 150; // milliseconds
+const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
 const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
@@ -56,8 +60,12 @@ class ExploreView {
     /** @type {Record<string, Value>} What the controls show. */
     this.values = at;
     this.isWaiting = false;
-    /** @type {Record<string, Value> | null} What to ask as soon as the answer is there. */
-    this.wanted = null;
+    /** @type {Record<string, Value>} What the drawing is to show: the latest values. */
+    this.wanted = at;
+    /** @type {boolean} Whether to ask again as soon as the answer is there. */
+    this.hasMore = false;
+    /** @type {string | null} The control that shows its value when the drawing does. */
+    this.following = null;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.typingTimer = undefined;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -68,8 +76,12 @@ class ExploreView {
     this.playing = null;
     /** @type {string | null} The slider that was paused. */
     this.paused = null;
-    /** @type {string | null} The link of the part under pointer or focus. */
-    this.pointed = null;
+    /** @type {{x: number, y: number} | null} Where the pointer is while it is in the drawing. */
+    this.pointer = null;
+    /** @type {number} The width of the drawing, in pixels. */
+    this.width = 0;
+    /** @type {number} The greatest height that it had at this width. */
+    this.tallest = 0;
 
     this.root = makeRoot("a drawing with controls");
     this.root.className = "pl-root px-root";
@@ -77,6 +89,7 @@ class ExploreView {
     this.controlBox = find(this.root, ".px-controls");
     this.picture = find(this.root, ".px-picture");
     this.said = find(this.root, ".px-say");
+    this.longest = find(this.root, ".px-longest");
     this.busy = find(this.root, ".px-busy");
     host.append(this.root);
     this.showValues();
@@ -89,14 +102,17 @@ class ExploreView {
     this.controlBox.addEventListener("input", (event) => this.onInput(event));
     this.root.addEventListener("click", (event) => this.onClick(event));
     this.picture.addEventListener("keydown", (event) => this.onKey(event));
-    this.picture.addEventListener("pointerover", ({ target }) => {
-      this.lightUp(partOf(target) ?? this.focusedPart());
-    });
-    this.picture.addEventListener("pointerleave", () => this.lightUp(this.focusedPart()));
+    for (const event of ["pointerover", "pointermove"]) {
+      this.picture.addEventListener(event, (moved) => this.onPointer(moved));
+    }
+    this.picture.addEventListener("pointerleave", (left) => this.onPointerLeave(left));
+    this.root.addEventListener("pointerdown", (pressed) => this.onPress(pressed));
     this.picture.addEventListener("focusin", ({ target }) => this.onFocus(target));
-    this.picture.addEventListener("focusout", () => this.lightUp(null));
+    this.picture.addEventListener("focusout", () => this.lightUp(this.hoveredPart()));
     this.onDrawnListener = () => this.onDrawn();
     this.onAskedListener = () => this.onAsked();
+    this.resized = new ResizeObserver(() => this.keepRoom());
+    this.resized.observe(this.picture);
     this.model.on("change:drawn", this.onDrawnListener);
     this.model.on("change:asked", this.onAskedListener);
   }
@@ -106,6 +122,7 @@ class ExploreView {
     clearInterval(this.playTimer);
     clearTimeout(this.typingTimer);
     clearTimeout(this.busyTimer);
+    this.resized?.disconnect();
     if (this.onDrawnListener) this.model.off("change:drawn", this.onDrawnListener);
     if (this.onAskedListener) this.model.off("change:asked", this.onAskedListener);
   }
@@ -113,8 +130,10 @@ class ExploreView {
   /** @returns {Markup} */
   page() {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
+      ${noteTemplate(this.controls)}
       <span class="px-busy" role="status"></span></div><div class="px-picture"></div>
-      <p class="px-say" aria-live="polite">${this.caption}</p>`;
+      <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
+        <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
   }
 
   // ---- controls
@@ -139,8 +158,11 @@ class ExploreView {
     input.max = String(options.length - 1);
     input.value = String(place);
     input.setAttribute("aria-valuetext", options[place]);
-    /** @type {HTMLOutputElement} */ (input.nextElementSibling).value = options[place];
-    find(this.root, withData("play", name)).hidden = options.length < FEWEST_TO_PLAY;
+    const output = /** @type {HTMLOutputElement} */ (input.nextElementSibling);
+    output.value = options[place];
+    output.style.minWidth = `${Math.max(...options.map((option) => option.length)) + 1}ch`;
+    const play = find(this.root, withData("play", name));
+    play.hidden = options.length < FEWEST_TO_PLAY || input.disabled;
   }
 
   /** @param {Event} event */
@@ -150,37 +172,59 @@ class ExploreView {
     if (name === undefined) return;
     this.stopPlaying();
     this.paused = null;
-    clearTimeout(this.typingTimer);
     if (input.type === "text") {
-      this.typingTimer = setTimeout(() => this.ask(name, input.value), TYPING_ENDS_AFTER);
+      this.values = { ...this.values, [name]: input.value };
+      this.wanted = { ...this.wanted, [name]: input.value };
+      clearTimeout(this.typingTimer);
+      this.typingTimer = setTimeout(() => this.request(), TYPING_ENDS_AFTER);
     } else {
       this.ask(name, input.type === "checkbox" ? input.checked : Number(input.value));
     }
   }
 
   /**
-   * Asks Python for the drawing with another value.
+   * Asks for the drawing with another value, which the control shows at once.
    *
    * @param {string} name
    * @param {Value} value
    */
   ask(name, value) {
-    this.wanted = { ...this.values, ...this.wanted, [name]: value };
-    this.values = this.wanted;
+    this.following = null;
+    this.values = { ...this.wanted, [name]: value };
+    this.wanted = this.values;
     this.showValues();
-    if (!this.isWaiting) this.send();
+    this.request();
+  }
+
+  /**
+   * Asks for the drawing with another value, which the control shows when the drawing does.
+   *
+   * @param {string} name
+   * @param {Value} value
+   */
+  askToFollow(name, value) {
+    this.following = name;
+    this.wanted = { ...this.wanted, [name]: value };
+    this.request();
+  }
+
+  /** Asks for the drawing that is wanted, now or after the answer to the open question. */
+  request() {
+    clearTimeout(this.typingTimer);
+    if (this.isWaiting) this.hasMore = true;
+    else this.send();
   }
 
   /** Sends the values that are wanted. */
   send() {
     this.number += 1;
     this.isWaiting = true;
+    this.hasMore = false;
     clearTimeout(this.busyTimer);
     this.busyTimer = setTimeout(() => {
       this.busy.textContent = "computing …";
     }, BUSY_AFTER);
     this.model.set("asked", { number: this.number, at: this.wanted });
-    this.wanted = null;
     this.model.save_changes();
   }
 
@@ -208,8 +252,8 @@ class ExploreView {
     this.playing = name;
     find(this.root, withData("play", name)).textContent = PAUSE;
     const last = this.lastOption(name);
-    if (!wasPaused || this.values[name] === last) this.ask(name, 0);
-    const interval = Math.max(150, Math.min(600, 9000 / last));
+    if (!wasPaused || this.wanted[name] === last) this.askToFollow(name, 0);
+    const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
     this.playTimer = setInterval(() => this.playOn(name), interval);
   }
 
@@ -219,9 +263,9 @@ class ExploreView {
    * @param {string} name
    */
   playOn(name) {
-    const place = Number(this.values[name]);
+    const place = Number(this.wanted[name]);
     if (!this.root.isConnected || place >= this.lastOption(name)) this.stopPlaying();
-    else if (!this.isWaiting) this.ask(name, place + 1);
+    else if (!this.isWaiting) this.askToFollow(name, place + 1);
   }
 
   stopPlaying() {
@@ -264,12 +308,57 @@ class ExploreView {
     });
   }
 
-  /** @param {EventTarget | null} target */
+  /** The part under the pointer, or null. */
+  hoveredPart() {
+    if (!this.pointer) return null;
+    const page = /** @type {Document} */ (this.root.getRootNode());
+    const part = partOf(page.elementFromPoint(this.pointer.x, this.pointer.y));
+    return part && this.picture.contains(part) ? part : null;
+  }
+
+  /** The part that lights up: the one under the pointer, or the one that the keyboard reached. */
+  litPart() {
+    const focused = this.focusedPart();
+    return this.hoveredPart() ?? (focused?.matches(":focus-visible") ? focused : null);
+  }
+
+  /** @param {Event} event a pointer's */
+  onPointer(event) {
+    const { clientX, clientY, target, type } = /** @type {PointerEvent} */ (event);
+    this.pointer = { x: clientX, y: clientY };
+    if (type === "pointerover") this.lightUp(partOf(target) ?? this.litPart());
+  }
+
+  /**
+   * What a finger touched stays lit when the finger leaves.
+   *
+   * @param {PointerEvent} event
+   */
+  onPointerLeave({ pointerType }) {
+    this.pointer = null;
+    if (pointerType !== "touch") this.lightUp(this.litPart());
+  }
+
+  /**
+   * A press beside the parts puts the light out that a touch left.
+   *
+   * @param {PointerEvent} event
+   */
+  onPress({ target, pointerType }) {
+    if (pointerType === "touch" && !partOf(target)) this.lightUp(null);
+  }
+
+  /**
+   * A part that the keyboard reached lights up until the pointer moves again.
+   *
+   * @param {EventTarget | null} target
+   */
   onFocus(target) {
     const part = partOf(target);
     if (!part) return;
+    if (part.matches(":focus-visible")) this.pointer = null;
     this.setTabStop(this.parts().indexOf(part));
-    this.lightUp(part);
+    this.lightUp(this.litPart());
   }
 
   /**
@@ -278,9 +367,8 @@ class ExploreView {
    * @param {HTMLElement | null} part
    */
   lightUp(part) {
-    this.pointed = part?.dataset.link ?? null;
-    const words = this.pointed?.split(" ") ?? [];
-    this.root.classList.toggle("pl-pointing", Boolean(this.pointed));
+    const words = part?.dataset.link?.split(" ") ?? [];
+    this.root.classList.toggle("pl-pointing", words.length > 0);
     for (const other of this.picture.querySelectorAll("[data-link]")) {
       const links = other.getAttribute("data-link")?.split(" ") ?? [];
       const isLit = links.some((link) => words.includes(link));
@@ -299,7 +387,7 @@ class ExploreView {
     const setting = part?.getAttribute("data-set") ?? "";
     const [name, value] = setting.split(/=(.*)/s);
     const control = this.controls.find((one) => one.name === name);
-    if (!control || value === undefined) return;
+    if (!control || control.fixed || value === undefined) return;
     if (control.kind === "switch") this.ask(name, value === "true");
     else if (control.kind === "text") this.ask(name, value);
     else if (control.options.includes(value)) this.ask(name, control.options.indexOf(value));
@@ -325,30 +413,46 @@ class ExploreView {
 
   // ---- what the model says
 
-  /** An answer: shows the drawing, with the focus and the light where they were. */
+  /** An answer: shows the drawing, with the focus where it was. */
   onDrawn() {
     const drawn = this.model.get("drawn");
     if (drawn.number < this.number) return;
     const focused = this.focusedPart();
     const place = focused ? this.parts().indexOf(focused) : -1;
-    const pointed = this.pointed;
     this.isWaiting = false;
     clearTimeout(this.busyTimer);
     this.busy.textContent = "";
     this.picture.innerHTML = drawn.html;
+    this.keepRoom();
+    this.follow();
     this.setTabStop(Math.max(place, 0));
     if (focused) this.parts()[place]?.focus();
-    else this.lightUp(this.partWithLink(pointed));
-    if (this.wanted) this.send();
+    this.lightUp(this.litPart());
+    if (this.hasMore) this.send();
   }
 
-  /**
-   * @param {string | null} link
-   * @returns {HTMLElement | null}
-   */
-  partWithLink(link) {
-    if (link === null) return null;
-    return this.parts().find((part) => part.dataset.link === link) ?? null;
+  /** Shows the value of the control that plays, now that the drawing shows it. */
+  follow() {
+    if (this.following === null) return;
+    const { at } = this.model.get("asked");
+    this.values = { ...this.values, [this.following]: at[this.following] };
+    this.following = null;
+    this.showValues();
+  }
+
+  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
+  keepRoom() {
+    for (const part of this.parts()) {
+      const said = part.getAttribute("data-say") ?? "";
+      if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
+    }
+    if (this.width !== this.picture.clientWidth) {
+      this.width = this.picture.clientWidth;
+      this.tallest = 0;
+      this.picture.style.minHeight = "";
+    }
+    this.tallest = Math.max(this.tallest, this.picture.scrollHeight);
+    this.picture.style.minHeight = `${this.tallest}px`;
   }
 
   /** The values were set in Python, or in another view. */
@@ -357,6 +461,7 @@ class ExploreView {
     if (number <= this.number) return;
     this.number = number;
     this.values = at;
+    this.wanted = at;
     this.controls = this.model.get("controls");
     this.showValues();
   }
@@ -386,28 +491,44 @@ function isInput(node) {
  * @param {Control} control
  * @returns {Markup}
  */
-function controlTemplate({ name, kind }) {
+function controlTemplate({ name, kind, fixed }) {
   const play = html`<button class="pl-button" data-play="${name}"
     aria-label="play">${PLAY}</button>`;
   return html`
-    <label class="px-${kind}"><span>${name.replaceAll("_", " ")}</span>
-      ${inputTemplate(name, kind)}
+    <label class="px-${kind} ${fixed ? "px-fixed" : ""}">
+      <span>${name.replaceAll("_", " ")}</span>
+      ${inputTemplate(name, kind, fixed ? "disabled" : "")}
     </label>${kind === "slider" ? play : ""}`;
+}
+
+/**
+ * Says which controls cannot be moved here.
+ *
+ * @param {Control[]} controls
+ * @returns {Markup | string}
+ */
+function noteTemplate(controls) {
+  const names = controls.filter(({ fixed }) => fixed).map(({ name }) => name.replaceAll("_", " "));
+  if (!names.length) return "";
+  return html`<small class="px-note">Run the notebook to change ${names.join(" and ")}.</small>`;
 }
 
 /**
  * @param {string} name
  * @param {Control["kind"]} kind
+ * @param {string} disabled the attribute, or nothing
  * @returns {Markup}
  */
-function inputTemplate(name, kind) {
+function inputTemplate(name, kind, disabled) {
   switch (kind) {
     case "text":
-      return html`<input type="text" data-name="${name}" spellcheck="false">`;
+      return html`<input type="text" data-name="${name}" spellcheck="false" ${disabled}>`;
     case "switch":
-      return html`<input type="checkbox" role="switch" data-name="${name}">`;
+      return html`<input type="checkbox" role="switch" data-name="${name}"
+        ${disabled}>`;
     default:
-      return html`<input type="range" class="pl-scrubber" data-name="${name}"><output></output>`;
+      return html`<input type="range" class="pl-scrubber" data-name="${name}"
+        ${disabled}><output></output>`;
   }
 }
 

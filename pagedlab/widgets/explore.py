@@ -5,15 +5,23 @@ a page without a kernel shows it too.
 """
 
 import html
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import traitlets
 
+from pagedlab.lessons.figure_words import described
 from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.opening import opening, share_parts
 from pagedlab.widgets.page import Page, close_figure, name_of, png, stored, svg_of
 
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
+# The frames that a notebook stores for pages without a kernel.
+MOST_FRAMES = 300
+LARGEST_FRAME = 100_000  # characters of a drawing
+MOST_BYTES = 150_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 
 
@@ -30,6 +38,12 @@ class _Control(NamedTuple):
     def value(self, at: Any) -> Any:
         """Return the value at a position."""
         return self.options[at] if self.kind == "slider" else at
+
+    def positions(self) -> list[Any]:
+        """Return all positions; of a text box the one that it has."""
+        if self.kind == "switch":
+            return [False, True]
+        return list(range(len(self.options))) if self.kind == "slider" else [self.at]
 
     def written(self) -> list[str]:
         """Return a slider's options in words."""
@@ -58,6 +72,26 @@ def _control(name: str, given: Any) -> _Control:
         written = ", ".join(control.written())
         raise ValueError(f"{name} must begin at one of its options {written}, got {first!r}")
     return control._replace(at=options.index(first))
+
+
+def _as_page(drawn: Any) -> str:
+    """Return what `draw` returned as SVG or HTML.
+
+    Raises:
+        TypeError: If it is no drawing.
+    """
+    if isinstance(drawn, str):
+        return drawn
+    if hasattr(drawn, "savefig"):
+        close_figure(drawn)
+        return svg_of(drawn)
+    raise TypeError(f"draw must return a matplotlib figure, or SVG or HTML as a str, got {drawn!r}")
+
+
+def _alert(error: Exception) -> str:
+    """Return an error as HTML."""
+    message = html.escape(f"{type(error).__name__}: {error}")
+    return f'<p class="pl-alert">{message}</p>'
 
 
 class Explorer(Page):
@@ -158,24 +192,62 @@ class Explorer(Page):
         try:
             self._redraw()
         except Exception as error:  # from the reader's own `draw`, perhaps
-            message = html.escape(f"{type(error).__name__}: {error}")
-            alert = f'<p class="pl-alert">{message}</p>'
-            self.drawn = {"number": self.asked["number"], "html": alert}
+            self.drawn = {"number": self.asked["number"], "html": _alert(error)}
 
     def _redraw(self) -> None:
         number = self.asked["number"]
         drawn = self._draw(**self.values)
-        if isinstance(drawn, str):
-            page = drawn
-        elif hasattr(drawn, "savefig"):
-            close_figure(drawn)
-            page = svg_of(drawn)
-        else:
-            raise TypeError(
-                f"draw must return a matplotlib figure, or SVG or HTML as a str, got {drawn!r}"
-            )
+        page = _as_page(drawn)
         self._shown = drawn
         self.drawn = {"number": number, "html": page}
+
+    def opening(self) -> dict[str, str] | None:
+        """Return a drawing for each setting of the controls that are not fixed.
+
+        None if the drawings are too large, or if there are no controls and no parts to point at.
+        """
+        page = self.drawn["html"]
+        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
+            return None
+        free = self._free_controls()
+        drawings: dict[str, int] = {}
+        order = []
+        for at in self._settings(free):
+            page = self._drawing_at(at)
+            order.append(drawings.setdefault(page, len(drawings)))
+        controls = [{**shown, "fixed": shown["name"] not in free} for shown in self.controls]
+        values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
+        made = opening("explore", {**values, "order": order, **share_parts(drawings)})
+        return made if len(made["packed"]) <= MOST_BYTES else None
+
+    def _free_controls(self) -> list[str]:
+        """Return the names of the controls that move on a page without a kernel.
+
+        All but the text boxes, or where that would be too many drawings, the longest slider.
+        """
+        numbers = {name: len(control.positions()) for name, control in self._controls.items()}
+        if math.prod(numbers.values()) > MOST_FRAMES:
+            return [max(numbers, key=numbers.__getitem__)]
+        return [name for name, control in self._controls.items() if control.kind != "text"]
+
+    def _settings(self, free: list[str]) -> Iterator[dict[str, Any]]:
+        """Yield each setting of these controls, the last one's changing fastest.
+
+        The others stay where they are.
+        """
+        positions = [self._controls[name].positions() for name in free]
+        for chosen in itertools.product(*positions):
+            yield {**self.asked["at"], **dict(zip(free, chosen, strict=True))}
+
+    def _drawing_at(self, at: dict[str, Any]) -> str:
+        """Return the drawing for these positions, or why there is none."""
+        if at == self.asked["at"]:
+            return str(self.drawn["html"])
+        values = {name: self._controls[name].value(place) for name, place in at.items()}
+        try:
+            return _as_page(self._draw(**values))
+        except Exception as error:  # as on a live page
+            return _alert(error)
 
     def __repr__(self) -> str:
         parts = [name_of(self._shown) if isinstance(self._shown, str) else "", self.caption]
@@ -189,8 +261,13 @@ class Explorer(Page):
         if isinstance(self._shown, str):
             return stored(self._shown, repr(self)), {}
         width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
-        sizes = {"image/png": {"width": width, "height": height}}
-        return {"image/png": png(self._shown, facecolor="white")}, sizes
+        sizes = {"image/png": {"width": width, "height": height, "alt": self._seen()}}
+        ground = getattr(self._shown, "ground", "white")
+        return {"image/png": png(self._shown, facecolor=ground)}, sizes
+
+    def _seen(self) -> str:
+        """The description of a figure, and the settings that it is for."""
+        return f"{described(self._shown)}. {self!r}"
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:

@@ -40,6 +40,8 @@ function render({ model, el }) {
   function draw() {
     input.value = model.get("typed");
     answer.innerHTML = model.get("page");
+    // the other outputs of this cell would give the answer away, see guess.css
+    root.classList.toggle("pg-waiting", reveals && answer.innerHTML === "");
     if (button) button.hidden = answer.innerHTML !== "";
   }
 

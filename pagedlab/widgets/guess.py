@@ -15,6 +15,7 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
+from pagedlab.lessons.figure_words import described
 from pagedlab.widgets.assets import live_script, live_style
 from pagedlab.widgets.page import Page, close_figure, png
 
@@ -91,6 +92,20 @@ def in_words(number: float) -> str:
     return f"{number:.{decimals}f}".rstrip("0").rstrip(".")
 
 
+# What readers did, by question: a cell that is run again has the guess that was typed before.
+_typed: dict[str, str] = {}
+_skipped: set[str] = set()
+
+
+def _remember(change: Any) -> None:
+    """Note that a guess was typed or skipped."""
+    question = change.owner.question
+    if change.name == "typed":
+        _typed[question] = change.new
+    elif change.new:
+        _skipped.add(question)
+
+
 class Guess(Page):
     """A question with an input box, made and shown by `guess`.
 
@@ -110,6 +125,7 @@ class Guess(Page):
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
     ) -> None:
         self.truth = truth
+        self._is_share = unit == "%" and "in %" not in question
         self._evidence = "".join(map(_as_html, evidence))
         super().__init__(question=question, unit=unit, reveals=truth is not None, typed=typed)
         self.observe(self._update, names=["typed", "shown"])
@@ -117,22 +133,30 @@ class Guess(Page):
 
     @property
     def value(self) -> float | None:
-        """The reader's number, None as long as there is none."""
-        return parse(self.typed)
+        """The reader's number, None as long as there is none that may be right."""
+        number = parse(self.typed)
+        if self._is_share and number is not None and not 0 <= number <= 100:
+            return None
+        return number
 
     def reveal(self, truth: float, *evidence: Any) -> Guess:
         """Show the guess and the truth on one scale. Make this the last line of a cell.
 
         Args:
             truth: the right number.
-            evidence: texts and figures to show below, which would give the truth away.
+            evidence: texts and figures to show below. In JupyterLab whatever else the cell prints
+                and draws waits for the answer too.
         """
         revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
+        revealed.shown = self.question in _skipped
+        revealed.observe(_remember, names=["shown"])
         traitlets.link((self, "typed"), (revealed, "typed"))
         return revealed
 
     def _say(self, number: float) -> str:
-        return html.escape(f"{in_words(number)} {self.unit}".strip())
+        is_plural = number != 1 or len(self.unit) <= 2  # "ms" is no plural
+        unit = self.unit if is_plural else self.unit.removesuffix("s")
+        return html.escape(f"{in_words(number)} {unit}".strip())
 
     def _update(self, _: Any = None) -> None:
         if self.truth is None:
@@ -147,6 +171,8 @@ class Guess(Page):
         if not self.typed:
             return ""
         if self.value is None:
+            if self._is_share and parse(self.typed) is not None:
+                return "A share is between 0 and 100 %."
             return "A number, please."
         return f"Noted: {self._say(self.value)}."
 
@@ -184,7 +210,9 @@ def _as_html(evidence: Any) -> str:
         return f"<pre>{html.escape(evidence)}</pre>"
     close_figure(evidence)
     width = int(96 * evidence.get_size_inches()[0])
-    return f'<img width="{width}" alt="" src="data:image/png;base64,{png(evidence)}">'
+    data = png(evidence, facecolor=getattr(evidence, "ground", "white"))
+    alt = html.escape(described(evidence))
+    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{data}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:
@@ -192,11 +220,14 @@ def guess(question: str, unit: str = "") -> Guess:
 
     Args:
         question: the question.
-        unit: shown after the input box, such as "%" or "blocks".
+        unit: shown after the input box, such as "%" or "blocks". In "%" a guess is between 0 and
+            100, unless the question asks for something "in %" of something else.
 
     Returns:
-        The question; keep it, and later end a cell with `asked.reveal(truth)`.
+        The question; keep it, and later end a cell with `asked.reveal(truth)`. If its cell is run
+        again, it still has the guess.
     """
-    asked = Guess(question, unit)
+    asked = Guess(question, unit, _typed.get(question, ""))
+    asked.observe(_remember, names=["typed"])
     display(asked)
     return asked

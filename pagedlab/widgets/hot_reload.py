@@ -1,4 +1,4 @@
-"""Scripts and styles that follow their files while somebody works on them.
+"""Scripts and styles that follow their files while these are edited.
 
 anywidget reloads a widget when the file that its `_esm` or `_css` names changes. Ours are joined
 from several files, so a thread joins them again whenever one of them changes.

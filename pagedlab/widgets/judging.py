@@ -1,4 +1,4 @@
-"""What one operation did to a pool and its tables, in words, and the rules that it broke.
+"""The effect of one operation on a pool and its tables, in words, and the rules that it broke.
 
 Both are read from pool and tables before and after the operation.
 """
@@ -106,7 +106,7 @@ class Entry:
         if added:
             yield f"takes {blocks_text(added)}"
         if self.operation.verb == "new":
-            yield f"{self._new.tokens} tokens" if self._new.tokens else "empty"
+            yield _in_words(self._new.tokens)
 
     def _words_of_fork(self) -> str:
         old = self._old.blocks
@@ -224,3 +224,10 @@ class Entry:
 def _at(blocks: list[int | None], index: int) -> int | None:
     """Return the block at an index, None if there is none."""
     return blocks[index] if index < len(blocks) else None
+
+
+def _in_words(tokens: int) -> str:
+    """Return how many tokens a sequence has: "empty", "1 token", "2 tokens"."""
+    if not tokens:
+        return "empty"
+    return f"{tokens} token{'s' if tokens > 1 else ''}"

@@ -1,5 +1,6 @@
 // The stage's sentences: what happened in a step, and what a block holds.
 
+import { rolesOf } from "./chat_template.js";
 import { plural } from "./words.js";
 
 /** @import { RecordedStep, State } from "./replay.js" */
@@ -7,6 +8,9 @@ import { plural } from "./words.js";
 const MOST_NAMES = 3; // in one sentence
 const MOST_COPIES = 2; // in one sentence
 const MOST_TABLES = 2; // in what is said of a block
+const MOST_NAMED = 4; // in what is said of a block
+const POINT =
+  "Point at a word or a block, or tap it: the word, its block and its cell in the table light up.";
 
 /**
  * The names of the sequences to which the same happened in a step.
@@ -31,10 +35,10 @@ export function whatHappened(state, before) {
   if (isFirst && !Object.keys(state.now.texts ?? {}).length) {
     return "No request is here yet. Every block is free.";
   }
-  const parts = eventParts(state.now, eventsOf(state.now, before));
+  const parts = eventParts(state, eventsOf(state.now, before));
   if (!parts.length) parts.push(takenPart(state) ?? runningPart(state));
   const line = parts.join("; ");
-  const beginsWithName = /^r\d/.test(line);
+  const beginsWithName = [...state.texts.keys()].some((name) => line.startsWith(name));
   return `${beginsWithName ? line : line[0].toUpperCase() + line.slice(1)}.`;
 }
 
@@ -81,11 +85,12 @@ function eventOf(state, before) {
 /**
  * A part of the sentence for each kind of event.
  *
- * @param {RecordedStep} now
+ * @param {State} state
  * @param {Events} events
  * @returns {string[]}
  */
-function eventParts(now, { queued, admitted, resumed, preempted, finished }) {
+function eventParts(state, { queued, admitted, resumed, preempted, finished }) {
+  const { now } = state;
   const parts = [];
   if (queued.length) parts.push(clause(queued, "waits", "wait"));
   if (admitted.length) parts.push(clause(admitted, "is admitted", "are admitted"));
@@ -98,10 +103,32 @@ function eventParts(now, { queued, admitted, resumed, preempted, finished }) {
   if (preempted.length) {
     parts.push(`out of blocks: ${clause(preempted, "is preempted", "are preempted")}`);
   }
-  if (finished.length) {
-    parts.push(clause(finished, "ends, and its blocks are free", "end, and their blocks are free"));
-  }
+  if (finished.length) parts.push(endedPart(state, finished));
   return parts;
+}
+
+/**
+ * Which sequences ended, and what became of their blocks.
+ *
+ * @param {State} state
+ * @param {string[]} names
+ * @returns {string}
+ */
+function endedPart(state, names) {
+  const ended = clause(names, "ends, and its blocks are free", "end, and their blocks are free");
+  const cached = numCached(state);
+  return cached ? `${ended}; ${cached} ${cached > 1 ? "stay" : "stays"} cached` : ended;
+}
+
+/**
+ * How many of the blocks that became free in this step the prefix cache keeps.
+ *
+ * @param {State} state
+ * @returns {number}
+ */
+function numCached({ now, kept }) {
+  const freed = Object.entries(now.counts ?? {}).filter(([, count]) => count === 0);
+  return freed.filter(([blockId]) => kept[Number(blockId)]).length;
 }
 
 /**
@@ -131,11 +158,11 @@ function takenPart({ now, contents }) {
 function runningPart({ texts }) {
   const running = [...texts.values()].filter(({ state }) => state === "running");
   const names = running.map(({ name }) => name);
-  return names.length ? clause(names, "writes on", "write on") : "nothing runs";
+  return names.length ? clause(names, "continues", "continue") : "nothing runs";
 }
 
 /**
- * Names and what they do: "r0 waits", "r0 and r1 wait", "5 texts wait".
+ * Names and what they do: "r0 waits", "r0 and r1 wait", "5 sequences wait".
  *
  * @param {string[]} names
  * @param {string} singular
@@ -143,7 +170,8 @@ function runningPart({ texts }) {
  * @returns {string}
  */
 function clause(names, singular, several) {
-  const subject = names.length > MOST_NAMES ? plural(names.length, "text") : names.join(" and ");
+  const subject =
+    names.length > MOST_NAMES ? plural(names.length, "sequence") : names.join(" and ");
   return `${subject} ${names.length > 1 ? several : singular}`;
 }
 
@@ -157,14 +185,26 @@ function clause(names, singular, several) {
  */
 export function describeBlock(state, blockId, blockSize) {
   if (blockId === null) {
-    return "Point at a word or a block: both light up, and the table’s cell between them.";
+    return POINT;
   }
+  const block = `Block ${blockId}${ownersInTurn(state.owners.get(blockId) ?? [])}`;
   const places = placesOf(state, blockId, blockSize);
-  if (places.length) return `Block ${blockId}: ${places.slice(0, MOST_TABLES).join("; ")}`;
+  if (places.length) return `${block}: ${places.slice(0, MOST_TABLES).join("; ")}`;
   if (state.kept[blockId]) {
-    return `Block ${blockId} is free; its contents stay cached for the next identical prefix.`;
+    return `${block} is free; its contents stay cached for the next identical prefix.`;
   }
-  return `Block ${blockId} is free.`;
+  return `${block} is free.`;
+}
+
+/**
+ * The sequences that had a block one after the other, or nothing if there were not two.
+ *
+ * @param {string[]} names
+ * @returns {string}
+ */
+function ownersInTurn(names) {
+  if (names.length < 2) return "";
+  return ` (first ${names.slice(-MOST_NAMED).join(", then ")})`;
 }
 
 /**
@@ -178,14 +218,17 @@ export function describeBlock(state, blockId, blockSize) {
 function placesOf({ texts }, blockId, blockSize) {
   /** @type {Set<string>} */
   const places = new Set();
-  for (const { name, blocks, tokens, words } of texts.values()) {
+  for (const { name, blocks, tokens, words, prompt } of texts.values()) {
     const index = blocks.indexOf(blockId);
     if (index < 0) continue;
     const first = index * blockSize;
     const stop = Math.min(tokens, first + blockSize);
     const last = Math.max(first, stop - 1);
-    const said = words.slice(first, stop).join("");
-    places.add(`${name}, tokens ${first}–${last}: “${said}”`);
+    const roles = rolesOf(words, prompt);
+    const written = words.map((word, i) => (typeof roles[i] === "string" ? "" : word));
+    const said = written.slice(first, stop).join("");
+    const range = first === last ? `token ${first}` : `tokens ${first}–${last}`;
+    places.add(`${name}, ${range}: “${said}”`);
   }
   return [...places];
 }

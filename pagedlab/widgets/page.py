@@ -10,6 +10,7 @@ import anywidget
 from IPython.display import display
 
 from pagedlab.lessons.colors import INK
+from pagedlab.widgets import opening
 from pagedlab.widgets.assets import style
 
 # Figures ------------------------------------------------------------------------------------------
@@ -36,8 +37,11 @@ def png(figure: Any, **options: Any) -> str:
 
 def svg_of(figure: Any) -> str:
     """Return a matplotlib figure as SVG, with text in the theme's colour."""
+    import matplotlib
+
     file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True)
+    with matplotlib.rc_context({"svg.hashsalt": "pagedlab"}):  # the same figure, the same file
+        figure.savefig(file, format="svg", transparent=True)
     around = r"^.*?(?=<svg)|<metadata>.*?</metadata>"
     page = re.sub(around, "", file.getvalue(), flags=re.DOTALL)
     return re.sub(INK, "var(--soft)", page, flags=re.IGNORECASE)
@@ -115,6 +119,10 @@ class Page(anywidget.AnyWidget):
         """Return what the notebook stores by media type, and the sizes of pictures."""
         return self.picture()._repr_mimebundle_()
 
+    def opening(self) -> dict[str, str] | None:
+        """Return what a page without a kernel plays, None if that is nothing."""
+        return None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.picture().headline()}"
 
@@ -138,4 +146,7 @@ class Page(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         live, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         still, sizes = self.still()
-        return {**live, "text/plain": repr(self), **still}, {**metadata, **sizes}
+        data = {**live, "text/plain": repr(self), **still}
+        if opening.are_stored() and (played := self.opening()):
+            data[opening.MEDIA_TYPE] = played
+        return data, {**metadata, **sizes}

@@ -4,8 +4,9 @@ import html
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import traitlets
 
@@ -17,19 +18,40 @@ from pagedlab.widgets.page import Page
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
-class Answer(NamedTuple):
-    """An answer to choose; `why` says why it is right or wrong."""
+@dataclass(frozen=True)
+class Answer:
+    """An answer to choose.
+
+    Args:
+        text: the answer.
+        why: why it is right or wrong.
+        right: whether it is the right one.
+    """
 
     text: str
     why: str
     right: bool = False
 
 
-class Question(NamedTuple):
-    """A question with two answers or more, one of them right."""
+@dataclass(frozen=True)
+class Question:
+    """A question with two answers or more, one of them right.
+
+    Args:
+        text: the question.
+        answers: a tuple of `Answer`.
+
+    Raises:
+        TypeError: If the answers are something else.
+    """
 
     text: str
     answers: tuple[Answer, ...]
+
+    def __post_init__(self) -> None:
+        is_tuple = isinstance(self.answers, (tuple, list))
+        if not is_tuple or not all(isinstance(answer, Answer) for answer in self.answers):
+            raise TypeError(f"answers must be a tuple of Answer, got {self.answers!r}")
 
 
 def quiz_of(notebook: str) -> tuple[Question, ...]:
@@ -48,23 +70,8 @@ def quiz_of(notebook: str) -> tuple[Question, ...]:
     )
 
 
-class Quiz(Page):
-    """A quiz: an answer unfolds and says why it is right or wrong. ::
-
-        Quiz("02")
-        Quiz([Question("What is `1 + 1`?", (
-            Answer("2", "Count.", right=True),
-            Answer("11", "That is `'1' + '1'`."),
-        ))])
-
-    Words between backticks are code. The quiz that a notebook stores unfolds without a script.
-
-    Args:
-        questions: two digits of one of the series' notebooks, or your own questions.
-
-    Raises:
-        ValueError: If a question has fewer than two answers, or not exactly one right one.
-    """
+class QuizPage(Page):
+    """Questions whose answers unfold. Made by `Quiz`, which says what they are."""
 
     _esm = live_script("quiz")
     _css = live_style("quiz")
@@ -72,8 +79,8 @@ class Quiz(Page):
     # for each question the number of the answer that is unfolded, None where none is
     chosen: Any = traitlets.List().tag(sync=True)
 
-    def __init__(self, questions: str | Sequence[Question]) -> None:
-        self._questions = quiz_of(questions) if isinstance(questions, str) else _valid(questions)
+    def __init__(self, questions: tuple[Question, ...]) -> None:
+        self._questions = questions
         page = "\n".join(_box(i, question) for i, question in enumerate(self._questions, 1))
         super().__init__(page=page, chosen=[None] * len(self._questions))
 
@@ -89,9 +96,38 @@ class Quiz(Page):
         return {"text/html": self.page}, {}
 
 
+def Quiz(  # noqa: N802 - notebooks use this name
+    questions: str | Sequence[Question], *more: Question
+) -> QuizPage:
+    """Show a quiz: an answer unfolds and says why it is right or wrong. ::
+
+        Quiz("02")
+        Quiz([Question("What is `1 + 1`?", (
+            Answer("2", "Count.", right=True),
+            Answer("11", "That is `'1' + '1'`."),
+        ))])
+
+    Words between backticks are code. The quiz that a notebook stores unfolds without a script.
+
+    Args:
+        questions: two digits of one of the series' notebooks, or a list of your own questions.
+        more: nothing; it is refused.
+
+    Returns:
+        The widget. Make it the last line of a cell.
+
+    Raises:
+        TypeError: If the questions are not in a list.
+        ValueError: If a question has fewer than two answers, or not exactly one right one.
+    """
+    if more or isinstance(questions, Question):
+        raise TypeError("put the questions into a list: Quiz([first, second])")
+    return QuizPage(quiz_of(questions) if isinstance(questions, str) else _valid(questions))
+
+
 def _valid(questions: Sequence[Question]) -> tuple[Question, ...]:
     """Return a teacher's questions if they make sense."""
-    is_list = isinstance(questions, (list, tuple)) and not isinstance(questions, Question)
+    is_list = isinstance(questions, (list, tuple))
     if not is_list or not questions or not all(isinstance(q, Question) for q in questions):
         raise ValueError(
             f"questions must be a notebook's two digits or a list of Question, got {questions!r}"

@@ -68,6 +68,7 @@
  * @property {Uint8Array} kept
  * @property {Map<string, SequenceState>} texts
  * @property {Map<number, Contents>} contents
+ * @property {Map<number, string[]>} owners the sequences that took each block, one after the other
  * @property {number} used
  * @property {number} cached
  * @property {number} copied blocks copied so far
@@ -152,6 +153,7 @@ function emptyState(numBlocks) {
     kept: new Uint8Array(numBlocks),
     texts: new Map(),
     contents: new Map(),
+    owners: new Map(),
     used: 0,
     cached: 0,
     copied: 0,
@@ -171,6 +173,7 @@ function copyOf(state) {
     kept: state.kept.slice(),
     texts: new Map(state.texts),
     contents: new Map(state.contents),
+    owners: new Map(state.owners),
   };
 }
 
@@ -186,14 +189,40 @@ function apply(state, now) {
   state.used = now.used ?? state.used;
   state.cached = now.cached ?? state.cached;
   state.copied += now.copies?.length ?? 0;
+  const taken = takenBlocks(state, now);
   applyToBlocks(state, now);
   for (const [name, change] of Object.entries(now.texts ?? {})) {
     const sequence = changedSequence(name, state.texts.get(name), change);
     sequence.blocks.forEach((blockId, index) => {
       state.contents.set(blockId, { name, index });
+      if (taken.delete(blockId)) addOwner(state, blockId, name);
     });
     state.texts.set(name, sequence);
   }
+}
+
+/**
+ * The blocks that were free before a step and are in use after it.
+ *
+ * @param {State} state before the step
+ * @param {RecordedStep} now
+ * @returns {Set<number>}
+ */
+function takenBlocks(state, now) {
+  const changed = Object.keys(now.counts ?? {}).map(Number);
+  return new Set(changed.filter((blockId) => !state.counts[blockId]));
+}
+
+/**
+ * Notes that a sequence took a block. A sequence that takes it again is noted once.
+ *
+ * @param {State} state
+ * @param {number} blockId
+ * @param {string} name
+ */
+function addOwner(state, blockId, name) {
+  const owners = state.owners.get(blockId) ?? [];
+  if (owners.at(-1) !== name) state.owners.set(blockId, [...owners, name]);
 }
 
 /**

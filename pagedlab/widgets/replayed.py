@@ -1,4 +1,4 @@
-"""What the stage shows of a replay: a block grid, and the answers as far as they are written."""
+"""A replay as the stage shows it: a block grid, and the answers as far as they are written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from pagedlab.lessons.colors import sequence_look
 from pagedlab.trace import Replay, SequenceState
+from pagedlab.widgets.chat_template import is_template
 from pagedlab.widgets.reading import Reading, TableReading
 
 
@@ -41,9 +42,12 @@ def answers_of(replay: Replay) -> list[dict[str, Any]]:
 
 
 def _runs(sequence: SequenceState, block_size: int) -> list[tuple[int | None, str, bool]]:
-    """Its words, those of one block together."""
+    """Its words, those of one block together, without what a chat template added."""
+    is_hidden = is_template(sequence.words, sequence.prompt)
     runs: dict[tuple[int | None, bool], str] = {}
     for position, word in enumerate(sequence.words):
+        if position < sequence.prompt and is_hidden[position]:
+            continue
         entry = position // block_size if position < sequence.tokens else None
         run = (entry, position < sequence.prompt)
         runs[run] = runs.get(run, "") + word

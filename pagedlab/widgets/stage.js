@@ -39,6 +39,16 @@ const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
 const MANY_TEXTS = 8; // from here on there is room for two lines of each
 const RUNS_OF_MANY = 4; // what is shown of each then
+const SETTLES_AFTER = 1500; // milliseconds at an end that has little to see
+const FALL = 700; // milliseconds, at most
+const SIZE_TO_WIDTH = 1.7; // a character is about this much higher than wide
+const SMALLEST_WORD = 7; // pixels
+const LARGEST_WORD = 14; // pixels
+const FALL_OF_A_STEP = 2; // steps that it may take
+const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
+const LEAST_ROWS = 4; // of a large pool
+const MOST_ROWS = 64;
+const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
 const AT_THE_END = 1e6; // pixels, below the last line of any text
 
 /** @type {Record<string, string>} */
@@ -64,6 +74,8 @@ class StageView {
     this.keepTabStops = roving(this.root);
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.isPlaying = false;
+    /** @type {boolean} Whether it was played to its end, and nothing was touched since. */
+    this.hasEnded = false;
     this.speed = USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -124,7 +136,7 @@ class StageView {
     const button = /** @type {Element} */ (target).closest("[data-op]");
     const op = button?.getAttribute("data-op");
     if (op === "play") {
-      if (!this.isPlaying && this.step === this.lastStep && !this.isLive) this.goTo(0);
+      if (!this.isPlaying && this.isAtEnd) this.goTo(0);
       this.play(!this.isPlaying);
     }
     if (op === "back") this.stopAt(this.step - 1);
@@ -195,9 +207,11 @@ class StageView {
     const step = this.model.get("step");
     const plays = step < 0;
     if (!plays) this.goTo(step);
-    else if (this.reducedMotion && !this.isLive) this.goTo(this.lastStep);
+    else if (this.reducedMotion && !this.isLive) this.goTo(this.fullStep());
     else this.goTo(0);
-    this.play(plays && !this.reducedMotion && (this.lastStep > 0 || this.isLive));
+    // following an engine is no animation: without words that fall, each picture is just replaced
+    const hasMore = !this.reducedMotion && this.lastStep > 0;
+    this.play(plays && (this.isLive || hasMore));
   }
 
   /** @param {number} step */
@@ -210,6 +224,7 @@ class StageView {
   play(on) {
     clearTimeout(this.timer);
     this.isPlaying = on;
+    this.hasEnded = false;
     if (on) {
       const speed = this.currentSpeed();
       const stride = Math.max(1, Math.round(speed / PICTURES_A_SECOND));
@@ -232,7 +247,39 @@ class StageView {
   /** @param {number} stride steps until the next picture */
   playOn(stride) {
     if (this.step < this.lastStep) this.goTo(this.step + stride);
-    this.play(this.step < this.lastStep || this.isLive);
+    const goesOn = this.step < this.lastStep || this.isLive;
+    this.play(goesOn);
+    if (!goesOn) this.end();
+  }
+
+  /** Stays at the end, or goes back to a step at which tables are full, if the end shows none. */
+  end() {
+    this.hasEnded = true;
+    this.paint();
+    const full = this.fullStep();
+    if (full < this.step) this.timer = setTimeout(() => this.goTo(full), SETTLES_AFTER);
+  }
+
+  get isAtEnd() {
+    return this.hasEnded || (this.step === this.lastStep && !this.isLive);
+  }
+
+  /**
+   * The last step with the block tables of several sequences, or else of one.
+   *
+   * @returns {number}
+   */
+  fullStep() {
+    let found = this.lastStep;
+    let most = 0;
+    for (let step = 0; step <= this.lastStep; step += 1) {
+      const texts = [...this.replay.stateAfter(step).texts.values()];
+      const tables = Math.min(2, texts.filter(({ blocks }) => blocks.length).length);
+      if (tables < most || !tables) continue;
+      most = tables;
+      found = step;
+    }
+    return found;
   }
 
   /** @param {number} step */
@@ -253,25 +300,38 @@ class StageView {
     for (const sequence of running.slice(0, MOST_FALLING_WORDS)) this.dropWord(sequence);
   }
 
-  /** @param {SequenceState} sequence */
+  /**
+   * The word appears below the number of its block and sinks into it. It is as wide as the
+   * block, so it covers no text and no other block.
+   *
+   * @param {SequenceState} sequence
+   */
   dropWord({ name, blocks, tokens, words }) {
     const word = words[tokens - 1]?.trim();
     const block = this.root.querySelector(`.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-    const held = [...this.root.querySelectorAll(`${withData("text", name)} .ps-held`)].at(-1);
-    const start = [...(held?.getClientRects() ?? [])].at(-1);
-    if (!word || !block || !start) return;
+    if (!word || !block) return;
     const frame = this.root.getBoundingClientRect();
     const end = block.getBoundingClientRect();
     const falling = document.createElement("span");
     falling.className = "ps-drop";
+    falling.dataset.falls = name;
     falling.textContent = word;
-    falling.style.left = `${start.right - frame.left}px`;
-    falling.style.top = `${start.top - frame.top}px`;
-    find(this.root, ".ps-air").append(falling);
-    const x = end.left + end.width / 2 - start.right;
-    const transform = `translate(${x}px, ${end.top - start.top}px) scale(0.4)`;
-    const frames = [{ opacity: 0.9 }, { opacity: 0.2, transform }];
-    const fall = falling.animate(frames, { duration: 420, easing: "ease-in" });
+    falling.style.left = `${end.left - frame.left}px`;
+    falling.style.top = `${end.top - frame.top}px`;
+    falling.style.width = `${end.width}px`;
+    const fits = (SIZE_TO_WIDTH * end.width) / word.length;
+    falling.style.fontSize = `${Math.max(SMALLEST_WORD, Math.min(LARGEST_WORD, fits))}px`;
+    const air = find(this.root, ".ps-air");
+    air.querySelector(withData("falls", name))?.remove();
+    air.append(falling);
+    const frames = [
+      { opacity: 0, transform: `translateY(${0.1 * end.height}px)` },
+      { opacity: 1, transform: `translateY(${0.35 * end.height}px)`, offset: 0.2 },
+      { opacity: 1, transform: `translateY(${0.45 * end.height}px)`, offset: 0.8 },
+      { opacity: 0, transform: `translateY(${0.6 * end.height}px) scale(0.7)` },
+    ];
+    const duration = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
+    const fall = falling.animate(frames, { duration, easing: "ease-in-out" });
     fall.onfinish = () => falling.remove();
   }
 
@@ -281,13 +341,16 @@ class StageView {
   paint() {
     const shown = [...this.state.texts.values()].filter(({ state }) => state !== "dropped");
     const size = classes({
-      many: this.recording.drawn > 128,
+      many: this.rows().length > ROWS_OF_LARGE_BLOCKS,
       pointing: this.pointed !== null,
       playing: this.isPlaying,
     });
     this.root.className = `pl-root ps-root ${size}`;
     show(this.root, this.page(shown.length));
-    findInput(this.root, ".pl-scrubber").value = String(this.step);
+    const scrubber = findInput(this.root, ".pl-scrubber");
+    scrubber.max = String(Math.max(1, this.lastStep));
+    scrubber.value = "0"; // Chromium draws the thumb anew only for another value
+    scrubber.value = String(this.step);
     this.paintTexts(shown);
     this.paintBlocks(shown);
     this.paintTables(shown.filter(({ blocks }) => blocks.length));
@@ -304,7 +367,8 @@ class StageView {
    * @returns {Markup}
    */
   page(numTexts) {
-    const { drawn, num_blocks: numBlocks } = this.recording;
+    const numBlocks = this.recording.num_blocks;
+    const numDrawn = this.rows().flat().length;
     const sentence = whatHappened(this.state, this.before);
     const spoken = this.isPlaying ? "" : `${this.position}. ${sentence}`;
     return html`
@@ -320,21 +384,42 @@ class StageView {
           <p class="pl-detail" data-own></p>
           <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
           <div class="pl-stats">${this.stats()}</div></div></div>
-      <p class="ps-more" ${numBlocks > drawn ? "" : "hidden"}>Drawn are the first
-        ${plural(drawn, "block")} of ${format(numBlocks)}; the counters are of all.</p>
+      <p class="ps-more" ${numBlocks > numDrawn ? "" : "hidden"}>Showing
+        ${numDrawn} of ${plural(numBlocks, "block")}; the counters cover all
+        ${format(numBlocks)}.</p>
       <div class="ps-air" aria-hidden="true" data-own></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
   get position() {
+    if (!this.lastStep) return this.isLive ? "No step yet" : "One step";
     return `Step ${this.step} of ${this.lastStep}`;
   }
 
   /** Blocks in a row. */
   get columns() {
     const { drawn } = this.recording;
-    if (drawn <= 8) return 8;
-    return drawn <= 128 ? 16 : 32;
+    return drawn <= 16 ? 8 : 16;
+  }
+
+  /**
+   * The rows of blocks that are drawn. Of a large pool, these are the rows with a block in use, and
+   * a few more if there are hardly any: those with cached blocks first.
+   *
+   * @returns {number[][]}
+   */
+  rows() {
+    const rows = rowsOfBlocks(this.recording.drawn, this.columns);
+    if (this.recording.drawn <= SMALL_POOL) return rows;
+    const { counts, kept } = this.state;
+    const used = rows.filter((row) => row.some((blockId) => counts[blockId]));
+    const cached = rows.filter((row) => row.some((blockId) => kept[blockId]));
+    const shown = new Set(used);
+    for (const row of [...cached.reverse(), ...rows]) {
+      if (shown.size >= LEAST_ROWS) break;
+      shown.add(row);
+    }
+    return rows.filter((row) => shown.has(row)).slice(0, MOST_ROWS);
   }
 
   /** @returns {Markup} */
@@ -356,7 +441,7 @@ class StageView {
 
   get playLabel() {
     if (this.isPlaying) return "❚❚ Pause";
-    return this.step === this.lastStep && !this.isLive ? "↻ Again" : "▶ Play";
+    return this.isAtEnd ? "↻ Again" : "▶ Play";
   }
 
   /** @returns {Markup[]} */
@@ -364,9 +449,11 @@ class StageView {
     const { counts, used, cached, copied } = this.state;
     const shared = counts.filter((count) => count > 1).length;
     const free = this.recording.num_blocks - used;
-    return Object.entries({ used, free, shared, copied, cached }).map(([name, n]) => {
-      return html`<div class="pl-stat">
-            <b data-stat="${name}">${format(n)}</b><span>${name}</span></div>`;
+    return Object.entries({ used, free, cached, shared, copied }).map(([name, n]) => {
+      const label = name === "cached" && n > 0 ? "of them cached" : name; // free ones are cached
+      const nothing = n === 0 && name !== "used" && name !== "free";
+      return html`<div class="pl-stat ${nothing ? "ps-nothing" : ""}">
+            <b data-stat="${name}">${format(n)}</b><span>${label}</span></div>`;
     });
   }
 
@@ -402,7 +489,7 @@ class StageView {
   paintBlocks(texts) {
     const box = find(this.root, ".pl-blocks");
     const owners = this.ownersOfBlocks(texts);
-    const rows = rowsOfBlocks(this.recording.drawn, this.columns);
+    const rows = this.rows();
     showList(box, rows, () => ({ class: "pl-row", role: "row" }));
     const { copies = [], hits = [], counts: changed = {} } = this.state.now;
     const marks = {
@@ -514,7 +601,7 @@ class StageView {
       class: "pl-cell",
       "data-block": blockId,
       "aria-label": `${name}, logical block ${index}: physical block ${blockId}`,
-      inside: html`<i style="width: ${width}"></i><span>${blockId}</span>`,
+      inside: html`<i style="width: ${width}"></i><span aria-hidden="true">${blockId}</span>`,
     };
   }
 
@@ -597,11 +684,24 @@ function controlButton(op, text, label = text) {
  * @returns {Markup}
  */
 function runTemplate(run) {
+  if (run.role !== null) return roleTemplate(run);
   const prompt = run.isPrompt ? " ps-asked" : "";
   const block = run.isHeld || run.isCached ? html`data-block="${run.blockId}"` : "";
   const number = run.isHeld && run.endsBlock ? html`<sub>${run.blockId}</sub>` : "";
   const className = `ps-run ${runClass(run)}${prompt}`;
   return html`<span class="${className}" ${block}>${run.words}${number}</span>`;
+}
+
+/**
+ * What the chat template added: a chip with the role.
+ *
+ * @param {WordRun} run
+ * @returns {Markup}
+ */
+function roleTemplate({ role, isHeld, isCached, blockId }) {
+  if (!role) return html``;
+  const block = isHeld || isCached ? html`data-block="${blockId}"` : "";
+  return html`<span class="ps-role" title="written by the chat template" ${block}>${role}</span>`;
 }
 
 /**

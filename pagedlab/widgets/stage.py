@@ -6,6 +6,7 @@ engine  -- after every step -->  Recorder  -- `recorded`, whole -->  the page, a
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import traitlets
 
 from pagedlab.trace import Recorder, Replay, load_recording
 from pagedlab.widgets.assets import live_script, live_style
+from pagedlab.widgets.names import with_names
+from pagedlab.widgets.opening import opening
 from pagedlab.widgets.page import Page
 from pagedlab.widgets.picture import Picture, StagePicture
 
@@ -34,6 +37,8 @@ class Stage(Page):
 
     Args:
         source: an engine, as for `trace.Recorder`; a recording; or the path of one.
+        names: by each person's name, words that only this person's prompt has. The stage then says
+            the name in place of "r0".
 
     Raises:
         ValueError: Names the first field of a recording that is wrong.
@@ -45,13 +50,14 @@ class Stage(Page):
     step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
+        self._names = dict(names or {})
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due = 0.0
         self._pending = False
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):
-            super().__init__(recorded=load_recording(source))
+            super().__init__(recorded=with_names(load_recording(source), self._names))
         else:
             with suppress(RuntimeError):
                 self._loop = asyncio.get_running_loop()
@@ -60,7 +66,7 @@ class Stage(Page):
             self.refresh()
 
     def end(self) -> None:
-        """Show all that was recorded, and stop recording. What is there can still be played."""
+        """Show all that was recorded, and stop recording. The recording can still be played."""
         if self.recorder:
             self.recorder.update()
             self.refresh()
@@ -71,7 +77,7 @@ class Stage(Page):
         """Show what has been recorded so far."""
         self._pending = False
         if self.recorder:
-            self.recorded = {**self.recorder.recording, "steps": self.recorder.steps[:]}
+            self.recorded = with_names(self.recorder.recording, self._names)
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
@@ -83,7 +89,10 @@ class Stage(Page):
 
     def replay(self, step: int | None = None) -> Replay:
         """The state after that step, in Python; None is the step with most to see."""
-        replay = Replay(self.recorder.recording if self.recorder else self.recorded)
+        recording = self.recorded
+        if self.recorder:
+            recording = with_names(self.recorder.recording, self._names)
+        replay = Replay(recording)
         return replay.seek(replay.busiest_step() if step is None else step)
 
     def save(self, path: str | Path) -> None:
@@ -95,6 +104,10 @@ class Stage(Page):
     def picture(self) -> Picture:
         """The step with most to see, as a drawing and as text."""
         return StagePicture(self.replay())
+
+    def opening(self) -> dict[str, str] | None:
+        """Return the recording, for a page without a kernel."""
+        return opening("stage", {"recorded": self.replay(0).recording, "step": -1, "live": False})
 
     def _on_step(self) -> None:
         # Without an event loop nothing could call back later for the last steps: show each one.

@@ -4,25 +4,31 @@ step pointed at.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from pagedlab.lessons.colors import NEUTRAL, sequence_color
+from pagedlab.lessons.colors import NEUTRAL, STEP_LOOKS, Look, sequence_color
 from pagedlab.lessons.drawing import (
     BOLD,
     CARD,
     INK,
     SOFT,
-    Owner,
+    Block,
+    Grid,
+    Strip,
+    Table,
+    blocks_of,
     box,
     label,
     legend,
     linked,
-    memory,
-    stripes,
+    pool,
+    shape,
     svg,
 )
+from pagedlab.lessons.drawing import Run as Bar
+from pagedlab.lessons.drawing import rows as draw_rows
 from pagedlab.lessons.timeline import KINDS, Cell, Row, RowReader, Run
 from pagedlab.trace import Recorder, Replay
 from pagedlab.trace.format import request_of
@@ -35,26 +41,7 @@ MAX_STEPS = 1200  # that are drawn; the recording goes on
 MAX_ROWS = 64
 ENDS = {"stop": "the model ended it", "length": "it has all its tokens", "abort": "it was aborted"}
 
-# Colour and hatch of each kind, and whether it is pale: what computes nothing is.
-LOOKS = {
-    "W": (NEUTRAL, "//", True),
-    "P": ("#0072B2", "", False),
-    "D": ("#56B4E9", "..", False),
-    "R": ("#D55E00", "xx", False),
-    "S": ("#CC79A7", "||", True),
-    "-": ("#E69F00", "--", True),
-}
-# The hatches as `stripes` takes them.
-STRIPES: dict[str, tuple[Any, ...]] = {
-    "W": (45, 0.2),
-    "R": (45, 1, CARD),
-    "S": (0, 0.2),
-    "-": (90, 0.2),
-}
-PATTERNS = {kind: f"pt-{KINDS[kind].split()[0]}" for kind in STRIPES}
-FILLS = {
-    kind: f"url(#{PATTERNS[kind]})" if kind in STRIPES else look[0] for kind, look in LOOKS.items()
-}
+LOOKS = STEP_LOOKS  # colour, hatch, and whether it is pale; by kind
 
 # The drawing, in pixels.
 WIDTH = 1080
@@ -81,12 +68,14 @@ class Timeline(Explorer):
     Args:
         llm: an engine, as for `trace.Recorder`.
         blocks: False for the rows alone.
+        most_tokens: tokens of a step whose bar has the full height; None for the largest step.
     """
 
-    def __init__(self, llm: Any, *, blocks: bool = True) -> None:
+    def __init__(self, llm: Any, *, blocks: bool = True, most_tokens: int | None = None) -> None:
         self._due = 0.0
         self._is_recording = True
         self._draws_blocks = blocks
+        self._most_tokens = most_tokens
         self.recorder = Recorder(llm, on_step=self._on_step)
         self._reader = RowReader(self.recorder.recording)
         self._replay = Replay(self.recorder.recording)
@@ -130,7 +119,7 @@ class Timeline(Explorer):
         return self._replay.seek(step)
 
     def _draw_step(self, step: int) -> str:
-        return draw_timeline(self.run, step, self._after(step))
+        return draw_timeline(self.run, step, self._after(step), self._most_tokens)
 
     def __repr__(self) -> str:
         rows = drawn_rows(self.run)
@@ -180,7 +169,7 @@ def headline(run: Run) -> str:
 
 
 def told(row: Row, step: int) -> str:
-    """What a request does in a step, in words; nothing if it is not there."""
+    """The work of a request in a step, in words; nothing if it is not there."""
     at = step - row.first
     if not 0 <= at < len(row.cells):
         return ""
@@ -242,9 +231,17 @@ class Layout:
         return self.y(len(self.rows))
 
 
-def draw_timeline(run: Run, step: int, after: Replay | None = None) -> str:
+def draw_timeline(
+    run: Run, step: int, after: Replay | None = None, most_tokens: int | None = None
+) -> str:
     """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks after
     the step.
+
+    Args:
+        run: the recorded run.
+        step: the step pointed at, from 1 on; 0 for none.
+        after: the state after the step.
+        most_tokens: tokens of a step whose bar has the full height; None for the largest step.
     """
     rows = drawn_rows(run)
     steps = min(run.steps, MAX_STEPS)
@@ -256,29 +253,30 @@ def draw_timeline(run: Run, step: int, after: Replay | None = None) -> str:
         if after and row.name in after.sequences:
             wrote = "".join(after.sequences[row.name].words)
         parts += _row(layout, number, step, wrote)
-    parts += _bars(layout, run.batches()[:steps])
+    parts += _bars(layout, run.batches()[:steps], most_tokens)
     y = layout.bottom + BARS + 14
     parts += _axis(layout, y)
     if step:
         parts.append(_pointer(layout, step, y))
     if after:
         parts.append(label(0, y + 24, "blocks", 10.5, SOFT))
-        blocks = len(after.counts)
-        parts += memory(LEFT, y + 11, COLUMNS, blocks, _owners(after, rows))
-        y += 12 + 22 * -(-blocks // BLOCKS_A_ROW)
-    return svg(WIDTH, y + 6, parts)
+        blocks = _blocks(after, rows)
+        grid = Grid.within(LEFT, y + 11, COLUMNS, min(len(blocks), BLOCKS_A_ROW), 19, 3)
+        parts += pool(blocks, grid)
+        y = grid.bottom(len(blocks)) + 1
+    return svg(WIDTH, y + 6, parts, _name(run, step))
+
+
+def _name(run: Run, step: int) -> str:
+    """The description: the run in figures, and the step that is pointed at."""
+    return f"{headline(run)}. Step {step}" if run.steps else "Nothing has run yet."
 
 
 def _head(run: Run, kinds: list[str]) -> list[str]:
-    """The patterns, the run in figures, and what the colours mean."""
-    parts = []
-    for kind in kinds:
-        if kind in STRIPES:
-            parts.append(stripes(PATTERNS[kind], LOOKS[kind][0], *STRIPES[kind]))
+    """The run in figures, and what the looks mean."""
     said = headline(run) if run.steps else "Nothing has run yet."
-    parts.append(label(0, 15, said, 13.5, within=WIDTH, look=BOLD))
-    parts += legend(0, 27, {KINDS[kind]: (FILLS[kind],) for kind in kinds})
-    return parts
+    looks = {KINDS[kind]: LOOKS[kind] for kind in kinds}
+    return [label(0, 15, said, 13.5, within=WIDTH, look=BOLD), *legend(0, 27, looks)]
 
 
 def _row(layout: Layout, number: int, step: int, wrote: str) -> list[str]:
@@ -322,7 +320,8 @@ def _cells(layout: Layout, name: str, y: float, kind: str, first: int, many: int
     """Cells of one kind, side by side: `many` steps from the step `first` on."""
     x = layout.x(first)
     width = layout.pitch * many
-    drawn = [box(x, y, max(0.5, width - 0.5), layout.high - 3, FILLS[kind])]
+    strip = Strip(x, y, layout.pitch, layout.high - 3, gap=0.5)
+    drawn = draw_rows([Bar(0, many, LOOKS[kind])], strip)
     if width >= 15:
         drawn.append(box(x + 1.5, y + 1, 10, layout.high - 5, CARD, 0.9))
         drawn.append(label(x + 3.5, y + layout.high / 2 + 2, kind, 10))
@@ -330,9 +329,13 @@ def _cells(layout: Layout, name: str, y: float, kind: str, first: int, many: int
     return linked([name], f"{name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}")
 
 
-def _bars(layout: Layout, batches: list[dict[str, int]]) -> list[str]:
-    """The tokens of each step, as a bar of colours."""
+def _bars(layout: Layout, batches: list[dict[str, int]], most_tokens: int | None) -> list[str]:
+    """The tokens of each step, as a bar of colours.
+
+    A larger step than `most_tokens` makes all bars lower, so that its bar fits.
+    """
     most = max((sum(batch.values()) for batch in batches), default=0) or 1
+    most = max(most, most_tokens or 1)
     y = layout.bottom
     parts = [
         label(0, y + 14, "tokens", 10.5, SOFT),
@@ -354,7 +357,7 @@ def _bar(layout: Layout, step: int, batch: dict[str, int], most: int) -> str:
         low = BARS * below / most
         below += tokens
         top = BARS * below / most
-        drawn.append(box(x, y + BARS - top, width, top - low, FILLS[kind]))
+        drawn.append(shape(x, y + BARS - top, width, top - low, LOOKS[kind]))
     tokens_by_kind = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
     said = f"step {step}, tokens computed: {tokens_by_kind}"
     return linked([f"step-{step}"], said, *drawn, goes=f"step={step}")
@@ -378,18 +381,21 @@ def _pointer(layout: Layout, step: int, y: float) -> str:
     return box(layout.x(step), 51, width, height, NEUTRAL, 0.16, INK, 'pointer-events="none"')
 
 
-def _owners(after: Replay, rows: Sequence[Row]) -> dict[int, Owner]:
-    """The owner of each block, for `memory`; of a shared block, the request that came first."""
-    size = after.recording["block_size"]
+def _blocks(after: Replay, rows: Sequence[Row]) -> list[Block]:
+    """The blocks after the step, in the colours of the requests that are drawn."""
     numbers = {row.name: i for i, row in enumerate(rows)}
-    owners: dict[int, Owner] = {}
+    tables = []
     for name, sequence in after.sequences.items():
         request = request_of(name)
-        if request not in numbers:
-            continue
-        color = sequence_color(numbers[request])
-        for entry, block in enumerate(sequence.blocks):
-            held = sequence.words_in(entry, size)
-            say = f"block {block}, {name}: {''.join(held)!r}"
-            owners.setdefault(block, (request, say, color, len(held) / size))
-    return owners
+        if request in numbers:
+            look = Look(sequence_color(numbers[request]))
+            tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
+    size = after.recording["block_size"]
+    blocks = blocks_of(tables, len(after.counts), size, cached=after.kept)
+    return [_linked_to_requests(block) for block in blocks]
+
+
+def _linked_to_requests(block: Block) -> Block:
+    """The block, which lights up with the rows of its requests."""
+    requests = dict.fromkeys(request_of(owner.name) for owner in block.owners)
+    return replace(block, links=tuple(requests))

@@ -1,5 +1,7 @@
 // The words of a sequence, cut where its blocks end.
 
+import { rolesOf } from "./chat_template.js";
+
 /** @import { SequenceState, State } from "./replay.js" */
 
 /**
@@ -12,6 +14,8 @@
  * @property {boolean} isHeld whether the sequence holds the block now
  * @property {boolean} isCached whether the sequence released the block and a cache keeps the words
  * @property {boolean} endsBlock whether the words after these are in another block
+ * @property {string | null} role null for words to read; of what a chat template added, the role
+ *   that it begins, or ""
  * @property {string} words
  */
 
@@ -26,7 +30,8 @@
 export function wordRuns(sequence, state, blockSize) {
   const runs = plainRuns(sequence, blockSize);
   runs.forEach((run, i) => {
-    run.endsBlock = run.index !== runs[i + 1]?.index;
+    const next = runs.slice(i + 1).find(({ role }) => role !== "");
+    run.endsBlock = run.index !== next?.index;
     if (run.isPrompt) run.words = run.words.replace(/\n+/g, " ");
     if (run.blockId === null) return;
     run.isHeld = sequence.blocks.length > 0;
@@ -46,22 +51,37 @@ function plainRuns(sequence, blockSize) {
   const { words, tokens, prompt, blocks, lastBlocks } = sequence;
   const hasBlocks = blocks.length > 0;
   const table = hasBlocks ? blocks : lastBlocks;
+  const roles = rolesOf(words, prompt);
   /** @type {WordRun[]} */
   const runs = [];
   words.forEach((word, position) => {
     const hasSlot = position < tokens || !hasBlocks;
     const index = hasSlot ? Math.floor(position / blockSize) : null;
     const isPrompt = position < prompt;
+    const role = roles[position] ?? null;
     const previous = runs.at(-1);
-    if (previous && previous.index === index && previous.isPrompt === isPrompt) {
+    if (previous && isSameRun(previous, index, isPrompt, role)) {
       previous.words += word;
       return;
     }
     const blockId = index === null ? null : (table[index] ?? null);
     const plain = { isHeld: false, isCached: false, endsBlock: false };
-    runs.push({ index, blockId, isPrompt, words: word, ...plain });
+    runs.push({ index, blockId, isPrompt, role, words: word, ...plain });
   });
   return runs;
+}
+
+/**
+ * Whether a word goes on with a run.
+ *
+ * @param {WordRun} run
+ * @param {number | null} index the word's logical block
+ * @param {boolean} isPrompt
+ * @param {string | null} role
+ * @returns {boolean}
+ */
+function isSameRun(run, index, isPrompt, role) {
+  return run.index === index && run.isPrompt === isPrompt && run.role === role;
 }
 
 /**

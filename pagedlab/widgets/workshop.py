@@ -26,12 +26,12 @@ def opening() -> Explorer:
         "query heads. The number beside a page is its id, a colour is a sequence, and each page "
         "has a stripe for each KV head: solid is loaded in this step, pale was loaded before."
     )
-    first = "1 one page at a time"
+    last = list(workshop.RUNGS)[-1]
     return explore(
         draw,
         caption,
-        rung=(list(workshop.RUNGS), first),
-        step=(range(1, 14), 3),
+        rung=(list(workshop.RUNGS), last),
+        step=(range(1, 14), 1),
         shape=(shapes, shapes[0]),
     )
 

@@ -1,0 +1,154 @@
+"""Finds the command that the user names, and runs it.
+
+    pagedlab COMMAND ...
+    python -m pagedlab COMMAND ...
+    python -m pagedlab "a prompt" ...  # the old form of `generate`; one word is no prompt
+
+Nothing here imports torch. Each command prints a line before it imports its module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+
+from pagedlab import __version__
+from pagedlab.cli import options
+from pagedlab.command_line import (
+    BAD_INPUT,
+    ended_by_ctrl_c,
+    print_error,
+    print_now,
+    stopped_by_hand,
+)
+from pagedlab.extras import MissingExtra, require
+
+LOADING = "loading torch and transformers ..."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        arguments: the command and its options; None for those of the command line.
+    """
+    return stopped_by_hand(_main, arguments)
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments:
+        options.program().print_help()
+        return BAD_INPUT
+    name, *rest = arguments
+    if name in ("-h", "--help", "--version"):
+        options.program().parse_args(arguments)  # prints, and ends the process
+    command = COMMANDS.get(name)
+    try:
+        if command is not None:
+            return command(rest)
+        _refuse_unknown_command(name)
+        return _generate(arguments)  # the old form, without a command
+    except BrokenPipeError:
+        raise
+    except (ValueError, ConnectionError, MissingExtra) as error:
+        return print_error(error)  # ConnectionError: another rank has ended
+
+
+def _refuse_unknown_command(name: str) -> None:
+    """Raise `ValueError` if the first argument is one word: it is a mistyped command, no prompt."""
+    if name.startswith("-") or not name or any(map(str.isspace, name)):
+        return
+    alike = get_close_matches(name, COMMANDS, n=1)
+    if alike:
+        hint = f"did you mean {alike[0]}?"
+    else:
+        hint = f"to continue it as a prompt: pagedlab generate {shlex.quote(name)}"
+    raise ValueError(f"there is no command {name!r}; {hint}")
+
+
+def _chat(arguments: list[str]) -> int:
+    asked = options.chat().parse_args(arguments)
+    _check_and_fetch(asked)
+    print_now(LOADING)
+    with ended_by_ctrl_c():
+        from pagedlab.cli.chat import run
+    return run(asked)
+
+
+def _check_and_fetch(asked: argparse.Namespace) -> None:
+    """Check the options, then download the model that --download names."""
+    options.check_options(asked)
+    if asked.download:
+        _fetch(asked.download)
+
+
+def _generate(arguments: list[str]) -> int:
+    asked = options.generate().parse_args(arguments)
+    if not asked.prompts and not asked.download:
+        raise ValueError('name a prompt, for example pagedlab generate "Once upon a time"')
+    if not asked.chat and "" in asked.prompts:
+        raise ValueError("the prompt is empty: give at least one token to continue")
+    _check_and_fetch(asked)
+    if not asked.prompts:
+        return 0
+    print_now(LOADING)
+    with ended_by_ctrl_c():
+        from pagedlab.cli.generate import run
+    return run(asked)
+
+
+def _download(arguments: list[str]) -> int:
+    _fetch(options.download().parse_args(arguments).model)
+    return 0
+
+
+def _fetch(model: str) -> None:
+    """Download a model into the local Hugging Face cache."""
+    print_now(f"asking the Hugging Face hub for {model} ...")
+    with ended_by_ctrl_c():
+        from pagedlab.hub import download  # the only module that uses the network
+    try:
+        download(model)
+    except ValueError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _serve(arguments: list[str]) -> int:
+    if find_spec("pagedlab.serving") is None:
+        raise ValueError("this pagedlab was installed without its server")
+    serving = import_module("pagedlab.serving.__main__")  # a wing: by its name, when it is needed
+    return serving.main(arguments, prog="pagedlab serve")
+
+
+def _notebooks(arguments: list[str]) -> int:
+    asked = options.notebooks().parse_args(arguments)
+    if not asked.no_open:
+        require("notebooks", "jupyterlab")
+    from pagedlab.cli.notebooks import run
+
+    return run(asked.folder, asked.no_open)
+
+
+def _info(arguments: list[str]) -> int:
+    options.info().parse_args(arguments)
+    print_now(f"pagedlab {__version__}")
+    with ended_by_ctrl_c():
+        from pagedlab.cli.info import run
+
+        return run()
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "chat": _chat,
+    "generate": _generate,
+    "serve": _serve,
+    "download": _download,
+    "notebooks": _notebooks,
+    "info": _info,
+}

@@ -1,0 +1,60 @@
+"""pagedlab notebooks: copies the series into a folder of the reader's, and opens it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pagedlab.shipped import notebooks
+
+FIRST = "00_start_here.ipynb"
+
+
+def run(folder: str, no_open: bool) -> int:
+    """Copy the notebooks that are missing in the folder, and open the first one in JupyterLab.
+
+    Args:
+        folder: where they are copied to. It is made if it does not exist.
+        no_open: do not start JupyterLab, but print how to.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ValueError: If the folder cannot be written.
+    """
+    target = Path(folder).expanduser()
+    try:
+        copied, kept = copy_missing(notebooks(), target)
+    except FileExistsError:
+        raise ValueError(f"{target} is a file, not a folder: name a folder") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"cannot copy the notebooks to {target} ({why})") from None
+    there = f", {kept} that were there are as they were" if kept else ""
+    print(f"{copied} notebooks copied to {target}{there}", flush=True)
+    command = [sys.executable, "-m", "jupyterlab", str(target / FIRST)]
+    if no_open:
+        print(f"open them with: jupyter lab {target / FIRST}")
+        return 0
+    return subprocess.run(command, check=False).returncode
+
+
+def copy_missing(source: Path, target: Path) -> tuple[int, int]:
+    """Copy the notebooks that the target folder does not have.
+
+    Returns:
+        How many were copied, and how many were there already.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    copied = 0
+    kept = 0
+    for notebook in sorted(source.glob("*.ipynb")):
+        if (target / notebook.name).exists():
+            kept += 1
+        else:
+            shutil.copy2(notebook, target)
+            copied += 1
+    return copied, kept

@@ -1,0 +1,232 @@
+"""What notebook 14 measures and draws: a server under load, and engines beside one another.
+
+`simulate` is a model of a server: its steps have lengths by a formula, so a run takes no time and
+no model. `peers` reads measured runs of several engines.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+OURS = "pagedlab"
+TIE = 0.02  # two engines whose ratio differs from 1 by no more are tied
+
+
+class Asked(NamedTuple):
+    """A request of a workload.
+
+    Args:
+        arrived: when the client sends it, in seconds.
+        prompt: tokens of the prompt.
+        answer: tokens of the answer.
+    """
+
+    arrived: float
+    prompt: int
+    answer: int
+
+
+@dataclass
+class Served:
+    """When a request was sent, admitted, and got its tokens, in seconds.
+
+    Args:
+        arrived: when the client sent it.
+        admitted: when the engine began its prompt.
+        times: when each token was received.
+    """
+
+    arrived: float
+    admitted: float = math.nan
+    times: list[float] = field(default_factory=list)
+
+
+@dataclass
+class StepTimes:
+    """How long a step of the model server takes, in seconds.
+
+    Args:
+        fixed: with no sequence in it.
+        a_sequence: for each sequence in it.
+        a_prompt_token: for each prompt token in it.
+    """
+
+    fixed: float
+    a_sequence: float
+    a_prompt_token: float
+
+    def of(self, sequences: int, prompt_tokens: int) -> float:
+        """Return the seconds of a step."""
+        return self.fixed + self.a_sequence * sequences + self.a_prompt_token * prompt_tokens
+
+
+def workload(arrivals: Sequence[float], shortest: int, longest: int, seed: int = 0) -> list[Asked]:
+    """Return a request for each arrival, with prompt and answer of random lengths in a range."""
+    rng = random.Random(seed)
+    lengths = [(rng.randint(shortest, longest), rng.randint(shortest, longest)) for _ in arrivals]
+    return [Asked(arrived, *pair) for arrived, pair in zip(sorted(arrivals), lengths, strict=True)]
+
+
+def simulate(requests: Sequence[Asked], step: StepTimes, slots: int) -> list[Served]:
+    """Serve requests in the order of their arrival, a step at a time.
+
+    A step has one token of each running request, and the whole prompt of each that it admits.
+
+    Args:
+        requests: in the order of their arrival.
+        step: how long a step takes.
+        slots: requests that run at once, at most.
+    """
+    served = [Served(request.arrived) for request in requests]
+    coming = deque(zip(requests, served, strict=True))
+    left: dict[int, int] = {}  # tokens that a running request still wants
+    now = 0.0
+    while coming or left:
+        if not left:
+            now = max(now, coming[0][0].arrived)
+        prompt_tokens = 0
+        while coming and coming[0][0].arrived <= now and len(left) < slots:
+            request, record = coming.popleft()
+            record.admitted = now
+            left[len(served) - len(coming) - 1] = request.answer
+            prompt_tokens += request.prompt
+        now += step.of(len(left), prompt_tokens)
+        for number in tuple(left):
+            served[number].times.append(now)
+            left[number] -= 1
+            if not left[number]:
+                del left[number]
+    return served
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """Return the smallest value that at least `percent` per cent of the values do not exceed."""
+    ranked = sorted(values)
+    return ranked[max(0, math.ceil(percent / 100 * len(ranked)) - 1)]
+
+
+def first_tokens(served: Iterable[Served], clock: str = "arrival") -> list[float]:
+    """Return each request's seconds to its first token.
+
+    Args:
+        served: the requests.
+        clock: where it starts, at "arrival" or at "admission".
+    """
+    if clock == "arrival":
+        return [one.times[0] - one.arrived for one in served]
+    return [one.times[0] - one.admitted for one in served]
+
+
+def goodput(
+    served: Sequence[Served], latencies: Callable[..., tuple[float, float]], limits: Sequence[float]
+) -> float:
+    """Return requests per second that meet the limits on both latencies.
+
+    Args:
+        served: the requests of a run that began at 0.
+        latencies: from arrival, admission and times to first token and longest gap, in seconds.
+        limits: on these two, in seconds.
+    """
+    good = 0
+    for one in served:
+        first, gap = latencies(one.arrived, one.admitted, one.times)
+        good += first <= limits[0] and gap <= limits[1]
+    return good / max(one.times[-1] for one in served)
+
+
+# ------------------------------------------------------------------ engines beside one another
+
+
+class Compared(NamedTuple):
+    """What two runs must have in common before they are compared."""
+
+    host: str
+    model: str
+    workload: str
+
+
+class Run(NamedTuple):
+    """A measured run of one engine.
+
+    Args:
+        host: the machine.
+        model: that the engine served.
+        workload: the requests.
+        engine: its name.
+        tokens_per_s: of several seeds the median.
+        seeds: the tokens per second of each seed.
+    """
+
+    host: str
+    model: str
+    workload: str
+    engine: str
+    tokens_per_s: float
+    seeds: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        """Name the fields that have a value: a run without seeds shows none."""
+        shown = self._asdict()
+        if not self.seeds:
+            del shown["seeds"]
+        return f"Run({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def compared(self) -> Compared:
+        """Its host, model and workload."""
+        return Compared(self.host, self.model, self.workload)
+
+
+def peers(measured: Mapping[str, Any]) -> list[Run]:
+    """Return the runs in a file of the form of `h200_peers.json`; of several seeds the median.
+
+    Args:
+        measured: the file's contents: hosts "machine A" and so on, in each the engines, in each
+            the workloads.
+    """
+    rates: dict[tuple[Compared, str], list[float]] = {}
+    for host, engines in measured.items():
+        if not isinstance(engines, dict):
+            continue
+        for name, engine in engines.items():
+            for workload_name, figures in engine.items():
+                rate = _rate(figures)
+                if rate is not None:
+                    row = Compared(host, engine["model"], workload_name.partition(" seed ")[0])
+                    rates.setdefault((row, _engine_name(name, engine)), []).append(rate)
+    return [
+        Run(*row, engine, statistics.median(each), tuple(each))
+        for (row, engine), each in rates.items()
+    ]
+
+
+def _engine_name(name: str, engine: Mapping[str, Any]) -> str:
+    """Return an engine's name without its model; it says when vLLM ran in one process."""
+    bare = name.partition(",")[0]
+    way = engine.get("how", "").partition(",")[0]
+    return f"{bare} {way}" if way == "in one process" else bare
+
+
+def _rate(figures: Any) -> float | None:
+    """Return a workload's tokens a second; None if this is not a workload."""
+    if not isinstance(figures, dict):
+        return None
+    if "ms a token" in figures:
+        return 1000 / figures["ms a token"]
+    return figures.get("tokens/s") or figures.get("prompt tokens/s")
+
+
+def best_other(runs: Iterable[Run]) -> dict[Compared, Run]:
+    """Return the fastest run of another engine for each host, model and workload."""
+    best: dict[Compared, Run] = {}
+    for run in runs:
+        known = best.get(run.compared)
+        if run.engine != OURS and (known is None or run.tokens_per_s > known.tokens_per_s):
+            best[run.compared] = run
+    return best

@@ -1,0 +1,130 @@
+"""Why each rung of notebook 07's ladder may be faster: a sketch of one program over time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagedlab.lessons.colors import Look, sequence_color
+from pagedlab.lessons.drawing import BOLD, INK, SOFT, Run, Strip, label, rows
+
+LANE = 13  # pixels of a lane
+LEFT = 118.0  # where time begins
+UNIT = 25.0  # pixels of a unit of time
+LENGTH = 18  # units of time that are drawn
+
+Span = tuple[float, float]  # of time
+
+
+@dataclass(frozen=True)
+class Reason:
+    """The change of a rung.
+
+    Args:
+        text: the change, and what it does.
+        loads: when tiles are loaded, a tuple for each lane of loads.
+        products: when tiles are multiplied with the queries.
+        warps: of a program; they multiply side by side.
+        programs: that share a sequence.
+    """
+
+    text: str
+    loads: tuple[tuple[Span, ...], ...]
+    products: tuple[Span, ...]
+    warps: int = 4
+    programs: int = 1
+
+
+def _every(pitch: float, length: float, start: float) -> tuple[Span, ...]:
+    """Spans of one length that begin every `pitch` units, from `start` on."""
+    spans = []
+    while start + length <= LENGTH:
+        spans.append((start, start + length))
+        start += pitch
+    return tuple(spans)
+
+
+ONE_AHEAD = (_every(4, 4, 0),)
+TWO_AHEAD = (_every(4, 4, 0), _every(4, 4, 2))
+REASONS = {
+    "1 one page at a time": Reason(
+        "A tile is one page: much waiting for few keys.", (_every(4.5, 4, 0),), _every(4.5, 0.5, 4)
+    ),
+    "2 a tile of several pages": Reason(
+        "A tile is two pages: twice the keys in one wait.", (_every(5, 4, 0),), _every(5, 1, 4)
+    ),
+    "3 heads share a load": Reason(
+        "Each key is loaded once for all heads, by a quarter of the programs.",
+        (_every(9, 4, 0),),
+        _every(9, 5, 4),
+    ),
+    "4 tensor cores": Reason(
+        "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
+        ONE_AHEAD,
+        _every(4, 0.7, 4),
+    ),
+    "5 more in flight": Reason(
+        "Two tiles are loaded ahead instead of one.", TWO_AHEAD, _every(2, 0.7, 4)
+    ),
+    "6 fewer warps": Reason(
+        "Two warps instead of four: fewer threads wait for each other.",
+        TWO_AHEAD,
+        _every(2, 0.7, 4),
+        warps=2,
+    ),
+    "7 splits and their merge": Reason(
+        "Several programs share a sequence, with a tile of 64 keys. A merge follows.",
+        TWO_AHEAD,
+        _every(2, 0.9, 4),
+        warps=2,
+        programs=2,
+    ),
+}
+
+
+def draw_reason(rung: str, top: float) -> list[str]:
+    """Draw one program's loads and multiplications over time.
+
+    Args:
+        rung: a key of `REASONS`.
+        top: in pixels.
+    """
+    reason = REASONS[rung]
+    parts = [
+        label(0, top, reason.text, 12.5, INK, 590, BOLD),
+        label(
+            0,
+            top + 17,
+            "over time, a sketch, not measured; colour: a tile; thin bars: warps",
+            12,
+            SOFT,
+        ),
+    ]
+    y = top + 28
+    for program in range(reason.programs):
+        name = f" {program}" if reason.programs > 1 else ""
+        parts.append(label(0, y + 10.5, f"loads{name}", 12, SOFT))
+        for number, lane in enumerate(reason.loads):
+            parts += _bars(lane, len(reason.loads), number, y, LANE - 2)
+            y += LANE
+        parts.append(label(0, y + 12, f"multiplies{name}", 12, SOFT))
+        height = 18 / reason.warps
+        for warp in range(reason.warps):
+            parts += _bars(reason.products, 1, 0, y + 2 + height * warp, height - 1)
+        y += 25
+    return parts
+
+
+def _bars(spans: Sequence[Span], lanes: int, lane: int, y: float, height: float) -> list[str]:
+    """Draw spans of time; a tile has the same colour in all lanes.
+
+    Args:
+        spans: of neighbouring tiles of this lane.
+        lanes: over which tiles alternate.
+        lane: the number of this one.
+        y: the top, in pixels.
+        height: in pixels.
+    """
+    runs = []
+    for i, (start, stop) in enumerate(spans):
+        tile = i * lanes + lane
+        runs.append(Run(start, stop, Look(sequence_color(tile % 3))))
+    return rows(runs, Strip(LEFT, y, UNIT, height, gap=2))

@@ -1,0 +1,95 @@
+// A model for explore.js where there is no Python: it answers from a list of stored drawings.
+
+/** @import { Control, Value } from "./explore.js" */
+
+/**
+ * What a notebook stores of a drawing with controls, see opening.py.
+ *
+ * @typedef {object} StoredDrawing
+ * @property {string} caption
+ * @property {Control[]} controls those that are not `fixed` have a drawing for each of their values
+ * @property {Record<string, Value>} at what the controls show first
+ * @property {string[]} parts of which the drawings are made
+ * @property {number[][]} frames runs of parts: first, length, first, length ...
+ * @property {number[]} order the frame of each combination of values; the last control's value
+ *   changes fastest
+ */
+
+/** Answers at once what explore.js asks. */
+export class FrameModel {
+  /** @param {StoredDrawing} stored */
+  constructor(stored) {
+    this.stored = stored;
+    /** @type {Map<string, () => void>} */
+    this.listeners = new Map();
+    /** @type {Record<string, unknown>} */
+    this.values = {
+      caption: stored.caption,
+      controls: stored.controls,
+      asked: { number: 0, at: stored.at },
+      drawn: { number: 0, html: this.drawing(stored.at) },
+    };
+  }
+
+  /** @param {string} name */
+  get(name) {
+    return /** @type {any} */ (this.values[name]);
+  }
+
+  /**
+   * @param {string} name
+   * @param {unknown} value
+   */
+  set(name, value) {
+    this.values[name] = value;
+  }
+
+  save_changes() {
+    const { number, at } = this.get("asked");
+    this.values.drawn = { number, html: this.drawing(at) };
+    this.listeners.get("change:drawn")?.();
+  }
+
+  /**
+   * @param {string} event
+   * @param {() => void} listener
+   */
+  on(event, listener) {
+    this.listeners.set(event, listener);
+  }
+
+  /** @param {string} event */
+  off(event) {
+    this.listeners.delete(event);
+  }
+
+  /**
+   * The drawing for these values.
+   *
+   * @param {Record<string, Value>} at
+   * @returns {string}
+   */
+  drawing(at) {
+    const { controls, order, frames } = this.stored;
+    let place = 0;
+    for (const { name, kind, options, fixed } of controls) {
+      if (fixed) continue;
+      const numValues = kind === "switch" ? 2 : options.length;
+      place = place * numValues + Number(at[name]);
+    }
+    return this.assemble(frames[order[place]]);
+  }
+
+  /**
+   * @param {number[]} runs
+   * @returns {string}
+   */
+  assemble(runs) {
+    const { parts } = this.stored;
+    let drawing = "";
+    for (let i = 0; i < runs.length; i += 2) {
+      drawing += parts.slice(runs[i], runs[i] + runs[i + 1]).join("");
+    }
+    return drawing;
+  }
+}
