@@ -11,9 +11,12 @@ import json
 import re
 import sys
 from collections import defaultdict
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import nbformat
 from docutils import nodes
 from ipython_pygments_lexers import IPython3Lexer
 from latex2mathml.converter import convert
@@ -24,9 +27,12 @@ from sphinx.writers.html5 import HTML5Translator
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]  # the checkout's pagedlab, installed or not
 
-from build_front import site_address  # noqa: E402
+import site_openings  # noqa: E402
+from build_front import CARD, DESCRIPTION, site_address  # noqa: E402
 from build_lite import NOTEBOOKS as IN_THE_BROWSER  # noqa: E402
+from colab_cell import is_for_colab  # noqa: E402
 from normalise_notebooks import repository  # noqa: E402
+from notebook_sources import imported_names, reference  # noqa: E402
 
 project = "pagedlab"
 author = "the pagedlab contributors"
@@ -48,6 +54,8 @@ exclude_patterns = [".*", "build", "dist", "node_modules", "tests", "**/.ipynb_c
 nb_execution_mode = "off"  # what people see is what the notebooks hold
 nb_ipywidgets_js = {}  # would come from another server; the stored pictures stand for the widgets
 nb_merge_streams = True
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may skip a level of headings
@@ -60,7 +68,7 @@ napoleon_custom_sections = [
     ("What to run", "params_style"),
     ("Limits", "params_style"),
     ("Your own classes", "params_style"),
-    ("For measurements", "params_style"),
+    ("Speed", "params_style"),
 ]
 default_role = "literal"  # docstrings have `names` in single backticks
 
@@ -72,14 +80,29 @@ html_theme_options = {"source_repository": repository()} if repository() else {}
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_js_files = [("site.js", {"defer": "defer"})]
+html_js_files = [("site.js", {"defer": "defer"}), ("openings.js", {"type": "module"})]
 html_extra_path = []
 copybutton_selector = "div.cell_input pre, div.highlight-sh pre, div.highlight-python pre"
-notfound_urls_prefix = None  # the site may be published below a folder
+SITE_PATH = urlsplit(site_address()).path  # the site may be published below a folder
+notfound_urls_prefix = SITE_PATH or None
+notfound_context = {
+    "title": "Page not found",
+    "body": "<h1>Page not found</h1><p>This address has no page. Go to the "
+    f'<a href="{SITE_PATH}index.html">start page</a> or to '
+    f'<a href="{SITE_PATH}docs/index.html">all pages</a>.</p>',
+}
 ogp_site_url = site_address()
-ogp_image = "docs/stage.webp"
+ogp_image = CARD  # build_front.py puts it there
+ogp_image_alt = "Blocks of memory, coloured by chat"
 ogp_social_cards = {"enable": False}  # a card would be a picture of the title
 ogp_description_length = 200
+IMPORTED = imported_names(sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")))
+REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')
+NO_KEYS = "Everything on this page has been run. What has a ▶ here can be played; other controls need the notebook."
+# what read_notebook adds is no description of a page
+WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
+EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
 LIVE = ROOT / "build" / "live"  # where `make lite` builds
 if LIVE.is_dir():
     html_extra_path.append(str(LIVE))
@@ -98,18 +121,48 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
     if Path(app.env.doc2path(docname)).suffix != ".ipynb":
         return
     notebook = json.loads(source[0])
-    cells = [cell for cell in notebook["cells"] if "colab" not in cell["metadata"].get("tags", [])]
+    cells = [cell for cell in notebook["cells"] if not is_for_colab(nbformat.from_dict(cell))]
     for cell in cells:
         if cell["metadata"].get("jupyter", {}).get("source_hidden"):
             cell["metadata"].setdefault("tags", []).append("hide-input")
-    first = "".join(cells[0]["source"])
-    cells[0]["source"] = f"{first}\n\n{ways_to_run(docname.rpartition('/')[2])}"
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = site_openings.with_places(cell["outputs"])
+    title, _, text = "".join(cells[0]["source"]).partition("\n")
+    ways = ways_to_run(docname.rpartition("/")[2])
+    ways += f"\n\n{NO_KEYS}"
+    cells[0]["source"] = f"{title}\n\n:::{{container}} ways\n{ways}\n:::\n{text}"
     source[0] = json.dumps(notebook | {"cells": cells})
 
 
+def write_openings(app: Sphinx, error: Exception | None) -> None:
+    """Write what the pages of notebooks play."""
+    if error or app.builder.format != "html":
+        return
+    paths = [Path(app.env.doc2path(docname)) for docname in app.env.found_docs]
+    notebooks = sorted(path for path in paths if path.suffix == ".ipynb")
+    site_openings.write(Path(app.outdir, "_static"), notebooks)
+
+
+def add_names_of_notebooks(_: Sphinx, docname: str, source: list[str]) -> None:
+    """The end of the reference lists what else notebooks import, so that it has all of it."""
+    if docname == "docs/api":
+        source[0] += "\n" + reference(IMPORTED, source[0])
+
+
+def shorten(
+    _: Sphinx, what: str, name: str, item: object, options: object, lines: list[str]
+) -> None:
+    """Of what only notebooks import, the reference has the first paragraph of each docstring."""
+    module, _dot, own_name = name.rpartition(".")
+    is_listed = own_name in IMPORTED.get(module, ()) and name not in REFERENCE
+    if is_listed and "" in lines:
+        del lines[lines.index("") :]
+
+
 def ways_to_run(stem: str) -> str:
-    """Links above a notebook's page: run it in the browser or in Colab, download it, or go to the front page."""
-    links = ['<a href="../index.html">pagedlab</a>']
+    """Links below a notebook's title: run it in the browser or in Colab, download it, or go to the front page."""
+    links = ['<a href="../index.html">Start page</a>']
     if tags.has("lite") and stem in IN_THE_BROWSER:  # type: ignore[name-defined]  # noqa: F821
         links.append(
             f'<a href="../lite/notebooks/index.html?path=notebooks/{stem}.ipynb">Run in the browser</a>'
@@ -118,11 +171,15 @@ def ways_to_run(stem: str) -> str:
         colab = source.replace("https://github.com", "https://colab.research.google.com/github")
         links.append(f'<a href="{colab}/blob/main/notebooks/{stem}.ipynb">Open in Colab</a>')
     links.append(f"{{download}}`Download <{stem}.ipynb>`")
+    links.append('To run it on your machine: <a href="../docs/install.html">Install</a>')
     return " · ".join(links)
 
 
 def say_pictures(app: Sphinx, page: nodes.document) -> None:
-    """myst-nb names a stored picture by its hash, and leaves aside the words that the notebook has for it."""
+    """Give each stored picture its words: those of the notebook, or else the section's title.
+
+    myst-nb names a picture by its hash, and leaves aside the words that the notebook has for it.
+    """
     path = Path(app.env.doc2path(app.env.docname))
     if path.suffix != ".ipynb":
         return
@@ -133,28 +190,49 @@ def say_pictures(app: Sphinx, page: nodes.document) -> None:
         for output in cell.get("outputs", [])
     ]:
         for kind, options in output.get("metadata", {}).items():
-            if "alt" in options:
+            if options.get("alt"):
                 data = base64.b64decode("".join(output["data"][kind]))
                 said[hashlib.sha256(data).hexdigest()].append(options["alt"])
     for picture in page.findall(nodes.image):
         if alts := said[Path(picture["uri"]).stem]:
             picture["alt"] = alts.pop(0)
+        elif not picture.get("alt"):
+            picture["alt"] = f"Figure: {section_of(picture)}"
 
 
-def level_captions(_: Sphinx, page: str, template: str, context: dict[str, Any], *__: Any) -> None:
-    """The theme's captions say that they are headings, and not of which level."""
-    if tree := context.get("furo_navigation_tree"):
-        context["furo_navigation_tree"] = tree.replace(
-            'role="heading"', 'role="heading" aria-level="2"'
-        )
+def section_of(node: nodes.Node) -> str:
+    """The title of the section that a node is in."""
+    while not isinstance(node, nodes.section | nodes.document):
+        node = node.parent
+    title = node.next_node(nodes.title)
+    return title.astext() if title else "a result of the cell above"
+
+
+def finish_page(_: Sphinx, page: str, template: str, context: dict[str, Any], *__: Any) -> None:
+    """Lead back to the front page, and give assistive technology what theme and extensions leave out."""
+    context["master_doc"] = "index"  # the theme's brand links to it: the page of build_front.py
+    for part in ("furo_navigation_tree", "body"):
+        if text := context.get(part):
+            # Captions are headings without a level. A summary's label has other words than its text.
+            levelled = text.replace('role="heading"', 'role="heading" aria-level="2"')
+            relabelled = levelled.replace(' aria-label="Toggle hidden content"', "")
+            # the corner of a table whose rows have names is no header
+            context[part] = EMPTY_HEADER.sub(r"<td\1></td>", relabelled)
+    # The theme has a viewport, and docutils adds another.
+    context["metatags"] = WAYS.sub("", VIEWPORT.sub("", context.get("metatags", "")))
+    if "og:description" not in context["metatags"]:
+        context["metatags"] += f'<meta name="description" content="{escape(DESCRIPTION)}" />'
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_lexer("python", IPython3Lexer)  # cells may have magics
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("source-read", read_notebook)
+    app.connect("source-read", add_names_of_notebooks)
     app.connect("doctree-read", say_pictures)
+    app.connect("build-finished", write_openings)
+    app.connect("autodoc-process-docstring", shorten, priority=400)  # before napoleon reads it
     app.connect(
-        "html-page-context", level_captions, priority=900
+        "html-page-context", finish_page, priority=900
     )  # after the theme, which makes the tree
     return {"parallel_read_safe": True, "parallel_write_safe": True}

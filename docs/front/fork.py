@@ -1,7 +1,7 @@
-"""Runs in the visitor's browser: the block pool of the series, told by two siblings of one story.
+"""Runs in the visitor's browser: the block pool of the series, with two stories that have the same beginning.
 
-Who appends, writes its next word through its table into the slots of the pool, and reads its text back from there. So
-what a table does wrong is seen in the words. The widget is the one of notebooks 02 and 03.
+Each append of a story writes its next word through its table into the slots of the pool. The story is read back from
+there, so a fault of the table is seen in the words. The widget is the one of notebooks 02 and 03.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Memory(BlockPool):
 
 
 def teller(table: type[BlockTable]) -> type[BlockTable]:
-    """That table, writing the words of a story of its own."""
+    """A subclass of that table that writes the words of one story."""
 
     class Teller(table):  # type: ignore[misc, valid-type]
         def __init__(self, pool: Memory) -> None:
@@ -54,7 +54,7 @@ def teller(table: type[BlockTable]) -> type[BlockTable]:
             return copies
 
         def texts(self) -> list[tuple[str, int, bool]]:
-            """Each word as memory has it, its block, and whether this teller wrote it, or who it was forked from."""
+            """Each word as memory has it, its block, and whether this teller wrote it, or the one it was forked from."""
             size, slots = self.pool.block_size, self.slots(0, self.num_tokens)
             mine = [self.pool.words[slot] for slot in slots]
             own = getattr(self, "past", [])
@@ -88,12 +88,12 @@ def start(forget: bool) -> str:
 
 
 def receive(message: str) -> str:
-    """What a click sends."""
+    """Do what a click asks for, and return a snapshot."""
     widget.receive(widget, json.loads(message))
     return snapshot()
 
 
 def snapshot() -> str:
-    """What the page shows."""
+    """The state that the page shows, as JSON."""
     texts = [[name, table.texts()] for name, table in widget.tables.items()]
     return json.dumps({"setup": widget.setup, "state": widget.state, "texts": texts})

@@ -1,6 +1,7 @@
-// The front page. The stage plays a recording at once. Python is loaded when a visitor forks a
-// story, or while the page is idle.
+// The front page. The stage plays a recording at once. The fork is drawn as Python left it when
+// the page was built; Python itself is loaded when a visitor clicks in it, and never before.
 
+import grid from "./block_grid.js";
 import stage from "./stage.js";
 
 /**
@@ -13,16 +14,14 @@ import stage from "./stage.js";
  */
 
 /**
- * The functions of fork.py.
+ * The functions of fork.py. Both return a snapshot as JSON.
  *
  * @typedef {object} Fork
- * @property {(forget: boolean) => string} start begins the story and returns a snapshot
- * @property {(message: string) => string} receive does what a click asks and returns a snapshot
+ * @property {(forget: boolean) => string} start begins the story
+ * @property {(message: string) => string} receive does what a click asks
  */
 
 const PYTHON_FOLDER = new URL("lite/static/pyodide/", location.href);
-const IDLE_AFTER = 4000; // milliseconds until Python may be loaded before anybody asks for it
-const IDLE_WITHOUT_CALLBACK = 5000; // milliseconds, in a browser that does not say when it is idle
 
 /**
  * The node with this id.
@@ -67,18 +66,22 @@ function readOutTheStage() {
 }
 
 async function playTheRecording() {
-  const recorded = await loadJson("three_answers.json");
-  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const middle = Math.floor(recorded.steps.length / 2);
-  /** @type {Record<string, unknown>} */
-  const values = { recorded, step: reducedMotion ? middle : -1, live: false };
-  const model = {
-    /** @param {string} name */
-    get: (name) => values[name],
-    on() {},
-    off() {},
-  };
-  stage.render({ model, el: byId("stage") });
+  try {
+    const recorded = await loadJson("three_answers.json");
+    const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const last = recorded.steps.length - 1;
+    /** @type {Record<string, unknown>} */
+    const values = { recorded, step: reducedMotion ? last : -1, live: false };
+    const model = {
+      /** @param {string} name */
+      get: (name) => values[name],
+      on() {},
+      off() {},
+    };
+    stage.render({ model, el: byId("stage") });
+  } catch (error) {
+    byId("stage").textContent = `The recording could not be loaded: ${reasonOf(error)}`;
+  }
 }
 
 // ---- the real pagedlab, in the browser
@@ -86,7 +89,7 @@ async function playTheRecording() {
 /** @type {Promise<Fork> | null} */
 let python = null;
 
-/** Loads Python once. */
+/** Loads Python once. After a failure the next call tries again. */
 function loadPython() {
   python ??= startPython();
   return python;
@@ -96,11 +99,11 @@ function loadPython() {
 async function startPython() {
   const stopCounting = countLoadedBytes(Number(byId("fork").dataset.bytes));
   try {
-    sayWhileLoading("Python is loading …");
+    say("Python is loading …");
     const { packages } = await loadJson(new URL("pyodide-lock.json", PYTHON_FOLDER));
     const { loadPyodide } = await import(new URL("pyodide.mjs", PYTHON_FOLDER).href);
     const pyodide = await loadPyodide({ indexURL: PYTHON_FOLDER.href });
-    sayWhileLoading("pagedlab is loading …");
+    say("pagedlab is loading …");
     const wheels = ["traitlets", "pagedlab"].map((name) => {
       return new URL(packages[name].file_name, PYTHON_FOLDER).href;
     });
@@ -109,18 +112,25 @@ async function startPython() {
     for (const name of ["lean.py", "fork.py"]) await pyodide.runPythonAsync(await loadText(name));
     pyodide.globals.get("story").update(pyodide.toPy(await loadJson("one_story.json")));
     return { start: pyodide.globals.get("start"), receive: pyodide.globals.get("receive") };
+  } catch (error) {
+    python = null;
+    throw error;
   } finally {
     stopCounting();
   }
 }
 
+/** @param {string} text what the line below the stories says */
+function say(text) {
+  byId("progress").textContent = text;
+}
+
 /**
- * Says how far Python is, if a visitor waits for it.
- *
- * @param {string} text
+ * @param {unknown} error
+ * @returns {string}
  */
-function sayWhileLoading(text) {
-  if (byId("fork").dataset.asked) byId("progress").textContent = text;
+function reasonOf(error) {
+  return error instanceof Error ? error.message : String(error);
 }
 
 /**
@@ -167,9 +177,8 @@ const forkModel = {
   },
   off() {},
   /** @param {object} message */
-  async send(message) {
-    const { receive } = await loadPython();
-    showFork(receive(JSON.stringify(message)));
+  send(message) {
+    return inPython(({ receive }) => showFork(receive(JSON.stringify(message))));
   },
 };
 
@@ -190,7 +199,7 @@ function showFork(said) {
   byId("told").replaceChildren(...stories);
   if (focused) focusTeller(focused);
   const complaints = now.texts.map(([name, words]) => foreignWords(name, words));
-  byId("progress").textContent = complaints.filter((line) => line).join(" ");
+  say(complaints.filter((line) => line).join(" "));
 }
 
 /** @param {string} name */
@@ -239,7 +248,7 @@ function writeButton(name) {
   button.type = "button";
   button.textContent = "write";
   button.dataset.teller = name;
-  button.setAttribute("aria-label", `${name} writes its next word`);
+  button.setAttribute("aria-label", `write the next word of ${name}`);
   button.addEventListener("click", () => forkModel.send({ op: "write", sequence: name, n: null }));
   return button;
 }
@@ -257,58 +266,87 @@ function foreignWords(name, words) {
   return text ? `${name} reads “${text}”, which it never wrote.` : "";
 }
 
-/** Starts the fork, or starts it over. */
-async function fork() {
-  const button = byId("fork");
-  const isFirst = !snapshot;
-  button.dataset.asked = "yes";
-  byId("bar").hidden = !isFirst;
-  try {
-    const { start } = await loadPython();
-    const { default: grid } = await import("./block_grid.js");
-    const forget = /** @type {HTMLInputElement} */ (byId("forget")).checked;
-    const said = start(forget);
-    snapshot = JSON.parse(said);
-    listeners = {};
-    byId("grid").replaceChildren();
-    grid.render({ model: forkModel, el: byId("grid") });
-    showFork(said);
-    byId("told").hidden = false;
-    byId("switch").hidden = false;
-    button.textContent = "Start over";
-    const how = forget ? "forgets to copy" : "copies shared blocks first";
-    byId("progress").textContent = isFirst
-      ? "This is pagedlab itself, running here."
-      : `From the beginning: a write ${how}.`;
-  } catch (error) {
-    python = null;
-    const why = error instanceof Error ? error.message : String(error);
-    byId("progress").textContent = `Python could not be loaded: ${why}`;
-  }
-  byId("bar").hidden = true;
+// ---- the clicks
+
+/** What Python does goes one after the other, as the visitor clicked. */
+let lastAction = Promise.resolve();
+let hasStarted = false;
+
+/**
+ * Does something in Python, which the first call loads. An error is shown, and stays.
+ *
+ * @param {(fork: Fork) => void} action
+ * @returns {Promise<void>}
+ */
+function inPython(action) {
+  lastAction = lastAction.then(async () => {
+    byId("bar").hidden = python !== null;
+    try {
+      const fork = await loadPython();
+      if (!hasStarted) fork.start(mustForget());
+      hasStarted = true;
+      action(fork);
+      byId("fork").hidden = false;
+    } catch (error) {
+      say(`This did not work: ${reasonOf(error)}. Click again to try again.`);
+    }
+    byId("bar").hidden = true;
+  });
+  return lastAction;
 }
 
-/** Loads Python while the page is idle, unless the visitor saves data. */
-function loadPythonWhenIdle() {
-  const { connection } = /** @type {{connection?: {saveData: boolean}}} */ (navigator);
-  if (connection?.saveData) return;
-  const load = () => {
-    loadPython().catch(() => {
-      python = null;
-    });
-  };
-  setTimeout(() => {
-    if (window.requestIdleCallback) window.requestIdleCallback(load);
-    else setTimeout(load, IDLE_WITHOUT_CALLBACK);
-  }, IDLE_AFTER);
+/** @returns {boolean} */
+function mustForget() {
+  return /** @type {HTMLInputElement} */ (byId("forget")).checked;
+}
+
+/** Shows the text that is true for the switch: shared blocks are copied, or they are not. */
+function tellWhatHappens() {
+  byId("copies").hidden = mustForget();
+  byId("forgets").hidden = !mustForget();
+}
+
+/** Starts the story over, as the switch says. */
+function startOver() {
+  tellWhatHappens();
+  return inPython(({ start }) => {
+    drawFork(start(mustForget()));
+    const how = mustForget() ? "forgets to copy" : "copies shared blocks first";
+    say(`From the beginning: a write ${how}.`);
+  });
+}
+
+/**
+ * Draws the grid and the stories anew.
+ *
+ * @param {string} said a snapshot as JSON
+ */
+function drawFork(said) {
+  snapshot = JSON.parse(said);
+  listeners = {};
+  byId("grid").replaceChildren();
+  grid.render({ model: forkModel, el: byId("grid") });
+  showFork(said);
+}
+
+/** Shows the fork as it was when the page was built. */
+async function showThePreparedFork() {
+  const invitation = byId("progress").textContent ?? "";
+  try {
+    drawFork(await loadText("fork_start.json"));
+    say(invitation);
+  } catch (error) {
+    say(`The stories could not be loaded: ${reasonOf(error)}`);
+  }
 }
 
 const changes = { childList: true, characterData: true, subtree: true };
 new MutationObserver(readOutTheStage).observe(byId("stage"), changes);
 playTheRecording();
 if (document.getElementById("fork")) {
-  // a site that was built without Python has no such button
-  byId("fork").addEventListener("click", fork);
-  byId("forget").addEventListener("change", fork);
-  loadPythonWhenIdle();
+  // a site that was built without Python has no such section
+  byId("fork").addEventListener("click", startOver);
+  byId("forget").addEventListener("change", startOver);
+  tellWhatHappens(); // after a reload, a browser may have kept the switch on
+  showThePreparedFork();
 }

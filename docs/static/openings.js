@@ -1,0 +1,74 @@
+// The openings of a notebook's page: stored pictures become widgets that play without a kernel.
+
+import explore from "./explore.js";
+import { FrameModel } from "./frames.js";
+import stage from "./stage.js";
+
+const BEFORE_IT_IS_SEEN = "800px"; // how near an opening is when it is loaded
+const STYLE = new URL("./openings.css", import.meta.url).href;
+
+/**
+ * The values of an opening, see pagedlab/widgets/opening.py.
+ *
+ * @param {string} packed
+ * @returns {Promise<any>}
+ */
+export async function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).json();
+}
+
+/**
+ * A model whose values never change, for the stage.
+ *
+ * @param {Record<string, any>} values
+ */
+function fixedModel(values) {
+  return {
+    /** @param {string} name */
+    get: (name) => values[name],
+    on() {},
+    off() {},
+  };
+}
+
+/**
+ * Loads an opening and puts it in the place of its picture.
+ *
+ * @param {HTMLElement} place
+ */
+async function open(place) {
+  const answer = await fetch(place.dataset.opening ?? "");
+  if (!answer.ok) return;
+  const { script, packed } = await answer.json();
+  const values = await unpack(packed);
+  if (script === "stage") stage.render({ model: fixedModel(values), el: place });
+  else explore.render({ model: new FrameModel(values), el: place });
+  place.closest(".output")?.previousElementSibling?.remove();
+}
+
+/** Loads the style sheet, and each opening when the reader comes near. */
+function start() {
+  const places = /** @type {NodeListOf<HTMLElement>} */ (
+    document.querySelectorAll("[data-opening]")
+  );
+  if (!places.length || !("DecompressionStream" in globalThis)) return;
+  const link = document.createElement("link");
+  link.rel = "stylesheet";
+  link.href = STYLE;
+  document.head.append(link);
+  const near = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        near.unobserve(target);
+        open(/** @type {HTMLElement} */ (target)).catch(console.error);
+      }
+    },
+    { rootMargin: BEFORE_IT_IS_SEEN },
+  );
+  for (const place of places) near.observe(place);
+}
+
+start();
