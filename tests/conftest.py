@@ -1,16 +1,16 @@
-"""What several test files share: a fresh and printed seed, the tiny model, a real Qwen where there is one."""
+"""What several test files share: a printed seed, the tiny model, a real Qwen where there is one."""
 
 from __future__ import annotations
 
 import gc
 import inspect
 import os
+import random
 import secrets
 import shutil
 import signal
-from collections.abc import Callable
+import zlib
 from functools import cache
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 if shutil.which("nvidia-smi") is None:  # Triton reads it when it is first imported, by whoever that may be
@@ -24,9 +24,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 from hypothesis import Phase, settings
-
-if TYPE_CHECKING:
-    from pagedlab.model import Model
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
@@ -61,13 +58,17 @@ def patch_by_name() -> None:
 if os.environ.get("TRITON_INTERPRET") == "1":
     patch_by_name()
 # A slow machine is no bug, and how fast pagedlab is belongs to benchmarks/.
-settings.register_profile("pagedlab", deadline=None)
-# For tools/mutation.py: found is enough, shrinking would take the most time.
+# The same examples in every run, so a pull request fails for what it changes; new ones every night.
+FRESH_SEEDS = os.environ.get("PAGEDLAB_SEED") == "fresh"
+settings.register_profile("pagedlab", deadline=None, derandomize=not FRESH_SEEDS)
+# For mutmut: found is enough, shrinking would take the most time.
 settings.register_profile("mutants", deadline=None, database=None, phases=[Phase.explicit, Phase.generate])
 settings.load_profile("pagedlab")
-# Random operations that each fuzz test does; None for as many as `make test` has time for. Nightly: a million.
-OPERATIONS = int(os.environ["PAGEDLAB_OPERATIONS"]) if os.environ.get("PAGEDLAB_OPERATIONS") else None
-LONG_RUN = pytest.mark.timeout(0 if OPERATIONS else 300)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests in a browser run last: once Playwright has started, its event loop is in the way of others."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 def pytest_collection_finish() -> None:
@@ -75,19 +76,30 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-Generate = Callable[["Model", list[int], int], list[int]]
-
-
 @pytest.fixture
-def seed() -> int:
-    """A new number for every test and run, shown when the test fails; PAGEDLAB_SEED brings one back."""
-    number = int(os.environ.get("PAGEDLAB_SEED") or secrets.randbits(31))
+def seed(request):
+    """A number of the test's own, the same in every run. It is shown when the test fails.
+
+    With PAGEDLAB_SEED=fresh it is a new one in every run; with PAGEDLAB_SEED=n it is n.
+    """
+    if FRESH_SEEDS:
+        number = secrets.randbits(31)
+    elif os.environ.get("PAGEDLAB_SEED"):
+        number = int(os.environ["PAGEDLAB_SEED"])
+    else:
+        number = zlib.crc32(request.node.nodeid.encode()) >> 1
     print(f"PAGEDLAB_SEED={number}")
     return number
 
 
+@pytest.fixture
+def rng(seed):
+    """Random numbers from the test's own seed."""
+    return random.Random(seed)
+
+
 @pytest.fixture(scope="session")
-def tiny() -> Model:
+def tiny():
     """The model shipped with pagedlab, in fp32 on the CPU."""
     from pagedlab.model import TINY_MODEL, load_model
 
@@ -95,7 +107,7 @@ def tiny() -> Model:
 
 
 @pytest.fixture(scope="session")
-def qwen_folder() -> str:
+def qwen_folder():
     """The folder of a real Qwen, or the test is skipped."""
     folder = os.environ.get("PAGEDLAB_TEST_MODEL")
     if not folder:
@@ -104,7 +116,7 @@ def qwen_folder() -> str:
 
 
 @pytest.fixture(scope="session")
-def qwen(qwen_folder: str) -> Model:
+def qwen(qwen_folder):
     """A real Qwen in fp32 on the CPU."""
     from pagedlab.model import load_model
 
@@ -112,12 +124,12 @@ def qwen(qwen_folder: str) -> Model:
 
 
 @pytest.fixture(scope="session")
-def hugging_face() -> Generate:
+def hugging_face():
     """`hugging_face(model, prompt_ids, n)`: the up to n new tokens of greedy `generate`, each prompt on its own."""
     # Not by id(): a number is given out again once its module is gone.
-    answers: WeakKeyDictionary[torch.nn.Module, dict[tuple[tuple[int, ...], int], list[int]]] = WeakKeyDictionary()
+    answers = WeakKeyDictionary()
 
-    def generate(model: Model, prompt_ids: list[int], max_new_tokens: int) -> list[int]:
+    def generate(model, prompt_ids, max_new_tokens):
         known = answers.setdefault(model.module, {})
         key = (tuple(prompt_ids), max_new_tokens)
         if key not in known:

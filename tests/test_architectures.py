@@ -4,13 +4,9 @@ Each architecture gets a tiny config and random weights, saved and loaded as a r
 outcome: other tokens, or an error after the model is loaded.
 """
 
-from __future__ import annotations
-
 import copy
 import shutil
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,12 +14,13 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
+from support.engines import exactly
 
 LAYERS = 2
 WIDTH = 32
-SMALL: dict[str, Any] = {
+SMALL = {
     **dict.fromkeys(["vocab_size"], 4096),
     **dict.fromkeys(["hidden_size", "n_embd", "d_model", "embedding_size"], WIDTH),
     **dict.fromkeys(["num_hidden_layers", "n_layer", "n_layers", "num_layers"], LAYERS),
@@ -50,7 +47,7 @@ SMALL: dict[str, Any] = {
     "attention_window": 8,
 }
 MOST_WEIGHTS = 3_000_000
-ROPES: dict[str, dict[str, Any]] = {
+ROPES = {
     "default": {},
     "linear": {"factor": 2.0},
     "dynamic": {"factor": 2.0},
@@ -68,7 +65,7 @@ ROPES: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 64,
     },
 }
-ROWS: dict[str, tuple[str, dict[str, Any]]] = {kind: (kind, {}) for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+ROWS = {kind: (kind, {}) for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
 ROWS |= {
     f"{kind}, {rope}": (kind, {"rope_parameters": {"rope_type": rope, "rope_theta": 1e4, **more}})
     for kind in ("llama", "qwen2", "phi3")
@@ -100,7 +97,7 @@ REFUSED = {  # what must be refused, and what the line says
     "vaultgemma": "takes softcap",
     "gpt_oss": "takes s_aux",
     "doge": "has its own mask",
-    "diffllama": "a diffllama model whose logits on pages are off by",
+    "diffllama": "a diffllama model: its logits on pages are off by",
     "gemma3_text, bidirectional": "attention is not causal",
     "llama4_text": "scales attention by the position in the row",
     "llama, longrope": "longrope",
@@ -109,9 +106,9 @@ REFUSED = {  # what must be refused, and what the line says
     "deepseek_v3": "multi-head latent attention",
     "stablelm": "does not pass arguments on",
     "mamba": "layers of the kind linear_attention",
-    "falcon": "is a falcon model; pagedlab runs those built like",
-    "gptj": "is a gptj model; pagedlab runs those built like",
-    "gpt2": "is a gpt2 model; pagedlab runs those built like",
+    "falcon": "is a falcon model; pagedlab runs models built like",
+    "gptj": "is a gptj model; pagedlab runs models built like",
+    "gpt2": "is a gpt2 model; pagedlab runs models built like",
 }
 NOT_BUILDABLE_OF = "5.23.0"
 NOT_BUILDABLE = {  # by AutoModelForCausalLM from a small config of the generic kind
@@ -123,14 +120,14 @@ NOT_BUILDABLE = {  # by AutoModelForCausalLM from a small config of the generic 
     "phi4_multimodal",
 }
 PROMPTS = [[5, 9, 11, 13, 17, 19, 23, 29, 31, 37, 41], [7, 8, 3], [50, 40, 30, 20, 10]]
-PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, prompt_logprobs=0)
+PARAMS = exactly(6, prompt_logprobs=0)
 
 
 class NotBuildableError(Exception):
     """transformers makes no tiny model of this kind from a config like these."""
 
 
-def small_config(kind: str, more: dict[str, Any]) -> Any:
+def small_config(kind, more):
     """A tiny config: fields that this kind has are set, but for those that it refuses."""
     config_class = CONFIG_MAPPING[kind]
     try:
@@ -154,10 +151,10 @@ def small_config(kind: str, more: dict[str, Any]) -> Any:
     raise NotBuildableError("it refuses every field")
 
 
-def random_model(config: Any) -> Any:
+def random_model(config):
     """The transformers module with random weights and its own attention."""
 
-    def build() -> Any:
+    def build():
         return AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="eager")
 
     try:
@@ -173,7 +170,7 @@ def random_model(config: Any) -> Any:
         raise NotBuildableError(repr(error)) from error
 
 
-def checkpoint(folder: Path, kind: str, more: dict[str, Any]) -> Any:
+def checkpoint(folder, kind, more):
     """Save a tiny model with the tiny model's tokenizer; None in place of a module that cannot be built."""
     for path in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(path, folder)
@@ -191,7 +188,7 @@ def checkpoint(folder: Path, kind: str, more: dict[str, Any]) -> Any:
     return module
 
 
-def outcome(folder: Path, kind: str, more: dict[str, Any]) -> str:
+def outcome(folder, kind, more):
     """ "equal", or the line with which the model is refused. Anything else is an error."""
     module = checkpoint(folder, kind, more)
     try:
@@ -201,17 +198,15 @@ def outcome(folder: Path, kind: str, more: dict[str, Any]) -> str:
         if module is None and "cannot load the model" in line:
             raise NotBuildableError(line) from refusal
         return line
-    assert module is not None
     llm = LLM(model, num_blocks=40, block_size=4, verbose=False)
     llm.cache.keys.fill_(torch.nan)
     llm.cache.values.fill_(torch.nan)
-    for prompt, completion in zip(PROMPTS, llm.generate(PROMPTS, PARAMS), strict=True):  # type: ignore[arg-type]
+    for prompt, completion in zip(PROMPTS, llm.generate(PROMPTS, PARAMS), strict=True):
         new = completion.outputs[0].token_ids
         with torch.inference_mode():
             logits = module(input_ids=torch.tensor([prompt + new]), use_cache=False).logits[0].float()
         own = logits.argmax(dim=1)[len(prompt) - 1 : -1].tolist()
         assert new == own, "other tokens than transformers"
-        assert completion.prompt_logprobs is not None
         reported = [one.logprob for one in completion.prompt_logprobs[1:] if one is not None]
         logprobs = torch.log_softmax(logits, dim=1)
         expected = [float(logprobs[i, token]) for i, token in enumerate(prompt[1:])]
@@ -220,7 +215,7 @@ def outcome(folder: Path, kind: str, more: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_writes_transformers_tokens_or_is_refused(row: str, tmp_path: Path) -> None:
+def test_it_writes_transformers_tokens_or_is_refused(row, tmp_path):
     kind, more = ROWS[row]
     if kind not in CONFIG_MAPPING:
         pytest.skip("this version of transformers has no such config")
@@ -234,6 +229,10 @@ def test_it_writes_transformers_tokens_or_is_refused(row: str, tmp_path: Path) -
             pytest.skip(f"cannot be built: {str(error)[:160]}")
     print(result)
     assert "\n" not in result
+    if result != "equal" and "cannot load" not in result:
+        model_type = CONFIG_MAPPING[kind].model_type  # of gpt-sw3 it is gpt2
+        for part in (f" is a {model_type} model", "pagedlab runs models built like Qwen2", "Name one of these"):
+            assert part in result, "found, supported, what to do"
     if row in EQUAL:
         assert result == "equal"
     if row in REFUSED:

@@ -5,18 +5,10 @@ A table is read back through its slots after every step, so a missing copy shows
 as a wrong count. The mutants at the end prove that the machine would notice.
 """
 
-from __future__ import annotations
-
 import itertools
-import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import broken
 import pytest
-from conftest import LONG_RUN, OPERATIONS
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,6 +20,9 @@ from hypothesis.stateful import (
 )
 
 from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
+from support.broken import EvictsTheNewest
+from support.operations import LONG_RUN, OPERATIONS
+from support.refused import refused
 
 EMPTY = 0  # what a slot holds that nobody has written; tokens are numbered from 1
 VERBS = st.sampled_from(["write", "fork", "append", "write", "fork", "append", "write", "truncate", "free"])
@@ -37,36 +32,36 @@ INDEX = st.integers(0, 59)  # taken modulo whatever there is to choose from
 class BlockMachine(RuleBasedStateMachine):
     """All verbs of pool and tables, in any order, beside a model of plain lists, sets and dicts."""
 
-    pool_class: type[BlockPool] = BlockPool
-    table_class: type[BlockTable] = BlockTable
+    pool_class = BlockPool
+    table_class = BlockTable
 
     @initialize(num_blocks=st.integers(1, 14), block_size=st.sampled_from([4, 3, 2, 1]), keeps_all=st.booleans())
-    def start(self, num_blocks: int, block_size: int, keeps_all: bool) -> None:
+    def start(self, num_blocks, block_size, keeps_all):
         self.pool = self.pool_class(num_blocks, block_size)
         self.size = block_size
         self.keeps_all = keeps_all  # as an eager cache would: the pool is then soon full of cached blocks
         self.fresh_token = itertools.count(1)
         self.contents = [[EMPTY] * block_size for _ in range(num_blocks)]
-        self.tables: list[tuple[BlockTable, list[int]]] = []
-        self.held: list[tuple[int, list[int]]] = []  # references taken by hand, and what the block held then
-        self.kept: set[int] = set()
-        self.cached: dict[int, list[int]] = {}  # oldest first
-        self.counts = Counter[int]()
-        self.events: list[BlockEvent] = []
-        self.counts_by_events = Counter[int]()
+        self.tables = []
+        self.held = []  # references taken by hand, and what the block held then
+        self.kept = set()
+        self.cached = {}  # oldest first
+        self.counts = Counter()
+        self.events = []
+        self.counts_by_events = Counter()
         self.pool.subscribe(self.events.append)
 
     # -------------------------------------------------------------- the model's own moves
 
     @property
-    def plain_free(self) -> set[int]:
+    def plain_free(self):
         return {b for b in range(len(self.contents)) if not self.counts[b] and b not in self.cached}
 
     @property
-    def num_free(self) -> int:
+    def num_free(self):
         return len(self.plain_free) + len(self.cached)
 
-    def took(self, block_id: int) -> None:
+    def took(self, block_id):
         """The pool handed out this block: was it the right one to hand out?"""
         if self.plain_free:
             assert block_id in self.plain_free, f"{block_id} was handed out, but {self.plain_free} were free"
@@ -80,7 +75,7 @@ class BlockMachine(RuleBasedStateMachine):
         if self.keeps_all:
             self.keep(block_id)
 
-    def dropped(self, block_id: int) -> None:
+    def dropped(self, block_id):
         self.counts[block_id] -= 1
         if self.counts[block_id] == 0:
             if block_id in self.kept:
@@ -88,7 +83,7 @@ class BlockMachine(RuleBasedStateMachine):
             else:
                 self.contents[block_id] = [EMPTY] * self.size
 
-    def observed(self) -> Any:
+    def observed(self):
         """All that can be seen from outside. A call that raises must leave it as it was."""
         return (
             [self.pool.refcount(b) for b in range(len(self.contents))],
@@ -97,7 +92,7 @@ class BlockMachine(RuleBasedStateMachine):
             len(self.events),
         )
 
-    def refuses(self, error: type[Exception], call: Callable[[], object]) -> None:
+    def refuses(self, error, call):
         before = self.observed()
         try:
             call()
@@ -107,14 +102,14 @@ class BlockMachine(RuleBasedStateMachine):
             raise AssertionError(f"this call must raise {error.__name__}")
         assert self.observed() == before, "the call raised, but changed something"
 
-    def table(self, index: int) -> tuple[BlockTable, list[int]]:
+    def table(self, index):
         return self.tables[index % len(self.tables)]
 
     # -------------------------------------------------------------- rules: the pool's verbs
 
     # Hypothesis leaves some rules out of each run. So there are three rules only, and verbs are drawn within them.
     @rule(verb=st.sampled_from(["allocate", "share", "release", "keep", "forget"]), index=INDEX)
-    def by_hand(self, verb: str, index: int) -> None:
+    def by_hand(self, verb, index):
         if verb == "release":
             self.release(index)
         elif verb == "keep":
@@ -126,7 +121,7 @@ class BlockMachine(RuleBasedStateMachine):
             self.share(index % len(self.contents)) if verb == "share" else self.allocate()
 
     @rule(verb=VERBS, index=INDEX, n=st.integers(0, 9))
-    def with_tables(self, verb: str, index: int, n: int) -> None:
+    def with_tables(self, verb, index, n):
         if not self.tables or (verb == "free" and len(self.tables) < 3):
             self.tables.append((self.table_class(self.pool), []))
             self.append(len(self.tables) - 1, n)
@@ -143,7 +138,7 @@ class BlockMachine(RuleBasedStateMachine):
         else:
             self.free(index, forget=True)
 
-    def allocate(self) -> None:
+    def allocate(self):
         if self.num_free == 0:
             self.refuses(OutOfBlocks, self.pool.allocate)
             return
@@ -152,7 +147,7 @@ class BlockMachine(RuleBasedStateMachine):
         self.contents[block_id] = [next(self.fresh_token) for _ in range(self.size)]
         self.held.append((block_id, list(self.contents[block_id])))
 
-    def share(self, block_id: int) -> None:
+    def share(self, block_id):
         if block_id in self.plain_free:
             self.refuses(ValueError, lambda: self.pool.share(block_id))
             return
@@ -162,28 +157,28 @@ class BlockMachine(RuleBasedStateMachine):
         self.counts[block_id] += 1
         self.held.append((block_id, list(self.contents[block_id])))
 
-    def release(self, index: int) -> None:
+    def release(self, index):
         if self.held:
             block_id, _ = self.held.pop(index % len(self.held))
             self.pool.release(block_id)
             self.dropped(block_id)
 
-    def keep(self, block_id: int) -> None:
+    def keep(self, block_id):
         if not self.counts[block_id]:
             self.refuses(ValueError, lambda: self.pool.keep(block_id))
             return
         self.pool.keep(block_id)
         self.kept.add(block_id)
 
-    def forget(self, block_id: int) -> None:
+    def forget(self, block_id):
         self.pool.forget(block_id)
         self.kept.discard(block_id)
         if self.cached.pop(block_id, None):
             self.contents[block_id] = [EMPTY] * self.size
 
     @rule(verb=st.sampled_from(["share", "release", "keep", "refcount", "forget"]), index=INDEX)
-    def misuse(self, verb: str, index: int) -> None:
-        unknown: list[Any] = [-1, len(self.contents), "a", 0.5, None]
+    def misuse(self, verb, index):
+        unknown = [-1, len(self.contents), "a", 0.5, None]
         block_id = unknown[index % 5]
         self.refuses(ValueError, lambda: getattr(self.pool, verb)(block_id))
         free = sorted(self.plain_free | set(self.cached))
@@ -194,7 +189,7 @@ class BlockMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- rules: the table's verbs
 
-    def append(self, index: int, n: int) -> None:
+    def append(self, index, n):
         table, tokens = self.table(index)
         last_is_partial = len(tokens) % self.size > 0
         must_copy = n > 0 and last_is_partial and self.counts[table.block_ids[-1]] > 1
@@ -221,7 +216,7 @@ class BlockMachine(RuleBasedStateMachine):
         for slot, token in zip(table.slots(old, old + n), tokens[old:], strict=True):
             self.contents[slot // self.size][slot % self.size] = token
 
-    def fork(self, index: int) -> None:
+    def fork(self, index):
         table, tokens = self.table(index)
         child = table.fork()
         assert child is not table
@@ -230,7 +225,7 @@ class BlockMachine(RuleBasedStateMachine):
         self.counts.update(table.block_ids)
         self.tables.append((child, list(tokens)))
 
-    def truncate(self, index: int, n: int) -> None:
+    def truncate(self, index, n):
         table, tokens = self.table(index)
         length = max(0, len(tokens) - n)
         gone = table.block_ids[blocks_for(length, self.size) :]
@@ -239,7 +234,7 @@ class BlockMachine(RuleBasedStateMachine):
         for block_id in reversed(gone):
             self.dropped(block_id)
 
-    def free(self, index: int, forget: bool) -> None:
+    def free(self, index, forget):
         table, tokens = self.table(index)
         gone = list(table.block_ids)
         table.free()
@@ -252,10 +247,10 @@ class BlockMachine(RuleBasedStateMachine):
         if forget:
             del self.tables[index % len(self.tables)]
 
-    def misuse_table(self, table: BlockTable, tokens: list[int]) -> None:
-        bad_calls: list[tuple[type[Exception], Callable[[], object]]] = [
+    def misuse_table(self, table, tokens):
+        bad_calls = [
             (ValueError, lambda: table.append(-1)),
-            (ValueError, lambda: table.append(1.5)),  # type: ignore[arg-type]
+            (ValueError, lambda: table.append(1.5)),
             (ValueError, lambda: table.truncate(-1)),
             (ValueError, lambda: table.truncate(len(tokens) + 1)),
             (IndexError, lambda: table.slot(-1)),
@@ -271,7 +266,7 @@ class BlockMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- what holds after every step
 
     @invariant()
-    def every_token_is_where_its_table_says(self) -> None:
+    def every_token_is_where_its_table_says(self):
         for table, tokens in self.tables:
             assert table.num_tokens == len(tokens)
             assert len(table.block_ids) == blocks_for(len(tokens), self.size)
@@ -284,7 +279,7 @@ class BlockMachine(RuleBasedStateMachine):
             assert self.contents[block_id] == held, f"somebody wrote to block {block_id}, which is kept"
 
     @invariant()
-    def the_books_balance(self) -> None:
+    def the_books_balance(self):
         by_hand = BlockTable(self.pool)
         by_hand.block_ids = [block_id for block_id, _ in self.held]
         self.pool.check([*(table for table, _ in self.tables), by_hand])
@@ -299,7 +294,7 @@ class BlockMachine(RuleBasedStateMachine):
         )
 
     @invariant()
-    def the_events_tell_all(self) -> None:
+    def the_events_tell_all(self):
         for kind, block_id, refcount, source in self.events:
             self.counts_by_events[block_id] += {"allocate": 1, "share": 1, "revive": 1, "release": -1}.get(kind, 0)
             assert refcount == self.counts_by_events[block_id], f"{kind} of block {block_id}"
@@ -307,7 +302,7 @@ class BlockMachine(RuleBasedStateMachine):
         self.events.clear()
         assert +self.counts_by_events == +self.counts
 
-    def teardown(self) -> None:
+    def teardown(self):
         if not hasattr(self, "pool"):
             return
         for table, _ in self.tables:
@@ -328,31 +323,23 @@ TestBlocks = LONG_RUN(BlockMachine.TestCase)
 
 
 class AcceptsDoubleFree(BlockPool):
-    def release(self, block_id: int) -> None:
+    def release(self, block_id):
         if self.refcount(block_id):
             super().release(block_id)
 
 
 class TakesMinusOne(BlockPool):
-    def _known(self, block_id: int) -> int:
+    def _known(self, block_id):
         return block_id if block_id == -1 else super()._known(block_id)
 
 
 class KeepsWhatIsFree(BlockPool):
-    def keep(self, block_id: int) -> None:
+    def keep(self, block_id):
         self._kept.add(self._known(block_id))
 
 
-class EvictsTheNewest(BlockPool):
-    def allocate(self) -> int:
-        if not self._free and self._cached:
-            order = self._policy._oldest_first  # type: ignore[attr-defined]
-            order.move_to_end(next(reversed(order)), last=False)
-        return super().allocate()
-
-
 class EvictsBeforeItMust(BlockPool):
-    def allocate(self) -> int:
+    def allocate(self):
         if self._cached:
             spare, self._free = self._free, []
             try:
@@ -363,7 +350,7 @@ class EvictsBeforeItMust(BlockPool):
 
 
 class StillKeepsTheEvicted(BlockPool):
-    def allocate(self) -> int:
+    def allocate(self):
         kept = set(self._kept)
         block_id = super().allocate()
         self._kept = kept
@@ -371,13 +358,13 @@ class StillKeepsTheEvicted(BlockPool):
 
 
 class ForgetsButLeavesInTheCache(BlockPool):
-    def forget(self, block_id: int) -> None:
+    def forget(self, block_id):
         self._known(block_id)
         self._kept.discard(block_id)
 
 
 class RevivesButLeavesInTheCache(BlockPool):
-    def share(self, block_id: int) -> int:
+    def share(self, block_id):
         was_cached = block_id in self._cached
         super().share(block_id)
         if was_cached:
@@ -388,12 +375,12 @@ class RevivesButLeavesInTheCache(BlockPool):
 
 class HidesTheCached(BlockPool):
     @property
-    def num_free(self) -> int:
+    def num_free(self):
         return len(self._free)
 
 
 class CountsInSilence(BlockPool):
-    def share(self, block_id: int) -> int:
+    def share(self, block_id):
         if self.refcount(block_id) == 0:
             return super().share(block_id)
         self._refcounts[block_id] += 1
@@ -401,25 +388,25 @@ class CountsInSilence(BlockPool):
 
 
 class CopiesTheWrongWay(BlockTable):
-    def copy_last(self, destination: int) -> BlockCopy:
+    def copy_last(self, destination):
         source, destination = super().copy_last(destination)
         return BlockCopy(destination, source)
 
 
 class SwitchesWithoutACopy(BlockTable):
-    def append(self, n: int = 1) -> list[BlockCopy]:
+    def append(self, n=1):
         super().append(n)
         return []
 
 
 class HoldsOnToTheCopied(BlockTable):
-    def copy_last(self, destination: int) -> BlockCopy:
+    def copy_last(self, destination):
         source, self.block_ids[-1] = self.block_ids[-1], destination
         return BlockCopy(source, destination)
 
 
 class CopiesFullBlocksToo(BlockTable):
-    def append(self, n: int = 1) -> list[BlockCopy]:
+    def append(self, n=1):
         if n and self.block_ids and self.num_tokens % self.pool.block_size == 0:
             last = self.block_ids[-1]
             if self.pool.refcount(last) > 1 and self.pool.num_free > blocks_for(n, self.pool.block_size):
@@ -430,7 +417,7 @@ class CopiesFullBlocksToo(BlockTable):
 class WritesIntoThePairs(BlockTable):
     """Copies from three readers on: two writers share a block."""
 
-    def append(self, n: int = 1) -> list[BlockCopy]:
+    def append(self, n=1):
         pool, self.pool = self.pool, OneReaderLess(self.pool)
         try:
             return super().append(n)
@@ -439,20 +426,20 @@ class WritesIntoThePairs(BlockTable):
 
 
 class OneReaderLess:
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool):
         self._pool = pool
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._pool, name)
 
-    def refcount(self, block_id: int) -> int:
+    def refcount(self, block_id):
         return self._pool.refcount(block_id) - 1
 
 
 class TakesWhatItCanGet(BlockTable):
     """Not all or nothing: what was taken before the pool ran out stays."""
 
-    def append(self, n: int = 1) -> list[BlockCopy]:
+    def append(self, n=1):
         copies = []
         for _ in range(n):
             copies += super().append(1)
@@ -462,7 +449,7 @@ class TakesWhatItCanGet(BlockTable):
 class ForgetsTheCopyWhenItCounts(BlockTable):
     """Looks whether there is room, but not for the block that is copied."""
 
-    def append(self, n: int = 1) -> list[BlockCopy]:
+    def append(self, n=1):
         size = self.pool.block_size
         if self.num_tokens % size and n and self.pool.refcount(self.block_ids[-1]) > 1 and self.pool.num_free == 0:
             self.block_ids.append(self.block_ids[-1])  # "there must be one"
@@ -470,7 +457,7 @@ class ForgetsTheCopyWhenItCounts(BlockTable):
 
 
 class TruncatesOneBlockShort(BlockTable):
-    def truncate(self, num_tokens: int) -> None:
+    def truncate(self, num_tokens):
         if num_tokens == 0 or num_tokens > self.num_tokens:
             return super().truncate(num_tokens)
         self.num_tokens = num_tokens
@@ -479,7 +466,7 @@ class TruncatesOneBlockShort(BlockTable):
 
 
 class TruncatesWithoutRelease(BlockTable):
-    def truncate(self, num_tokens: int) -> None:
+    def truncate(self, num_tokens):
         if 0 < num_tokens < self.num_tokens:
             del self.block_ids[blocks_for(num_tokens, self.pool.block_size) :]
             self.num_tokens = num_tokens
@@ -488,14 +475,14 @@ class TruncatesWithoutRelease(BlockTable):
 
 
 class ForksTheSameList(BlockTable):
-    def fork(self) -> BlockTable:
+    def fork(self):
         child = super().fork()
         child.block_ids = self.block_ids
         return child
 
 
 class SlotIgnoresTheTable(BlockTable):
-    def slot(self, position: int) -> int:
+    def slot(self, position):
         super().slot(position)
         return position
 
@@ -528,7 +515,7 @@ TABLE_MUTANTS = [
 
 
 @pytest.mark.parametrize("mutant", [*POOL_MUTANTS, *TABLE_MUTANTS])
-def test_the_machine_finds_the_bug(mutant: type) -> None:
+def test_the_machine_finds_the_bug(mutant):
     key = "pool_class" if issubclass(mutant, BlockPool) else "table_class"
     machine = type("Mutated", (BlockMachine,), {key: mutant})
     with pytest.raises((AssertionError, IndexError, KeyError, ValueError, OutOfBlocks)):
@@ -548,57 +535,16 @@ def test_the_machine_finds_the_bug(mutant: type) -> None:
         )
 
 
-# Worked numbers of SPEC that test_blocks_worked_numbers.py leaves -----------------------------------------------------
-
-
-@pytest.mark.parametrize(("lengths", "blocks"), [((128, 64, 32, 8), [8, 4, 2, 1]), ((20, 8, 12), [2, 1, 1])])
-def test_each_sequence_takes_the_blocks_it_fills(lengths: tuple[int, ...], blocks: list[int]) -> None:
-    pool = BlockPool(64, 16)
-    tables = [BlockTable(pool) for _ in lengths]
-    for table, length in zip(tables, lengths, strict=True):
-        table.append(length)
-    assert [len(table.block_ids) for table in tables] == blocks
-    assert pool.num_used == sum(blocks)
-
-
-def test_system_prompt_of_48_tokens_and_three_requests() -> None:
-    pool = BlockPool(64, 16)
-    apart = [BlockTable(pool) for _ in range(3)]
-    for table in apart:
-        table.append(48)
-    assert pool.num_used == 9
-    for table in apart[1:]:
-        table.free()
-    for _ in range(2):
-        apart[0].fork()
-    assert pool.num_used == 3
-
-
-def test_prefix_lifecycle() -> None:
-    pool = BlockPool(8, 16)
-    a = BlockTable(pool)
-    a.append(64)
-    b = a.fork()
-    b.truncate(48)
-    assert b.append(16) == []
-    blocks = [*a.block_ids, b.block_ids[-1]]
-    assert [pool.refcount(block) for block in blocks] == [2, 2, 2, 1, 1]
-    a.free()
-    assert [pool.refcount(block) for block in blocks] == [1, 1, 1, 0, 1]
-    b.free()
-    assert pool.num_free == 8
-
-
 # Small print ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", [(0, 16), (-1, 16), (4, 0), (4, -2), (1.5, 16), (4, "16"), (None, 16)])
-def test_a_pool_needs_whole_positive_sizes(sizes: tuple[Any, Any]) -> None:
-    with pytest.raises(ValueError, match=r"num_blocks|block_size"):
+def test_a_pool_needs_whole_positive_sizes(sizes):
+    with refused(r"num_blocks|block_size"):
         BlockPool(*sizes)
 
 
-def test_errors_say_what_would_do() -> None:
+def test_errors_say_what_would_do():
     pool = BlockPool(2, 4)
     table = BlockTable(pool)
     with pytest.raises(OutOfBlocks, match=r"append\(9\) takes 3 of 2 blocks, and 2 are free: free a sequence"):
@@ -606,22 +552,15 @@ def test_errors_say_what_would_do() -> None:
     table.append(8)
     with pytest.raises(OutOfBlocks, match=r"all 2 are in use"):
         pool.allocate()
-    with pytest.raises(ValueError, match="block_id must be a whole number from 0 to 1, got 2"):
+    with refused("block_id must be a whole number from 0 to 1, got 2"):
         pool.refcount(2)
-    with pytest.raises(ValueError, match=r"cannot truncate to 9 tokens: the table holds 8"):
+    with refused(r"cannot truncate to 9 tokens: the table holds 8"):
         table.truncate(9)
+    with pytest.raises(IndexError, match="there is no token 8: the table holds 8"):
+        table.slot(8)
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 3, 4, 5])
-def test_there_is_no_slot_behind_the_last_token(num_tokens: int) -> None:
-    table = BlockTable(BlockPool(4, 4))
-    table.append(num_tokens)
-    for position in (-1, num_tokens):
-        with pytest.raises(IndexError, match=f"there is no token {position}: the table holds {num_tokens}"):
-            table.slot(position)
-
-
-def test_the_block_released_last_is_handed_out_next() -> None:
+def test_the_block_released_last_is_handed_out_next():
     pool = BlockPool(4)
     assert [pool.allocate() for _ in range(3)] == [0, 1, 2]
     pool.release(1)
@@ -629,8 +568,8 @@ def test_the_block_released_last_is_handed_out_next() -> None:
     assert [pool.allocate() for _ in range(3)] == [0, 1, 3]
 
 
-def test_a_subscriber_that_fails_is_named_and_breaks_nothing() -> None:
-    pool, seen = BlockPool(4), list[BlockEvent]()
+def test_a_subscriber_that_fails_is_named_and_breaks_nothing():
+    pool, seen = BlockPool(4), []
     pool.subscribe(lambda event: 1 / 0)
     pool.subscribe(seen.append)
     with pytest.warns(UserWarning, match="a subscriber of the pool raised ZeroDivisionError.* at BlockEvent"):
@@ -638,7 +577,7 @@ def test_a_subscriber_that_fails_is_named_and_breaks_nothing() -> None:
     assert [event.kind for event in seen] == ["allocate"]
 
 
-def test_a_subscriber_can_leave() -> None:
+def test_a_subscriber_can_leave():
     pool, seen = BlockPool(2), []
     stop = pool.subscribe(seen.append)
     pool.allocate()
@@ -647,9 +586,9 @@ def test_a_subscriber_can_leave() -> None:
     assert seen == [BlockEvent("allocate", 0, 1)]
 
 
-def test_events_of_a_copy_on_write_and_of_an_eviction() -> None:
+def test_events_of_a_copy_on_write_and_of_an_eviction():
     pool = BlockPool(2, 4)
-    seen: list[BlockEvent] = []
+    seen = []
     table = BlockTable(pool)
     table.append(3)
     child = table.fork()
@@ -665,12 +604,12 @@ def test_events_of_a_copy_on_write_and_of_an_eviction() -> None:
     assert [event.kind for event in seen] == ["keep", "release", "revive", "release", "evict", "allocate"]
 
 
-def test_a_table_whose_pool_breaks_its_word_gives_everything_back() -> None:
+def test_a_table_whose_pool_breaks_its_word_gives_everything_back():
     """`num_free` promises, `allocate` fails: what was taken until then is returned, and the table is as before."""
 
     class Boasts(BlockPool):
         @property
-        def num_free(self) -> int:
+        def num_free(self):
             return 100
 
     pool = Boasts(3, 4)
@@ -682,7 +621,7 @@ def test_a_table_whose_pool_breaks_its_word_gives_everything_back() -> None:
     assert [pool.refcount(b) for b in range(3)] == [1, 0, 0]
 
 
-def spoil(pool: BlockPool, what: str) -> None:
+def spoil(pool, what):
     """Break one invariant from inside."""
     if what == "negative":
         pool._refcounts[3] = -1
@@ -701,7 +640,7 @@ def spoil(pool: BlockPool, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["negative", "twice", "free and used", "free and cached", "not kept", "lost"])
-def test_check_names_the_block(what: str) -> None:
+def test_check_names_the_block(what):
     pool = BlockPool(5)
     pool.check([])
     spoil(pool, what)
@@ -709,43 +648,22 @@ def test_check_names_the_block(what: str) -> None:
         pool.check()
 
 
-def test_check_compares_counts_with_tables() -> None:
+def test_check_compares_counts_with_tables():
     pool = BlockPool(5, 4)
     table = BlockTable(pool)
     table.append(8)
     pool.check([table])
-    with pytest.raises(InvariantError, match=r"block 0 counts 1 but 0 tables map it, block 1 counts 1 but 0"):
+    with pytest.raises(InvariantError, match=r"block 0 counts 1 but 0 tables list it, block 1 counts 1 but 0"):
         pool.check([])
     with pytest.raises(InvariantError, match=r"block 0 counts 1 but 2 tables"):
         pool.check([table, table])
 
 
-def test_a_block_kept_by_hand_stays_kept_when_it_is_written() -> None:
-    """Only a cache that speaks for its contents has to hear of it."""
-    pool = BlockPool(4, 4)
-    table = BlockTable(pool)
-    table.append()
-    pool.keep(table.block_ids[0])
-    table.append()
-    assert table.num_tokens == 2
-    table.free()
-    assert pool.num_cached == 1
-
-
-def test_the_record_of_bugs_is_complete_and_the_model_finds_them_all() -> None:
-    """data/results/mutants.json, drawn in notebook 05, is written by tools/mutants.py: run it after adding a bug."""
-    record = json.loads((Path(__file__).parents[1] / "data" / "results" / "mutants.json").read_text())["bugs"]
-    planted = [c for c in vars(broken).values() if isinstance(c, type) and issubclass(c, (BlockPool, BlockTable))]
-    names = {c.__name__ for c in [*planted, *POOL_MUTANTS, *TABLE_MUTANTS]} - {"BlockPool", "BlockTable"}
-    assert {row["bug"] for row in record} == names
-    assert all(row["found"]["model"] for row in record)
-
-
-def test_a_copy_whose_release_fails_leaves_the_table_as_it_was() -> None:
+def test_a_copy_whose_release_fails_leaves_the_table_as_it_was():
     class FailsOnce(BlockPool):
         is_broken = False
 
-        def release(self, block_id: int) -> None:
+        def release(self, block_id):
             if self.is_broken:
                 raise RuntimeError("release failed")
             super().release(block_id)

@@ -7,21 +7,19 @@ way `rope_parameters` and `rms_norm_eps` in config.json are numbers that another
 stay. All else is fair: configs, index, tokenizer, template, and the length of every file.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import LONG_RUN, OPERATIONS
-from test_model import random_checkpoint
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.model import Model, load_model
+from pagedlab import LLM
+from pagedlab.model import load_model
+from support.checkpoints import random_checkpoint
+from support.engines import exactly, output_of
+from support.operations import LONG_RUN, OPERATIONS
 
 KINDS = {
     "qwen2": {},
@@ -34,7 +32,7 @@ FREE = re.compile(rb'"rope_parameters": \{.*?\}|"rms_norm_eps": [^,]*', re.DOTAL
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(request, tmp_path_factory):
     """A small checkpoint with random weights."""
     folder = tmp_path_factory.mktemp("broken") / "sound"
     several = request.param not in ("qwen2", "qwen3", "llama")
@@ -47,7 +45,7 @@ def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-def broken(path: Path, rng: random.Random) -> str:
+def broken(path, rng):
     """Break this file, and say how."""
     data = bytearray(path.read_bytes())
     weights = path.suffix == ".safetensors"
@@ -74,15 +72,15 @@ def broken(path: Path, rng: random.Random) -> str:
     return f"{path.name}: {how}, {len(data)} bytes"
 
 
-def says(model: Model) -> tuple[torch.Tensor, list[int]]:
+def says(model):
     """The logits of the stock module [1, T, V], and what the engine goes on with."""
     with model.stock_attention() as module, torch.inference_mode():
         logits = module(torch.tensor([PROMPT])).logits
     llm = LLM(model, block_size=8, num_blocks=8)
-    return logits, llm.generate(PROMPT, SamplingParams(max_tokens=4, ignore_eos=True))[0].outputs[0].token_ids
+    return logits, output_of(llm, PROMPT, exactly(4)).token_ids
 
 
-def in_one_line(error: ValueError, how: str, named: str = "") -> None:
+def in_one_line(error, how, named=""):
     said = str(error)
     assert said, how
     assert "\n" not in said, how
@@ -90,9 +88,9 @@ def in_one_line(error: ValueError, how: str, named: str = "") -> None:
 
 
 @LONG_RUN
-def test_broken_files(sound: Path, tmp_path: Path, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_broken_files(sound, tmp_path, seed, capfd):
     logits, tokens = says(load_model(sound, device="cpu", verbose=False))
-    rng, folder, seen = random.Random(seed), tmp_path / "broken", Counter[str]()
+    rng, folder, seen = random.Random(seed), tmp_path / "broken", Counter()
     capfd.readouterr()
     for _ in range((OPERATIONS or 40) // len(KINDS)):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,9 +1,6 @@
 """The examples in docstrings give what they say, and `pagedlab.<Tab>` lists what a user wants."""
 
-from __future__ import annotations
-
 import doctest
-from typing import Any
 
 import pytest
 
@@ -12,17 +9,18 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import BlockCopy, BlockTable
 from pagedlab.scheduler import Chunk, Preemption, Request, Schedule
 from pagedlab.sequence import Sequence
+from support.engines import exactly
 
 
 @pytest.mark.parametrize("documented", [LLM, LLM.generate, SamplingParams], ids=lambda one: one.__qualname__)
-def test_examples(documented: Any) -> None:
+def test_examples(documented):
     [test] = doctest.DocTestFinder(recurse=False).find(documented, documented.__qualname__)
     assert test.examples, "no example"
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     assert runner.run(test).failed == 0
 
 
-def test_tab_lists_what_a_user_wants() -> None:
+def test_tab_lists_what_a_user_wants():
     listed = dir(pagedlab)
     assert {"LLM", "SamplingParams", "BlockPool", "BlockTable", "PrefixCache", "KVCache", "paged_attention"} <= {
         *listed
@@ -31,9 +29,9 @@ def test_tab_lists_what_a_user_wants() -> None:
     assert all(hasattr(pagedlab, name) for name in listed)
 
 
-def test_an_engine_a_plan_and_a_completion_are_one_useful_line(tiny: object) -> None:
+def test_an_engine_a_plan_and_a_completion_are_one_useful_line(tiny):
     llm = LLM(tiny, num_blocks=16, block_size=4, verbose=False)
-    [completion] = llm.generate([5, 6, 7], SamplingParams(max_tokens=2, ignore_eos=True))
+    [completion] = llm.generate([5, 6, 7], exactly(2))
     assert repr(llm) == "LLM(tiny-qwen2, 16 blocks of 4, 0 requests unfinished)"
     text = completion.outputs[0].text
     output = f"Output({text!r}, 2 tokens, finish_reason='length')"

@@ -9,63 +9,58 @@ PAGEDLAB_OPERATIONS=12000 tries that many interrupts, a tenth of it with more si
 prints what was counted. `make test` has time for a few hundred.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
-import torch
-from conftest import LONG_RUN, OPERATIONS
-from toy import Place, at_each_line, at_no_line, texts, toy
 
-from pagedlab import LLM, BlockPool, Completion, SamplingParams, interrupts
+from pagedlab import SamplingParams, interrupts
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
-from pagedlab.model import Model
+from support.engines import all_ids_of, exactly
+from support.operations import LONG_RUN, OPERATIONS
+from support.toy import at_each_line, at_no_line, toy
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
-EACH = (OPERATIONS or 400) // 9  # interrupts a scenario
+EACH = (OPERATIONS or 270) // 9  # interrupts a scenario
 
 # Python itself swallows, and reports, what is raised while an object is dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
+def heard():
     """A shell starts what runs in its background with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def generate(prompts: list[list[int]], params: Any) -> Callable[[LLM], Any]:
-    return lambda llm: texts(llm.generate(prompts, params))
+def generate(prompts, params):
+    return lambda llm: all_ids_of(llm.generate(prompts, params))
 
 
-def told(llm: LLM) -> Any:
+def told(llm):
     """What is said of prompts and texts, with requests that give way in the middle of either."""
-    params = SamplingParams(max_tokens=8, n=2, temperature=0.9, seed=1, ignore_eos=True, logprobs=1, prompt_logprobs=1)
+    params = exactly(8, n=2, temperature=0.9, seed=1, logprobs=1, prompt_logprobs=1)
     done = llm.generate([[*PROMPT, *PROMPT], PROMPT, [3, 4, 5]], params)
-    return texts(done), [(c.prompt_logprobs, [o.logprobs for o in c.outputs]) for c in done]
+    return all_ids_of(done), [(c.prompt_logprobs, [o.logprobs for o in c.outputs]) for c in done]
 
 
-def stream(llm: LLM) -> str:
-    return "".join(llm.stream(PROMPT, SamplingParams(max_tokens=9, ignore_eos=True)))
+def stream(llm):
+    return "".join(llm.stream(PROMPT, exactly(9)))
 
 
-def step_by_step(llm: LLM) -> Any:
+def step_by_step(llm):
     """A loop of `add` and `step` that goes on after an interrupt, as a reader's would."""
-    wanted, ids, done = [PROMPT, [*PROMPT[:4], 3], [20, 21]], dict[int, int](), dict[int, Completion]()
+    wanted, ids, done = [PROMPT, [*PROMPT[:4], 3], [20, 21]], {}, {}
     for _ in range(200):
         if len(done) == len(wanted):
-            return texts([done[ids[i]] for i in range(len(wanted))])
+            return all_ids_of([done[ids[i]] for i in range(len(wanted))])
         try:
             for i, prompt in enumerate(wanted):
                 if i not in ids:
@@ -78,14 +73,14 @@ def step_by_step(llm: LLM) -> Any:
     raise AssertionError(f"after 200 steps only {len(done)} of {len(wanted)} are done")
 
 
-HOT = SamplingParams(max_tokens=8, n=3, temperature=0.9, seed=1, ignore_eos=True)
-PLAIN = SamplingParams(max_tokens=10, ignore_eos=True)
+HOT = exactly(8, n=3, temperature=0.9, seed=1)
+PLAIN = exactly(10)
 BURST = [[*PROMPT, i] for i in range(4)]
-SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[LLM], Any]]] = {
+SCENARIOS = {
     "burst": ({}, generate(BURST, PLAIN)),
     "no cache": ({"prefix_caching": False}, generate(BURST, PLAIN)),
     "samples": ({}, generate([PROMPT, [3, 4]], HOT)),
-    "beams": ({}, generate([PROMPT, [3, 4]], SamplingParams(max_tokens=6, beam_width=3, ignore_eos=True))),
+    "beams": ({}, generate([PROMPT, [3, 4]], exactly(6, beam_width=3))),
     "recompute": ({"num_blocks": 9}, generate([PROMPT, PROMPT[:5], [3, 4, 5]], HOT)),
     "swap": ({"num_blocks": 9, "preemption": "swap"}, generate([PROMPT, PROMPT[:5], [3, 4, 5]], HOT)),
     "told": ({"num_blocks": 15, "max_batch_tokens": 8}, told),
@@ -94,22 +89,20 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[LLM], Any]]] = {
 }
 
 
-def moments(llm: LLM, scenario: Callable[[LLM], Any], expected: Any) -> list[tuple[Place, int]]:
+def moments(llm, scenario, expected):
     """Lines of the bookkeeping that the scenario runs, with the times to interrupt them at."""
-    runs: Counter[Place] = Counter()
+    runs = Counter()
     with at_each_line(lambda place: runs.update([place])):
         assert scenario(llm) == expected
     some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
     return [(place, nth) for place, times in some.items() for nth in times]
 
 
-def interrupted(
-    llm: LLM, scenario: Callable[[LLM], Any], expected: Any, moment: tuple[Place, int], then: Callable[[Place], object]
-) -> bool:
+def interrupted(llm, scenario, expected, moment, then):
     """SIGINT at this moment, `then` at each line after it; whether it came out. Afterwards all must be as before."""
     (place, nth), seen = moment, 0
 
-    def event(now: Place) -> None:
+    def event(now):
         nonlocal seen
         if seen == nth:
             then(now)
@@ -131,7 +124,6 @@ def interrupted(
     assert scenario(llm) == expected, where  # nothing foreign is found, and nothing is missing
     while llm.num_unfinished:  # of `add`s whose number was lost
         llm.step()
-    assert isinstance(llm.pool, BlockPool)
     llm.pool.check([])
     assert llm.pool.num_used == 0, where
     return came_out
@@ -139,7 +131,7 @@ def interrupted(
 
 @LONG_RUN
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_an_interrupt_at_any_line(tiny: Model, name: str, seed: int) -> None:
+def test_an_interrupt_at_any_line(tiny, name, seed):
     options, scenario = SCENARIOS[name]
     expected = scenario(toy(tiny, **options))
     some = moments(toy(tiny, **options), scenario, expected)
@@ -151,16 +143,16 @@ def test_an_interrupt_at_any_line(tiny: Model, name: str, seed: int) -> None:
 
 @LONG_RUN
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_more_signals_while_one_is_held_back(tiny: Model, name: str, seed: int) -> None:
+def test_more_signals_while_one_is_held_back(tiny, name, seed):
     """Up to five more after the first: before it is raised, in the lines that raise it, and in what it passes."""
     options, scenario = SCENARIOS[name]
-    rng, counts = random.Random(seed), Counter[str]()
+    rng, counts = random.Random(seed), Counter()
     expected = scenario(toy(tiny, **options))
     some = moments(toy(tiny, **options), scenario, expected)
     while counts["interrupts"] < -(-EACH // 10):
         more, deliverer, chance = 0, rng.random() < 0.5, rng.choice([0.01, 0.3])
 
-        def then(now: Place, deliverer: bool = deliverer, chance: float = chance) -> None:
+        def then(now, deliverer=deliverer, chance=chance):
             nonlocal more
             delivers = now[0] == interrupts.__file__
             if more < 5 and rng.random() < (0.3 * delivers if deliverer else chance):
@@ -174,16 +166,16 @@ def test_more_signals_while_one_is_held_back(tiny: Model, name: str, seed: int) 
 
 
 @LONG_RUN
-def test_many_signals_in_a_row(tiny: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_signals_in_a_row(tiny, seed, monkeypatch):
     """A thread that sends SIGINT again and again, while the same texts are asked for until they come through."""
-    rng, counts, note = random.Random(seed), Counter[str](), interrupts._note
+    rng, counts, note = random.Random(seed), Counter(), interrupts._note
     armed, here = False, sys._getframe().f_code
 
-    def counted(number: int, frame: Any) -> None:
+    def counted(number, frame):
         counts["while one was held"] += interrupts._main.pending
         note(number, frame)
 
-    def handler(number: int, frame: Any) -> None:
+    def handler(number, frame):
         if armed and (frame is None or frame.f_code is not here):
             counts["interrupts"] += 1
             raise KeyboardInterrupt
@@ -195,9 +187,10 @@ def test_many_signals_in_a_row(tiny: Model, seed: int, monkeypatch: pytest.Monke
     sys.setswitchinterval(1e-5)  # or the main thread would hear of three signals as one
     for _ in range((OPERATIONS or 200) // 40):
         options, scenario = SCENARIOS[rng.choice([name for name in SCENARIOS if name != "step by step"])]
+        pause = rng.uniform(0.0001, 0.004)
         llm, expected, stop = toy(tiny, **options), scenario(toy(tiny, **options)), Event()
 
-        def shower(stop: Event = stop, pause: float = rng.uniform(0.0001, 0.004)) -> None:
+        def shower(stop=stop, pause=pause):
             while not stop.wait(pause):
                 for _ in range(rng.choice([1, 1, 3])):
                     counts["signals"] += 1
@@ -224,10 +217,10 @@ def test_many_signals_in_a_row(tiny: Model, seed: int, monkeypatch: pytest.Monke
     print(dict(counts))
 
 
-def test_holding_and_letting_through() -> None:
+def test_holding_and_letting_through():
     done = []
 
-    def noted() -> None:
+    def noted():
         with deferred_interrupts():
             signal.raise_signal(signal.SIGINT)
             done.append("after the first")
@@ -236,7 +229,7 @@ def test_holding_and_letting_through() -> None:
             with allowed_interrupts():
                 done.append("never")
 
-    def held_again() -> None:
+    def held_again():
         with deferred_interrupts(), allowed_interrupts():
             with deferred_interrupts():
                 signal.raise_signal(signal.SIGINT)
@@ -250,11 +243,11 @@ def test_holding_and_letting_through() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_other_threads_and_ignored_signals_are_left_alone() -> None:
+def test_other_threads_and_ignored_signals_are_left_alone():
     ran = []
 
     class Books:
-        def change(self) -> None:
+        def change(self):
             with deferred_interrupts():
                 ran.append(signal.getsignal(signal.SIGINT))
 
@@ -270,10 +263,10 @@ def test_other_threads_and_ignored_signals_are_left_alone() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="an exception's frames cannot be dropped on its way")
-def test_an_interrupt_names_the_line_that_was_stopped_and_none_below(tiny: Model) -> None:
+def test_an_interrupt_names_the_line_that_was_stopped_and_none_below(tiny):
     llm = toy(tiny)
 
-    def interrupted(*_: Any) -> torch.Tensor:
+    def interrupted(*_):
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("it came through")
 

@@ -1,9 +1,6 @@
 """The tensors behind the blocks: writes by slot, copies as if one after the other, blocks swapped and brought back."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import torch
@@ -11,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab import BlockCopy, BlockPool, BlockTable, KVCache
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from support.refused import refused
 
 
 @pytest.fixture(params=[False, True], ids=["torch", "triton"], autouse=True)
-def in_triton(request: pytest.FixtureRequest) -> Iterator[None]:
+def in_triton(request):
     """Every test with torch's indexing and with the kernels, which run in Triton's interpreter where no GPU is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pagedlab.kv_cache.compiles_for", lambda device: request.param)
@@ -28,7 +23,7 @@ LAYERS, BLOCKS, SIZE, HEADS, DIM = 3, 8, 4, 2, 5
 BLOCK = st.integers(0, BLOCKS - 1)
 
 
-def numbered_cache() -> KVCache:
+def numbered_cache():
     """A cache in which every number is another one, keys positive and values negative."""
     cache = KVCache(LAYERS, BLOCKS, SIZE, HEADS, DIM)
     cache.keys.copy_(torch.arange(1, cache.keys.numel() + 1).view(cache.keys.shape))
@@ -37,7 +32,7 @@ def numbered_cache() -> KVCache:
 
 
 @given(copies=st.lists(st.builds(BlockCopy, BLOCK, BLOCK), max_size=20))
-def test_copies_give_what_one_after_the_other_gives(copies: list[BlockCopy]) -> None:
+def test_copies_give_what_one_after_the_other_gives(copies):
     cache, plain = numbered_cache(), numbered_cache()
     for source, destination in copies:
         plain.keys[:, destination] = plain.keys[:, source].clone()
@@ -47,23 +42,9 @@ def test_copies_give_what_one_after_the_other_gives(copies: list[BlockCopy]) -> 
     assert torch.equal(cache.values, plain.values)
 
 
-@pytest.mark.parametrize(
-    "copies", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (2, 0), (1, 2)], [(0, 1), (2, 1)], [(3, 3)], [(0, 1), (1, 0)]]
-)
-def test_chains_swaps_and_overwrites(copies: list[tuple[int, int]]) -> None:
-    cache = numbered_cache()
-    blocks = list(cache.keys.unbind(1))
-    for source, destination in copies:
-        blocks[destination] = blocks[source]
-    expected = torch.stack(blocks, 1)
-    cache.copy_blocks([BlockCopy(*copy) for copy in copies])
-    assert torch.equal(cache.keys, expected)
-    assert torch.equal(cache.values, -expected)
-
-
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data(), length=st.integers(1, BLOCKS * SIZE))
-def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data: st.DataObject, length: int) -> None:
+def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data, length):
     pool = BlockPool(BLOCKS, SIZE)
     ids = [pool.allocate() for _ in range(BLOCKS)]
     for block_id in data.draw(st.permutations(ids)):
@@ -81,7 +62,7 @@ def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data: st.DataObj
 
 
 @given(out=st.lists(BLOCK, unique=True), data=st.data())
-def test_swapped_blocks_come_back_wherever_they_are_put(out: list[int], data: st.DataObject) -> None:
+def test_swapped_blocks_come_back_wherever_they_are_put(out, data):
     back = data.draw(st.permutations(range(BLOCKS)).map(lambda ids: ids[: len(out)]))
     cache, before = numbered_cache(), numbered_cache()
     swapped = cache.swap_out(out)
@@ -95,78 +76,74 @@ def test_swapped_blocks_come_back_wherever_they_are_put(out: list[int], data: st
     assert cache.keys[:, others].isnan().all()
 
 
-def test_swapped_blocks_need_as_many_places() -> None:
+def test_swapped_blocks_need_as_many_places():
     cache = numbered_cache()
     swapped, before = cache.swap_out([0, 1]), cache.keys.clone()
-    with pytest.raises(ValueError, match="2 blocks were swapped out, and 3 ids"):
+    with refused("2 blocks were swapped out, and 3 ids"):
         cache.swap_in(swapped, [2, 3, 4])
     assert torch.equal(cache.keys, before)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2), (torch.float16, 2)])
-def test_bytes_of_a_block(dtype: torch.dtype, size: int) -> None:
+def test_bytes_of_a_block(dtype, size):
     cache = KVCache(24, 2, 16, 2, 64, dtype)
     assert cache.bytes_per_block == 2 * 24 * 16 * 2 * 64 * size
     assert cache.bytes_per_block * 2 == cache.keys.nbytes + cache.values.nbytes
 
 
-def test_a_block_of_qwen_in_bf16_is_192_kib() -> None:
-    assert KVCache(24, 1, 16, 2, 64, torch.bfloat16).bytes_per_block == 192 * 1024
-
-
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "4", None])
-def test_sizes_are_whole_numbers_of_at_least_1(at: int, bad: object) -> None:
-    sizes: list[Any] = [1] * 5
+def test_sizes_are_whole_numbers_of_at_least_1(at, bad):
+    sizes = [1] * 5
     sizes[at] = bad
     name = ("num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim")[at]
-    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {bad!r}$"):
+    with refused(f"^{name} must be a whole number of at least 1, got {bad!r}$"):
         KVCache(*sizes)
 
 
 @pytest.fixture
-def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_memory(monkeypatch):
     """Asking for memory is an error."""
 
-    def asked(*args: object, **how: object) -> NoReturn:
+    def asked(*args, **how):
         raise MemoryError("memory was asked for")
 
     monkeypatch.setattr("pagedlab.kv_cache.torch.empty", asked)
 
 
-def pretend(patch: pytest.MonkeyPatch, memory: int) -> None:
+def pretend(patch, memory):
     """A machine with so many bytes, in pages of 64."""
     patch.setattr("os.sysconf", {"SC_PHYS_PAGES": memory // 64, "SC_PAGE_SIZE": 64}.__getitem__)
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_what_the_machine_cannot_hold_is_refused_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_cannot_hold_is_refused_with_the_arithmetic(monkeypatch):
     has = r"this machine has [\d,]+\.\d GiB: lower num_blocks$"
-    with pytest.raises(ValueError, match=rf"^{2**50:,} blocks of 192 KiB take 206,158,430,208 GiB, and {has}"):
+    with refused(rf"^{2**50:,} blocks of 192 KiB take 206,158,430,208 GiB, and {has}"):
         KVCache(24, 2**50, 16, 2, 64, torch.bfloat16)
-    with pytest.raises(ValueError, match=rf"^{2**70:,} blocks of 0.0625 KiB take [\d,]+ GiB, and {has}"):
+    with refused(rf"^{2**70:,} blocks of 0.0625 KiB take [\d,]+ GiB, and {has}"):
         KVCache(1, 2**70, 1, 1, 8)
     pretend(monkeypatch, 25125558682)
-    with pytest.raises(ValueError, match=r"^200,000 blocks of 192 KiB take 37 GiB, and this machine has 23.4 GiB:"):
+    with refused(r"^200,000 blocks of 192 KiB take 37 GiB, and this machine has 23.4 GiB:"):
         KVCache(24, 200_000, 16, 2, 64, torch.bfloat16)
 
 
-def test_what_just_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_just_fits_is_not_refused(monkeypatch):
     pretend(monkeypatch, 1 << 20)
     assert KVCache(2, 128, 16, 2, 16).keys.nbytes == 1 << 19
-    with pytest.raises(ValueError, match=r"^129 blocks of 8 KiB take 1 GiB"):
+    with refused(r"^129 blocks of 8 KiB take 1 GiB"):
         KVCache(2, 129, 16, 2, 16)
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_a_system_that_does_not_tell_its_memory_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_tell_its_memory_is_believed(monkeypatch):
     monkeypatch.delattr(os, "sysconf")
     with pytest.raises(MemoryError, match="asked for"):
         KVCache(24, 2**50, 16, 2, 64)
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch):
     for name, told in (
         ("mem_get_info", (3 << 30, 80 << 30)),
         ("memory_reserved", 9 << 30),
@@ -175,5 +152,5 @@ def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeyp
         monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
     with pytest.raises(MemoryError, match="asked for"):
         KVCache(1, 1 << 16, 16, 2, 256, device="cuda")  # 4 GiB
-    with pytest.raises(ValueError, match=r"blocks of 64 KiB take 5 GiB, and free on this GPU are 4\.0 GiB: lower"):
+    with refused(r"blocks of 64 KiB take 5 GiB, and free on this GPU are 4\.0 GiB: lower"):
         KVCache(1, (1 << 16) + 1000, 16, 2, 256, device="cuda:0")

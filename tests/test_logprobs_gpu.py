@@ -1,17 +1,14 @@
 """On a GPU: requests that tell or change something leave the windows and keep their neighbours' texts."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.model import TINY_MODEL, Model, load_model
+from pagedlab import LLM
+from pagedlab.model import TINY_MODEL, load_model
+from support.engines import exactly
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
-ASKED: list[dict[str, Any]] = [
+ASKED = [
     {},
     {"logprobs": 3},
     {"temperature": 0.8, "n": 2, "logprobs": 2, "prompt_logprobs": 2},
@@ -23,21 +20,19 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model():
     return load_model(TINY_MODEL, device="cuda", dtype="float32", verbose=False)
 
 
-def test_logprobs_and_penalties_beside_windows(model: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logprobs_and_penalties_beside_windows(model, seed, monkeypatch):
     prompt = model.encode("Once upon a time, there was a")
-    params = [SamplingParams(max_tokens=24, ignore_eos=True, seed=seed + 100 * i, **a) for i, a in enumerate(ASKED)]
+    params = [exactly(24, seed=seed + 100 * i, **a) for i, a in enumerate(ASKED)]
     fast = LLM(model, num_blocks=512, verbose=False)
     plain = LLM(model, num_blocks=512, cuda_graphs=False, fused=False, verbose=False)
-    assert fast.run_ahead is not None
     graphs_kept, compute = [], fast.run_ahead.decoder.compute
 
-    def seen(*given: Any) -> torch.Tensor:
+    def seen(*given):
         logits = compute(*given)
-        assert logits is not None
         graphs_kept.append(logits.requires_grad)
         return logits
 
@@ -58,7 +53,6 @@ def test_logprobs_and_penalties_beside_windows(model: Model, seed: int, monkeypa
                 )
             assert abs(output.cumulative_logprob - own.sum().item()) < 0.05
         for i, said in enumerate((completion.prompt_logprobs or [])[1:]):
-            assert said is not None
             assert abs(said.logprob - rows[i, prompt[i + 1]].item()) < 2e-3 + 1e-3 * abs(said.logprob)
     assert fast.pool.num_free == fast.pool.num_blocks
     assert graphs_kept

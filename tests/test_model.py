@@ -1,7 +1,5 @@
 """Finding, loading and refusing checkpoints, and other architectures than the shipped one on the same pages."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json
@@ -13,16 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import transformers
+from huggingface_hub import constants as hub_constants
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
@@ -32,10 +29,10 @@ from pagedlab.attention import BACKENDS, get_backend
 from pagedlab.hub import download
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model, read_config
 from pagedlab.model import Model, load_model
-
-if TYPE_CHECKING:
-    from conftest import Generate
-
+from support.checkpoints import random_checkpoint
+from support.engines import exactly, ids_of, output_of
+from support.refused import refused
+from support.waiting import until
 
 # Where the model comes from ---------------------------------------------------------------------------------------
 
@@ -45,27 +42,27 @@ class Hub:
 
     commit = "0123456789abcdef" * 2 + "01234567"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         paths = sorted(folder.iterdir(), key=lambda path: -path.stat().st_size)  # the weights first
         self.files = {path.name: path.read_bytes() for path in paths if path.is_file()}
         self.status = 200
         self.dies_after = 10**9  # bytes of one file; the connection is closed then
-        self.halfway: Callable[[], None] = lambda: None  # called before that
-        self.asked: list[str] = []  # path, and the range if only a part was asked for
+        self.halfway = lambda: None  # called before that
+        self.asked = []  # path, and the range if only a part was asked for
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 hub.answer(self)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a caller that hangs up
+        self.server.handle_error = lambda *_: None  # a caller that hangs up
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
+    def answer(self, request):
         path, said, code = request.path.partition("?")[0], request.headers.get("Range", ""), self.status
         self.asked.append(f"{path} {said}".strip())
         if path.startswith("/api/models/"):
@@ -86,13 +83,13 @@ class Hub:
             request.wfile.flush()
             self.halfway()
 
-    def fetched(self) -> list[str]:
+    def fetched(self):
         """What was asked for of files, in order."""
         return [asked.partition(f"/resolve/{self.commit}/")[2] for asked in self.asked if "/resolve/" in asked]
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(monkeypatch, tmp_path):
     """The Hugging Face cache, empty, and nothing in the environment."""
     from huggingface_hub import constants
 
@@ -102,7 +99,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(cache, monkeypatch):
     """A hub that everybody asks from now on, and whom nobody waits for between two tries."""
     from huggingface_hub import constants, file_download
 
@@ -119,7 +116,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     hub.server.server_close()
 
 
-def put_into(cache: Path, hub_id: str = DEFAULT_MODEL, leave_out: str = "") -> Path:
+def put_into(cache, hub_id=DEFAULT_MODEL, leave_out=""):
     """The tiny model where the Hugging Face cache keeps this one: its folder."""
     repository = cache / f"models--{hub_id.replace('/', '--')}"
     folder = repository / "snapshots" / Hub.commit
@@ -129,23 +126,17 @@ def put_into(cache: Path, hub_id: str = DEFAULT_MODEL, leave_out: str = "") -> P
     return folder
 
 
-FALLBACK = (
-    f"{DEFAULT_MODEL} is not on this machine: python -m pagedlab --download or pagedlab.hub.download() fetches it"
-)
+FALLBACK = "the real Qwen is not on this machine; `pagedlab download` fetches it"
 
 
-def test_the_argument_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_comes_first_and_the_environment_second(monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", "somebody/else")
     assert choose_model("some/model") == ("some/model", "you asked for it")
     assert choose_model(Path("a") / "folder") == (str(Path("a") / "folder"), "you asked for it")
-
-
-def test_the_environment_comes_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAGEDLAB_MODEL", "somebody/else")
     assert choose_model() == ("somebody/else", "PAGEDLAB_MODEL says so")
 
 
-def test_the_cache_comes_third(cache: Path, hub: Hub, tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_comes_third(cache, hub, tiny, capsys):
     put_into(cache)
     assert choose_model() == (DEFAULT_MODEL, "it is in the local Hugging Face cache")
     model = load_model(device="cpu")
@@ -155,25 +146,25 @@ def test_the_cache_comes_third(cache: Path, hub: Hub, tiny: Model, capsys: pytes
     assert not hub.asked, "the hub was asked for what is cached"
 
 
-def test_the_tiny_model_comes_last_and_no_hub_is_asked(cache: Path, hub: Hub) -> None:
+def test_the_tiny_model_comes_last_and_no_hub_is_asked(cache, hub):
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with pytest.raises(ValueError, match="python -m pagedlab --download some/model fetches it") as caught:
+    with refused("`pagedlab download some/model` fetches it") as caught:
         load_model("some/model")
     assert "is no folder and not in the local Hugging Face cache" in str(caught.value)
     assert not hub.asked
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_model_in_part_is_none(cache: Path, name: str) -> None:
+def test_a_model_in_part_is_none(cache, name):
     folder = put_into(cache, leave_out=name)
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
     (folder / name).symlink_to(cache / "no" / "such" / "blob")
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with pytest.raises(ValueError, match=f"holds no .*: python -m pagedlab --download {DEFAULT_MODEL} fetches it"):
+    with refused(f"holds no .*: `pagedlab download {DEFAULT_MODEL}` fetches it"):
         load_model(DEFAULT_MODEL)
 
 
-def test_a_file_that_huggingface_hub_knows_of_is_missed(cache: Path) -> None:
+def test_a_file_that_huggingface_hub_knows_of_is_missed(cache):
     """Its own download leaves a list of the files; an interrupted one may lack any of them."""
     put_into(cache, leave_out="tokenizer_config.json")
     assert choose_model()[0] == DEFAULT_MODEL
@@ -184,7 +175,7 @@ def test_a_file_that_huggingface_hub_knows_of_is_missed(cache: Path) -> None:
     assert choose_model()[0] == str(TINY_MODEL)
 
 
-def test_the_whole_way_behind_a_silent_hub(tmp_path: Path) -> None:
+def test_the_whole_way_behind_a_silent_hub(tmp_path):
     """From the environment to the printed line, in a process of its own: no library underneath asks anybody."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "PAGEDLAB_"))}
@@ -205,11 +196,11 @@ def test_the_whole_way_behind_a_silent_hub(tmp_path: Path) -> None:
             silent.accept()
 
 
-def test_large_weights_draw_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_draw_a_bar_that_goes(monkeypatch):
     from transformers.utils import logging
 
     screen = io.StringIO()
-    screen.isatty = lambda: True  # type: ignore[method-assign]
+    screen.isatty = lambda: True
     monkeypatch.setattr(logging.tqdm_lib, "tqdm", partial(tqdm, file=screen, mininterval=0))
     load_model(TINY_MODEL)
     monkeypatch.setattr("pagedlab.loading.PROGRESS_BAR_ABOVE", 0)
@@ -222,7 +213,7 @@ def test_large_weights_draw_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> 
     assert logging.set_tqdm_hook(None) is None
 
 
-def test_one_line_says_which_and_why(tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_says_which_and_why(tiny, capsys):
     load_model(TINY_MODEL, device="cpu")
     assert capsys.readouterr().out == f"model: {tiny.name} on cpu in float32 (you asked for it)\n"
     load_model(TINY_MODEL, device="cpu", dtype="bfloat16", verbose=False)
@@ -232,20 +223,21 @@ def test_one_line_says_which_and_why(tiny: Model, capsys: pytest.CaptureFixture[
 # Fetching it ------------------------------------------------------------------------------------------------------
 
 
-def fails(said: str, name: str = DEFAULT_MODEL) -> None:
+def fails(said, name=DEFAULT_MODEL):
     """The download says this in one line, and no half of a model is taken for one."""
-    with pytest.raises(ValueError, match=said) as caught:
+    with refused(said) as caught:
         download(name)
     message = str(caught.value)
     print(message)
     assert message.startswith(f"{name} was not fetched (")
-    assert message.endswith("): try again, what came is kept")
+    fetched = [part for part in Path(hub_constants.HF_HUB_CACHE).glob("*/snapshots/*/*") if part.stat().st_size]
+    assert message.endswith("): try again; the part that was fetched is kept" if fetched else "): try again")
     assert "\n" not in message
     assert "Error" not in message.replace("Server Error", ""), "plain words, not an exception's name"
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
 
 
-def test_fetched_it_is_the_model(cache: Path, hub: Hub, tiny: Model, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetched_it_is_the_model(cache, hub, tiny, capsys):
     hub.files |= {"pytorch_model.bin": b"x", "onnx/config.json": b"{}", "consolidated.safetensors": b"x"}
     download()
     first, last = capsys.readouterr().out.splitlines()
@@ -268,7 +260,7 @@ def test_fetched_it_is_the_model(cache: Path, hub: Hub, tiny: Model, capsys: pyt
     assert capsys.readouterr().out.startswith(f"{DEFAULT_MODEL}: 0 MB into")
 
 
-def goes_on(hub: Hub, cache: Path, began: int) -> None:
+def goes_on(hub, cache, began):
     """The next download asks for the rest of the weights alone, and has every byte in the end."""
     hub.dies_after = 10**9
     hub.asked.clear()
@@ -279,8 +271,8 @@ def goes_on(hub: Hub, cache: Path, began: int) -> None:
     assert choose_model()[0] == DEFAULT_MODEL
 
 
-def test_a_hub_that_dies_half_way(hub: Hub, cache: Path) -> None:
-    def gone() -> None:
+def test_a_hub_that_dies_half_way(hub, cache):
+    def gone():
         hub.dies_after = 0
 
     hub.dies_after, hub.halfway = 300_000, gone
@@ -291,19 +283,25 @@ def test_a_hub_that_dies_half_way(hub: Hub, cache: Path) -> None:
     goes_on(hub, cache, 300_000)
 
 
-def test_stopped_by_hand(hub: Hub, cache: Path) -> None:
-    def stop() -> None:
-        time.sleep(0.3)  # what was sent has been read
+def test_stopped_by_hand(hub, cache):
+    has_stopped = threading.Event()
+
+    def is_written():
+        return any(file.stat().st_size == 300_000 for file in cache.glob("*/snapshots/*/*.incomplete"))
+
+    def stop():
+        until(is_written)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        time.sleep(0.3)
+        has_stopped.wait(20)  # the connection stays open until then
 
     hub.dies_after, hub.halfway = 300_000, stop
     fails(r"\(stopped\)")
+    has_stopped.set()
     assert hub.fetched() == ["model.safetensors"]
     goes_on(hub, cache, 300_000)
 
 
-def test_a_full_disk(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(hub, cache, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_000_000))
         fails("the disk has room for 2 MB")
@@ -318,19 +316,22 @@ def test_a_full_disk(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("status", "said"), [(404, "the hub has no such model"), (401, "the hub has no such model"), (503, "503")]
 )
-def test_a_hub_that_says_no(hub: Hub, status: int, said: str) -> None:
+def test_a_hub_that_says_no(hub, status, said):
     hub.status = status
     fails(said, "some/model" if status == 404 else DEFAULT_MODEL)
 
 
-def test_a_hub_that_says_nothing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_says_nothing(hub, monkeypatch):
     from huggingface_hub import HfApi, constants
 
     asked = HfApi.model_info
     monkeypatch.setattr(HfApi, "model_info", lambda *args, timeout, **kw: asked(*args, timeout=timeout / 50, **kw))
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
-    hub.dies_after, hub.halfway = 0, lambda: time.sleep(0.3)
+    has_failed = threading.Event()
+    hub.dies_after = 0
+    hub.halfway = lambda: has_failed.wait(20)
     fails("the hub does not answer")  # in the middle
+    has_failed.set()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         fails("the hub does not answer")  # from the beginning
@@ -339,13 +340,13 @@ def test_a_hub_that_says_nothing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
     fails("offline mode is enabled")
 
 
-def test_a_model_of_pickles_alone(hub: Hub) -> None:
+def test_a_model_of_pickles_alone(hub):
     hub.files["pytorch_model.bin"] = hub.files.pop("model.safetensors")
     fails(r"the hub has no \*\.safetensors of it")
     assert hub.fetched() == []
 
 
-def test_two_downloads_at_once(hub: Hub, cache: Path) -> None:
+def test_two_downloads_at_once(hub, cache):
     from huggingface_hub.file_download import WeakFileLock
 
     folder = cache / f"models--{DEFAULT_MODEL.replace('/', '--')}"
@@ -357,38 +358,38 @@ def test_two_downloads_at_once(hub: Hub, cache: Path) -> None:
 # What is refused, each in one line that helps --------------------------------------------------------------------
 
 
-def edit(folder: Path, **changes: Any) -> None:
+def edit(folder, **changes):
     """Change the config; None takes an entry out."""
     config = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
-def write(folder: Path, name: str, said: Any) -> None:
+def write(folder, name, said):
     """Another generation_config.json or the like."""
     (folder / name).write_text(said if isinstance(said, str) else json.dumps(said))
 
 
-def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def change_weights(folder, change):
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def with_pickles_only(folder: Path) -> None:
+def with_pickles_only(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def without_tokenizer(folder: Path) -> None:
+def without_tokenizer(folder):
     for path in folder.glob("tokenizer*"):
         path.unlink()
 
 
-def cut_short(folder: Path) -> None:
+def cut_short(folder):
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
 
 
-def with_eos(eos: Any) -> Callable[[Path], None]:
+def with_eos(eos):
     return lambda folder: write(folder, "generation_config.json", {"eos_token_id": eos})
 
 
@@ -433,18 +434,21 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         (lambda folder: edit(folder, num_hidden_layers=4, layer_types=None), "has unexpected weights, 12 in all"),
         (lambda folder: write(folder, "config.json", "{"), "has a damaged config.json, fetch it again: "),
         (lambda folder: write(folder, "config.json", "[1]"), "has a damaged config.json, fetch it again: "),
-        (lambda folder: edit(folder, model_type="frobnicator", architectures=None), "cannot load .*frobnicator"),
+        (
+            lambda folder: edit(folder, model_type="frobnicator", architectures=None),
+            "is a frobnicator model: transformers does not have this architecture; pagedlab runs models built",
+        ),
         (
             lambda folder: edit(
                 folder, use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None
             ),
-            "layers with a sliding window; pagedlab runs models that attend to everything",
+            "is a qwen2 model: it has layers with a sliding window, not full attention in every layer; pagedlab",
         ),
         (
             lambda folder: edit(
                 folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=8, layer_types=None
             ),
-            "layers with a sliding window",
+            "is a mistral model: it has layers with a sliding window",
         ),
         (
             lambda folder: write(folder, "generation_config.json", '{"eos'),
@@ -462,68 +466,66 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         ),
     ],
 )
-def test_folders_that_are_no_model(
-    tmp_path: Path, spoil: Callable[[Path], None], said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_that_are_no_model(tmp_path, spoil, said, capfd):
     folder = tmp_path / "spoilt"
     shutil.copytree(TINY_MODEL, folder)
     spoil(folder)
-    with pytest.raises(ValueError, match=said) as caught:
+    with refused(said) as caught:
         load_model(folder, device="cpu", verbose=False)
-    assert "\n" not in str(caught.value)
     assert "spoilt" in str(caught.value), "the message must name the folder"
     assert caught.value.__suppress_context__ or caught.value.__context__ is None, "a traceback of others above it"
     assert capfd.readouterr() == ("", ""), "a report of others above it"
 
 
-def change_tokenizer(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def change_tokenizer(folder, change):
     said = json.loads((folder / "tokenizer.json").read_text())
     change(said)
     write(folder, "tokenizer.json", said)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_weights_that_are_no_numbers(tmp_path: Path, value: float, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(float("nan"), "float32"), (float("inf"), "bfloat16"), (-float("inf"), "float16")]
+)
+def test_weights_that_are_no_numbers(tmp_path, value, dtype):
     folder = tmp_path / "spoilt"
     shutil.copytree(TINY_MODEL, folder)
     change_weights(folder, lambda weights: weights[QUERY][5].fill_(value))
-    with pytest.raises(ValueError, match=f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}: fetch them"):
+    with refused(f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}: fetch them"):
         load_model(folder, device="cpu", dtype=dtype, verbose=False)
 
 
-def test_weights_whose_sum_is_too_large_for_float16(tmp_path: Path) -> None:
+def test_weights_whose_sum_is_too_large_for_float16(tmp_path):
     shutil.copytree(TINY_MODEL, tmp_path / "large")
     change_weights(tmp_path / "large", lambda weights: weights[QUERY].fill_(60_000.0))
     load_model(tmp_path / "large", device="cpu", dtype="float16", verbose=False)
 
 
-def test_a_config_alone(tmp_path: Path) -> None:
+def test_a_config_alone(tmp_path):
     folder = tmp_path / "spoilt"
     shutil.copytree(TINY_MODEL, folder)
     assert read_config(str(folder)).num_hidden_layers == 5
     edit(folder, model_type="frobnicator")
-    with pytest.raises(ValueError, match=r"cannot load the config of '.*spoilt', .*frobnicator"):
+    with refused("spoilt' is a frobnicator model: transformers does not have"):
         read_config(str(folder))
 
 
 @pytest.mark.parametrize("name", ["folder", "folder.gguf"])
-def test_pickles_are_never_opened(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles_are_never_opened(name, tmp_path, monkeypatch):
     """Not even where a file of another kind makes the folder look right."""
     shutil.copytree(TINY_MODEL, tmp_path / name)
     torch.save(load_file(tmp_path / name / "model.safetensors"), tmp_path / name / "pytorch_model.bin")
     (tmp_path / name / "model.safetensors").rename(tmp_path / name / "other.safetensors")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
-    with pytest.raises(ValueError, match=r"cannot load the model|there is no .*folder\.gguf"):
+    with refused(r"cannot load the model|there is no .*folder\.gguf"):
         load_model(tmp_path / name, device="cpu", verbose=False)
 
 
-def test_the_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_leaves_nothing_behind(monkeypatch):
     """Three forward passes, and then the module attends through pages as before."""
-    passes: list[tuple[str, int]] = []
+    passes = []
     forward = transformers.Qwen2ForCausalLM.forward
 
-    def counted(self: Any, input_ids: torch.Tensor, **options: Any) -> Any:
+    def counted(self, input_ids, **options):
         passes.append((self.config._attn_implementation, input_ids.numel()))
         return forward(self, input_ids, **options)
 
@@ -536,18 +538,17 @@ def test_the_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(weight.grad is None for weight in model.module.parameters())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-def test_a_model_that_computes_something_else_on_pages_is_refused(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_model_that_computes_something_else_on_pages_is_refused(dtype, monkeypatch):
     load_model(TINY_MODEL, device="cpu", dtype=dtype, verbose=False)
     hook = model_module.paged_hook
 
-    def reversed_values(module: Any, query: Any, key: Any, value: Any, *arguments: Any, **options: Any) -> Any:
+    def reversed_values(module, query, key, value, *arguments, **options):
         return hook(module, query, key, value.flip(-1), *arguments, **options)
 
     monkeypatch.setattr(model_module, "paged_hook", reversed_values)
-    with pytest.raises(ValueError, match=r"is a qwen2 model whose logits on pages are off by \d") as refusal:
+    with refused(r"is a qwen2 model: its logits on pages are off by \d"):
         load_model(TINY_MODEL, device="cpu", dtype=dtype, verbose=False)
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -561,38 +562,38 @@ def test_a_model_that_computes_something_else_on_pages_is_refused(dtype: str, mo
         ({"something_new": 0}, "takes something_new"),
     ],
 )
-def test_an_argument_that_would_change_the_result_is_refused(tiny: Model, options: dict[str, Any], said: str) -> None:
+def test_an_argument_that_would_change_the_result_is_refused(tiny, options, said):
     cache = tiny.kv_cache(2, 4)
     before = cache.keys.zero_().clone()  # unwritten memory may hold NaN, which equals nothing
     q = torch.zeros(1, 4, 2, cache.keys.shape[-1])
     kv = torch.zeros(1, cache.keys.shape[-2], 2, cache.keys.shape[-1])
-    pages = model_module.Pages(cache, None, get_backend("torch"))  # type: ignore[arg-type]
+    pages = model_module.Pages(cache, None, get_backend("torch"))
     attention = tiny.module.model.layers[0].self_attn
     arguments = {"attention_mask": None, "dropout": 0.0, "position_ids": None} | options
-    with pytest.raises(ValueError, match=said):
+    with refused(said):
         model_module.paged_hook(attention, q, kv, kv, pages=pages, **arguments)
     assert torch.equal(cache.keys, before)
 
 
-def test_other_kinds_of_attention(tmp_path: Path) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    folder = tmp_path / "gpt"
-    shutil.copytree(TINY_MODEL, folder)
-    for path in folder.glob("*.safetensors"):
-        path.unlink()
-    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=8, n_layer=1, n_head=2)).save_pretrained(folder)
-    with pytest.raises(ValueError, match="is a gpt2 model; pagedlab runs those built like Qwen2, 3 or Llama"):
-        load_model(folder, device="cpu", verbose=False)
+def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "strange.gguf", "frobnicator")
+    writer.add_tensor("token_embd.weight", torch.zeros(4, 4).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with refused(r"is a frobnicator model: .*; pagedlab runs models built like Qwen2"):
+        load_model(tmp_path / "strange.gguf", device="cpu", verbose=False)
 
 
 @pytest.mark.parametrize("collects", [True, False])
-def test_loading_leaves_the_garbage_collector_as_it_was(collects: bool) -> None:
+def test_loading_leaves_the_garbage_collector_as_it_was(collects):
     try:
         (gc.enable if collects else gc.disable)()
         load_model(TINY_MODEL, device="cpu", verbose=False)
         assert gc.isenabled() == collects
-        with pytest.raises(ValueError, match="there is no"):
+        with refused("there is no"):
             load_model("no/such/folder")
         assert gc.isenabled() == collects
     finally:
@@ -610,7 +611,7 @@ def test_loading_leaves_the_garbage_collector_as_it_was(collects: bool) -> None:
         ("no-such.gguf", "there is no 'no-such.gguf'"),
         (
             "some/model",
-            "'some/model' is no folder and not in .*cache: python -m pagedlab --download some/model fetches",
+            "'some/model' is no folder and not in .*cache: `pagedlab download some/model` fetches",
         ),
         ("no such model", "no such model"),
         ("x" * 5000, "Repo id"),
@@ -618,41 +619,40 @@ def test_loading_leaves_the_garbage_collector_as_it_was(collects: bool) -> None:
         ("", "holds no config"),
     ],
 )
-def test_names_that_lead_nowhere(name: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=said) as caught:
+    with refused(said):
         load_model(name)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 100, b"GGUF" + bytes(100)])
-def test_gguf_files_that_are_none(content: bytes, tmp_path: Path) -> None:
+def test_gguf_files_that_are_none(content, tmp_path):
     (tmp_path / "broken.gguf").write_bytes(content)
-    with pytest.raises(ValueError, match=r"cannot load the \w+ of '.*broken\.gguf'") as caught:
+    with refused(r"cannot load the \w+ of '.*broken\.gguf'"):
         load_model(tmp_path / "broken.gguf")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ({"device": "gpu"}, "device.* must be one of 'auto', 'cpu', .*got 'gpu'"),
-        ({"device": "cuda:99"}, "device.* must be one of 'auto', 'cpu', .*got 'cuda:99'"),
-        ({"device": None}, "device.* must be one of"),
+        ({"device": "gpu"}, "there is no device 'gpu': choose 'auto'.* or '(cpu|cuda)"),
+        ({"device": "cuda:99"}, "there is no device 'cuda:99': choose 'auto'"),
+        ({"device": None}, "there is no device 'None': choose 'auto'"),
         ({"dtype": "int8"}, "dtype must be one of 'auto', 'float32', 'float16', 'bfloat16', 'float64', got 'int8'"),
         ({"dtype": "fp32"}, "dtype must be one of"),
         ({"dtype": torch.int64}, "dtype must be one of .* got 'int64'"),
         ({"dtype": None}, "dtype must be one of"),
     ],
 )
-def test_devices_and_dtypes(argument: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_devices_and_dtypes(argument, said):
+    with refused(said):
         load_model(TINY_MODEL, verbose=False, **argument)
 
 
-def test_no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="device, where torch sees no GPU, must be one of 'auto', 'cpu', got 'cuda'"):
+    said = r"there is no device 'cuda': choose 'auto' or 'cpu' \(torch sees no GPU here\)"
+    with refused(said):
         load_model(TINY_MODEL, device="cuda")
     assert load_model(TINY_MODEL, verbose=False).device.type == "cpu"
 
@@ -660,7 +660,7 @@ def test_no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
 # What a model is asked --------------------------------------------------------------------------------------------
 
 
-def test_prompts_of_three_kinds(tiny: Model) -> None:
+def test_prompts_of_three_kinds(tiny):
     assert tiny.encode("a cat") == tiny.tokenizer("a cat")["input_ids"]
     assert tiny.encode([5, 6, 7]) == [5, 6, 7]
     messages = [{"role": "user", "content": "hello"}]
@@ -680,27 +680,23 @@ def test_prompts_of_three_kinds(tiny: Model) -> None:
         ("{{ 1 // 0 }}", "division"),
     ],
 )
-def test_templates_that_do_not_work(template: str | None, said: str, tmp_path: Path) -> None:
+def test_templates_that_do_not_work(template, said, tmp_path):
     shutil.copytree(TINY_MODEL, tmp_path / "spoilt")
     (tmp_path / "spoilt" / "chat_template.jinja").unlink()
     if template:
         write(tmp_path / "spoilt", "chat_template.jinja", template)
     model = load_model(tmp_path / "spoilt", device="cpu", verbose=False)
     assert model.checked_ids("a text needs no template")
-    with pytest.raises(
-        ValueError, match=rf"spoilt has no chat template that takes these messages \(.*{said}"
-    ) as caught:
+    with refused(rf"spoilt has no chat template that takes these messages \(.*{said}") as caught:
         model.checked_ids([{"role": "user", "content": "hello"}])
-    assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(": give each a text as content, or pass a text as the prompt")
     assert caught.value.__suppress_context__
 
 
-def test_messages_without_content(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    messages: Any = [{"role": "assistant", "content": None}, {"role": "user", "content": "hello"}]
-    with pytest.raises(ValueError, match="has no chat template that takes these messages") as caught:
+def test_messages_without_content(tiny, monkeypatch):
+    messages = [{"role": "assistant", "content": None}, {"role": "user", "content": "hello"}]
+    with refused("has no chat template that takes these messages"):
         tiny.checked_ids(messages)
-    assert "\n" not in str(caught.value)
     monkeypatch.setattr(
         tiny.tokenizer, "chat_template", "{% for m in messages %}{{ m.content or 'nothing' }}{% endfor %}"
     )
@@ -708,7 +704,7 @@ def test_messages_without_content(tiny: Model, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("eos", "expected"), [(3, {3}), ([3, 5], {3, 5}), (None, {9})])
-def test_end_of_text_tokens(tiny: Model, eos: Any, expected: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_text_tokens(tiny, eos, expected, monkeypatch):
     tokenizer = type("Tokenizer", (), {"eos_token_id": 9})()
     monkeypatch.setattr(tiny.module.generation_config, "eos_token_id", eos)
     assert Model(tiny.module, tokenizer, "", "").eos_token_ids == expected
@@ -716,82 +712,33 @@ def test_end_of_text_tokens(tiny: Model, eos: Any, expected: set[int], monkeypat
     assert Model(tiny.module, tokenizer, "", "").eos_token_ids == (expected if eos else frozenset())
 
 
-def test_the_module_wants_its_pages(tiny: Model) -> None:
-    with pytest.raises(ValueError, match=r"call it with pages=\.\.\., as pagedlab\.LLM does"):
+def test_the_module_wants_its_pages(tiny):
+    with refused(r"call it with pages=\.\.\., as pagedlab\.LLM does"):
         tiny.module(torch.tensor([[1, 2]]))
 
 
-def test_stock_attention_ends_with_its_block(tiny: Model) -> None:
+def test_stock_attention_ends_with_its_block(tiny):
     with tiny.stock_attention() as module:
         assert module(torch.tensor([[1, 2]])).logits.shape == (1, 2, tiny.vocab_size)
     with pytest.raises(RuntimeError, match="inside"), tiny.stock_attention():
         raise RuntimeError("inside")
-    with pytest.raises(ValueError, match="pages"):
+    with refused("pages"):
         tiny.module(torch.tensor([[1, 2]]))
 
 
 # Other architectures, small and random -----------------------------------------------------------------------------
 
 
-def random_checkpoint(folder: Path, kind: str, **changes: Any) -> None:
-    """A small model with random weights, large enough that what it says depends on what it attends to."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from pagedlab.model import load_model
-
-    tokenizer = load_model(TINY_MODEL, device="cpu", verbose=False).tokenizer
-    config = AutoConfig.for_model(
-        kind,
-        **{
-            "vocab_size": len(tokenizer),
-            "hidden_size": 48,
-            "intermediate_size": 96,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "max_position_embeddings": 256,
-            "initializer_range": 0.3,
-            "tie_word_embeddings": False,
-            "bos_token_id": None,
-            "eos_token_id": 0,
-            "pad_token_id": None,
-            **changes,
-        },
-    )
-    torch.manual_seed(1)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("qwen3", {}),
         ("qwen3", {"tie_word_embeddings": True, "head_dim": 16}),
-        ("llama", {}),
         ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
         ("llama", {"num_key_value_heads": 1, "attention_bias": True}),
         ("qwen2", {"num_key_value_heads": 3}),
-        ("mistral", {"sliding_window": None}),
-        (
-            "llama",
-            {
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "rope_theta": 10000.0,
-                    "factor": 8.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 64,
-                }
-            },
-        ),
     ],
 )
-def test_the_same_tokens_as_generate(
-    kind: str, changes: dict[str, Any], tmp_path: Path, hugging_face: Generate
-) -> None:
+def test_the_same_tokens_as_generate(kind, changes, tmp_path, hugging_face):
     random_checkpoint(tmp_path, kind, **changes)
     model = load_model(tmp_path, device="cpu", verbose=False)
     prompts = [[7, 8, 9], list(range(20, 51)), [11] * 16]
@@ -799,11 +746,11 @@ def test_the_same_tokens_as_generate(
     assert len({tuple(ids) for ids in expected}) == 3, "what this model says does not depend on its prompt"
     for backend in BACKENDS:
         llm = LLM(model, block_size=8, num_blocks=32, attention_backend=backend)
-        outputs = [c.outputs[0].token_ids for c in llm.generate(prompts, SamplingParams(max_tokens=16))]
+        outputs = ids_of(llm.generate(prompts, SamplingParams(max_tokens=16)))
         assert outputs == expected, backend
 
 
-def test_weights_in_several_files(tmp_path: Path, tiny: Model) -> None:
+def test_weights_in_several_files(tmp_path, tiny):
     with tiny.stock_attention() as module:
         module.save_pretrained(tmp_path, max_shard_size="1MB")
     tiny.tokenizer.save_pretrained(tmp_path)
@@ -812,11 +759,11 @@ def test_weights_in_several_files(tmp_path: Path, tiny: Model) -> None:
     for name, weight in again.module.state_dict().items():
         assert torch.equal(weight, tiny.module.state_dict()[name])
     next(tmp_path.glob("*.safetensors")).unlink()
-    with pytest.raises(ValueError, match="cannot load"):
+    with refused("cannot load"):
         load_model(tmp_path, device="cpu", verbose=False)
 
 
-def write_gguf(path: Path, model: Model) -> None:
+def write_gguf(path, model):
     """The model as a GGUF file, in fp32 and with the names that llama.cpp gives to Qwen2's parts."""
     gguf = pytest.importorskip("gguf")
     config, tokenizer = model.module.config, json.loads(model.tokenizer.backend_tokenizer.to_str())
@@ -862,7 +809,7 @@ def write_gguf(path: Path, model: Model) -> None:
     writer.close()
 
 
-def test_a_gguf_file_is_the_same_model(tmp_path: Path, tiny: Model, hugging_face: Generate) -> None:
+def test_a_gguf_file_is_the_same_model(tmp_path, tiny, hugging_face):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, tiny)
     model = load_model(path, device="cpu", dtype="float32", verbose=False)
@@ -872,7 +819,7 @@ def test_a_gguf_file_is_the_same_model(tmp_path: Path, tiny: Model, hugging_face
         assert torch.equal(weights[name], weight), name
     text = "Once upon a time there was a library."
     assert model.encode(text) == tiny.encode(text)
-    output = LLM(model, num_blocks=16).generate(text, SamplingParams(max_tokens=16, ignore_eos=True))[0].outputs[0]
+    output = output_of(LLM(model, num_blocks=16), text, exactly(16))
     assert output.token_ids == hugging_face(tiny, tiny.encode(text), 16)[:16]
 
 
@@ -880,7 +827,7 @@ def test_a_gguf_file_is_the_same_model(tmp_path: Path, tiny: Model, hugging_face
 
 
 @pytest.mark.qwen
-def test_real_qwen_is_what_spec_says(qwen: Model) -> None:
+def test_real_qwen_is_what_spec_says(qwen):
     cache = qwen.kv_cache(1, 16)
     assert cache.keys.shape == (24, 1, 16, 2, 64)
     assert cache.bytes_per_block == 2 * 192 * 1024  # in fp32; bf16 takes half
@@ -891,14 +838,14 @@ def test_real_qwen_is_what_spec_says(qwen: Model) -> None:
 
 @pytest.mark.qwen
 @pytest.mark.timeout(900)
-def test_a_real_gguf_file(qwen_folder: str) -> None:
+def test_a_real_gguf_file(qwen_folder):
     """Unpacking half a gigabyte takes a minute or more, so it must be asked for."""
     path = os.environ.get("PAGEDLAB_TEST_GGUF")
     if not path:
         pytest.skip("PAGEDLAB_TEST_GGUF names no .gguf file")
     model = load_model(path, device="cpu", verbose=False)
     prompt = "The capital of France is"
-    output = LLM(model, num_blocks=16).generate(prompt, SamplingParams(max_tokens=8))[0].outputs[0]
+    output = output_of(LLM(model, num_blocks=16), prompt, SamplingParams(max_tokens=8))
     print(f"{model.name}: {prompt}{output.text}")
     assert "Paris" in output.text
     assert model.eos_token_ids

@@ -1,10 +1,7 @@
 """What changes logits before a token is taken: equal to transformers' own processors, and only for who asks."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -12,33 +9,34 @@ from transformers.generation import logits_process as hf
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.logits import adjust
-from pagedlab.model import Model
 from pagedlab.sampling import probabilities
 from pagedlab.speculative import PromptLookup
+from support.engines import exactly, output_of
+from support.refused import refused
 
 V = 50
 
 
-def adjusted(logits: torch.Tensor, prompt: list[int], new: list[int], **params: Any) -> torch.Tensor:
-    text: Any = SimpleNamespace(token_ids=prompt + new, output_ids=new, num_outputs=len(new))
+def adjusted(logits, prompt, new, **params):
+    text = SimpleNamespace(token_ids=prompt + new, output_ids=new, num_outputs=len(new))
     return adjust(logits[None], [(SamplingParams(**params), text)])[0]
 
 
 @pytest.fixture
-def case(seed: int) -> tuple[torch.Tensor, list[int], list[int]]:
+def case(seed):
     rng = random.Random(seed)
     logits = torch.randn(V, generator=torch.Generator().manual_seed(seed)) * 4
     return logits, [rng.randrange(V) for _ in range(12)], [rng.randrange(V // 2) for _ in range(25)]
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.3, 2.0])
-def test_repetition_penalty(case: Any, penalty: float) -> None:
+def test_repetition_penalty(case, penalty):
     logits, prompt, new = case
     expected = hf.RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + new]), logits[None].clone())[0]
     assert torch.equal(adjusted(logits, prompt, new, repetition_penalty=penalty), expected)
 
 
-def test_logit_bias(case: Any) -> None:
+def test_logit_bias(case):
     logits, prompt, new = case
     bias = {3: 7.5, 0: -100, V - 1: 2}
     processor = hf.SequenceBiasLogitsProcessor({(token,): float(value) for token, value in bias.items()})
@@ -49,17 +47,17 @@ def test_logit_bias(case: Any) -> None:
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("min_p", [0.01, 0.2, 1.0])
-def test_min_p(case: Any, min_p: float, temperature: float) -> None:
+def test_min_p(case, min_p, temperature):
     """Of transformers' order, temperature first; and temperature 0 takes the likeliest as before."""
     logits, prompt, new = case
-    expected = hf.MinPLogitsWarper(min_p)(None, logits[None] / temperature)[0].softmax(0)  # type: ignore[arg-type]
+    expected = hf.MinPLogitsWarper(min_p)(None, logits[None] / temperature)[0].softmax(0)
     params = SamplingParams(min_p=min_p, temperature=temperature)
     ours = probabilities(adjusted(logits, prompt, new, min_p=min_p, temperature=temperature)[None], [params])[0]
     torch.testing.assert_close(ours.float(), expected)
     assert adjusted(logits, prompt, new, min_p=min_p).argmax() == logits.argmax()
 
 
-def test_presence_and_frequency_are_about_the_new_text_alone(case: Any) -> None:
+def test_presence_and_frequency_are_about_the_new_text_alone(case):
     """OpenAI's formula, token by token; transformers has neither."""
     logits, prompt, new = case
     ours = adjusted(logits, prompt, new, presence_penalty=0.7, frequency_penalty=-0.3)
@@ -68,12 +66,12 @@ def test_presence_and_frequency_are_about_the_new_text_alone(case: Any) -> None:
     assert torch.equal(adjusted(logits, prompt, [], presence_penalty=2, frequency_penalty=2), logits)
 
 
-def test_nobody_asks_nothing_changes(case: Any) -> None:
+def test_nobody_asks_nothing_changes(case):
     logits = case[0]
-    assert adjust(logits[None], [(SamplingParams(temperature=1.0), SimpleNamespace())]).data_ptr() == logits.data_ptr()  # type: ignore[list-item]
+    assert adjust(logits[None], [(SamplingParams(temperature=1.0), SimpleNamespace())]).data_ptr() == logits.data_ptr()
 
 
-ASKED: list[dict[str, Any]] = [
+ASKED = [
     {"repetition_penalty": 1.3},
     {"presence_penalty": 1.5, "frequency_penalty": 0.5},
     {"logit_bias": {13: -100, 261: 5}},
@@ -84,13 +82,11 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", [{}, {"num_blocks": 20, "block_size": 4}, {"speculative": PromptLookup(k=3)}])
-def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(
-    tiny: Model, options: dict[str, Any], seed: int
-) -> None:
+def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(tiny, options, seed):
     """All in one batch as each alone; greedy with a penalty as transformers' `generate`."""
     llm = LLM(tiny, verbose=False, **{"num_blocks": 128, **options})
     prompt = tiny.encode("Once upon a time, there was a")
-    params = [SamplingParams(max_tokens=16, ignore_eos=True, logprobs=0, **asked) for asked in ASKED]
+    params = [exactly(16, logprobs=0, **asked) for asked in ASKED]
     done = llm.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = LLM(tiny, num_blocks=128, verbose=False).generate([prompt], p)
@@ -112,12 +108,12 @@ def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
-def test_stop_token_ids(tiny: Model, ignore_eos: bool) -> None:
+def test_stop_token_ids(tiny, ignore_eos):
     llm = LLM(tiny, num_blocks=64, verbose=False)
     story = "Once upon a time, there was a"
-    plain = llm.generate(story, SamplingParams(max_tokens=12, ignore_eos=True))[0].outputs[0].token_ids
+    plain = output_of(llm, story, exactly(12)).token_ids
     stops = SamplingParams(max_tokens=12, stop_token_ids=[plain[5]], ignore_eos=ignore_eos)
-    output = llm.generate(story, stops)[0].outputs[0]
+    output = output_of(llm, story, stops)
     assert output.token_ids == plain[: plain.index(plain[5]) + 1]
     assert output.finish_reason == "stop"
     assert "".join(llm.stream(story, stops)) == output.text == llm.decode(output.token_ids)
@@ -133,22 +129,30 @@ def test_stop_token_ids(tiny: Model, ignore_eos: bool) -> None:
         *(("stop_token_ids", bad) for bad in (-1, [1.5], "7", None)),
     ],
 )
-def test_bad_values_are_named(name: str, bad: Any) -> None:
-    with pytest.raises(ValueError, match=name):
+def test_bad_values_are_named(name, bad):
+    with refused(name):
         SamplingParams(**{name: bad})
 
 
-def test_what_cannot_be(tiny: Model) -> None:
-    with pytest.raises(ValueError, match="logprobs or penalties"):
+def test_a_bad_value_is_shown_as_it_was_given():
+    said = r"a key of logit_bias must be a token id \(a whole number of at least 0\), got 'a'"
+    with refused(said):
+        SamplingParams(logit_bias={"a": 1})
+    with refused(r"stop must be strings with at least one character, got 3$"):
+        SamplingParams(stop=3)
+
+
+def test_what_cannot_be(tiny):
+    with refused("logprobs or penalties"):
         SamplingParams(beam_width=2, min_p=0.1)
     llm = LLM(tiny, num_blocks=16, verbose=False)
-    with pytest.raises(ValueError, match="a token id in logit_bias must be a whole number from 0 to 4095"):
+    with refused("a token id in logit_bias must be a whole number from 0 to 4095"):
         llm.generate("Once", SamplingParams(logit_bias={5000: 1.0}))
     assert (llm.num_unfinished, llm.pool.num_free) == (0, 16)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny: Any, temperature: float) -> None:
-    params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=temperature, repetition_penalty=1e-213, seed=1)
+def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny, temperature):
+    params = exactly(4, temperature=temperature, repetition_penalty=1e-213, seed=1)
     (done,) = LLM(tiny, num_blocks=16, verbose=False).generate("The cat sat", params)
     assert all(0 <= token < 4096 for token in done.outputs[0].token_ids)

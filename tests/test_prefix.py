@@ -5,10 +5,9 @@ In the model every slot of memory holds the number of its whole prefix, given ou
 asked for; and it is complete if it is as long as what the model has registered and not seen written or evicted.
 """
 
-from __future__ import annotations
-
+import gc
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
@@ -16,26 +15,28 @@ from typing import Any
 
 import pytest
 import xxhash
-from conftest import LONG_RUN, OPERATIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab.blocks import LRU, BlockCopy, BlockEvent, BlockPool, BlockTable, OutOfBlocks, blocks_for
+from pagedlab.blocks import LRU, BlockCopy, BlockPool, BlockTable, OutOfBlocks, blocks_for
 from pagedlab.checks.prefix import A, B
 from pagedlab.eviction import Ranked, by_rank
 from pagedlab.lessons.replay import Belady, replay
 from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
+from support.broken import EvictsTheNewest
+from support.operations import LONG_RUN, OPERATIONS
+from support.refused import refused
 
 # A and B have the xxh64 ac929a52ccb6c480 (SPEC); T is a block that may follow either.
 T = list(range(100, 116))
 
 
-def eight_bits(data: bytes) -> bytes:
+def eight_bits(data):
     """A hash that collides often."""
     return xxhash.xxh64_digest(data)[:1]
 
 
-def one_bit(data: bytes) -> bytes:
+def one_bit(data):
     """A hash that collides all the time."""
     return bytes([xxhash.xxh64_intdigest(data) & 1])
 
@@ -50,7 +51,7 @@ class Text:
     salt: str | None
 
     @property
-    def num_computed(self) -> int:
+    def num_computed(self):
         return self.table.num_tokens
 
 
@@ -69,25 +70,25 @@ class World:
     size: int = 2
     vocabulary: int = 2
     texts: list[Text] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("hit", "evict", "merge", "write"), 0))
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.pool = self.pool_class(self.num_blocks, self.size)
         self.cache = self.cache_class(self.pool, self.hash, self.eviction, block_table=self.table_class)
-        self.numbers: dict[tuple[int, int], int] = {}  # (number of the prefix, next token) -> number
+        self.numbers = {}  # (number of the prefix, next token) -> number
         self.parents = {0: 0}
-        self.memo: dict[tuple[int, ...], list[int]] = {}
+        self.memo = {}
         self.memory = [[-1] * self.size for _ in range(self.num_blocks)]
-        self.registered: dict[tuple[str | None, int], int] = {}  # (salt, number of the block's last prefix) -> block
+        self.registered = {}  # (salt, number of the block's last prefix) -> block
         self.references = [0] * self.num_blocks
-        self.released: dict[int, int] = {}  # block -> when its last reference went
+        self.released = {}  # block -> when its last reference went
         self.hits = [0] * self.num_blocks
         self.clock = 0
         self.openings = [self.some_tokens(5 * self.size, 5 * self.size) for _ in range(3)]
 
     # ---------------------------------------------------------------- what the model knows
 
-    def prefixes(self, tokens: Sequence[int]) -> list[int]:
+    def prefixes(self, tokens):
         """The number of every prefix of `tokens`, the shortest first."""
         text = tuple(tokens)
         if text not in self.memo:
@@ -99,29 +100,29 @@ class World:
             self.memo[text] = found
         return self.memo[text]
 
-    def keys(self, tokens: Sequence[int], salt: str | None) -> list[tuple[str | None, int]]:
+    def keys(self, tokens, salt):
         """Salt and number of every full block of `tokens`."""
         return [(salt, number) for number in self.prefixes(tokens)[self.size - 1 :: self.size]]
 
-    def parent(self, key: tuple[str | None, int]) -> tuple[str | None, int]:
+    def parent(self, key):
         salt, number = key
         for _ in range(self.size):
             number = self.parents[number]
         return salt, number
 
-    def has_child(self, key: tuple[str | None, int]) -> bool:
+    def has_child(self, key):
         return any(self.parent(other) == key for other in self.registered)
 
-    def key_of(self, block_id: int) -> tuple[str | None, int] | None:
+    def key_of(self, block_id):
         return next((key for key, block in self.registered.items() if block == block_id), None)
 
-    def drop(self, block_id: int) -> None:
+    def drop(self, block_id):
         self.references[block_id] -= 1
         if self.references[block_id] == 0:
             self.clock += 1
             self.released[block_id] = self.clock
 
-    def took(self, block_id: int) -> None:
+    def took(self, block_id):
         """The pool handed out this block: it must have been plainly free, or the right one to evict."""
         assert self.references[block_id] == 0, f"block {block_id} is in use"
         key = self.key_of(block_id)
@@ -129,20 +130,17 @@ class World:
             idle = [b for b in self.registered.values() if self.references[b] == 0]
             assert self.references.count(0) == len(idle), f"cached block {block_id} was evicted, and others were free"
             assert not self.has_child(key), f"block {block_id} was evicted before its child"
-            if self.eviction == "lru":
-                assert block_id == min(idle, key=self.released.__getitem__), f"{block_id} is not the oldest"
-            elif self.eviction == "lfu":
-                order = min(idle, key=lambda b: (self.hits[b], self.released[b]))
-                assert block_id == order, f"{block_id} was hit more often, or used later, than {order}"
-            elif self.eviction == "slru":
-                order = min(idle, key=lambda b: (min(self.hits[b], 1), self.released[b]))
-                assert block_id == order, f"{block_id} was hit, or used later than {order}"
+            counted_hits = {"lru": 0, "slru": 1, "lfu": float("inf")}  # the most that counts
+            if self.eviction in counted_hits:
+                most = counted_hits[self.eviction]
+                victim = min(idle, key=lambda b: (min(self.hits[b], most), self.released[b]))
+                assert block_id == victim, f"{block_id} was evicted, and it was {victim}'s turn"
             del self.registered[key]
             self.counts["evict"] += 1
         self.references[block_id] = 1
         self.memory[block_id] = [-1] * self.size
 
-    def write(self, block_id: int) -> None:
+    def write(self, block_id):
         """Somebody writes to a block that is theirs alone: what was registered there, or behind it, is no more."""
         key = self.key_of(block_id)
         if key is None:
@@ -156,7 +154,7 @@ class World:
 
     # ---------------------------------------------------------------- what can happen
 
-    def start(self, tokens: list[int], salt: str | None, leave: int = 1) -> Text:
+    def start(self, tokens, salt, leave=1):
         keys = self.keys(tokens[: len(tokens) - leave], salt)
         expected = []
         for key in keys:
@@ -175,12 +173,12 @@ class World:
         self.counts["hit"] += len(expected)
         return text
 
-    def reads_its_own(self, text: Text) -> None:
+    def reads_its_own(self, text):
         slots = text.table.slots(0, text.num_computed)
         held = [self.memory[slot // self.size][slot % self.size] for slot in slots]
         assert held == self.prefixes(text.tokens[: text.num_computed]), f"foreign KV in {text.table}"
 
-    def append(self, text: Text, n: int) -> bool:
+    def append(self, text, n):
         """Give the next n tokens their slots. False if there is no room, and then nothing changed."""
         table, before = text.table, list(text.table.block_ids)
         partial = table.num_tokens % self.size > 0
@@ -202,13 +200,13 @@ class World:
             self.write(before[-1])
         return True
 
-    def compute(self, text: Text, start: int) -> None:
+    def compute(self, text, start):
         table = text.table
         numbers = self.prefixes(text.tokens[: table.num_tokens])
         for slot, number in zip(table.slots(start, table.num_tokens), numbers[start:], strict=True):
             self.memory[slot // self.size][slot % self.size] = number
 
-    def insert(self, text: Text, num_tokens: int) -> None:
+    def insert(self, text, num_tokens):
         expected = list(text.table.block_ids)
         for i, key in enumerate(self.keys(text.tokens[:num_tokens], text.salt)):
             block_id = self.registered.setdefault(key, expected[i])
@@ -224,7 +222,7 @@ class World:
         assert text.table.block_ids == expected, f"{expected} should be registered, not {text.table.block_ids}"
         assert exchanged == sum(a != b for a, b in zip(self.before, expected, strict=True))
 
-    def step(self, texts: Sequence[Text], n: int, *, fails: bool = False) -> None:
+    def step(self, texts, n, *, fails=False):
         """One step of an engine: slots for all, KV for all, and only then the registrations."""
         running = []
         for text in texts:
@@ -242,13 +240,13 @@ class World:
         if not self.registers_early:
             self.register(running)
 
-    def register(self, running: list[tuple[Text, int]], delay: float = 0.1) -> None:
+    def register(self, running, delay=0.1):
         for text, _ in running:
             self.known = set(self.registered)
             self.before = list(text.table.block_ids)
             self.insert(text, text.num_computed - (self.rng.random() < delay and text.num_computed > 0))
 
-    def fork(self, text: Text) -> None:
+    def fork(self, text):
         """Register, then fork: `test_a_fork_made_too_early` has the other order."""
         self.register([(text, 0)], delay=0.0)
         child = Text(text.table.fork(), list(text.tokens), text.salt)
@@ -256,19 +254,19 @@ class World:
             self.references[block_id] += 1
         self.texts.append(child)
 
-    def truncate(self, text: Text, num_tokens: int) -> None:
+    def truncate(self, text, num_tokens):
         gone = text.table.block_ids[blocks_for(num_tokens, self.size) :]
         text.table.truncate(num_tokens)
         for block_id in reversed(gone):
             self.drop(block_id)
 
-    def end(self, text: Text) -> None:
+    def end(self, text):
         self.truncate(text, 0)
         self.texts.remove(text)
 
     # ---------------------------------------------------------------- anything, at random
 
-    def run(self, operations: int) -> None:
+    def run(self, operations):
         for i in range(operations):
             self.anything()
             have = {entry.block_id for entry in self.cache._by_block.values()}
@@ -283,20 +281,24 @@ class World:
         assert self.pool.num_used == 0
         assert self.pool.num_cached == len(self.registered) == len(self.cache)
 
-    def check(self) -> None:
+    def check(self):
         self.pool.check([text.table for text in self.texts])
         for text in self.texts:
             self.reads_its_own(text)
         entries = self.cache._by_block.values()
-        named = [id(e) for same_name in self.cache._by_name.values() for e in same_name]
-        assert sorted(named) == sorted(map(id, entries))
-        assert all(e.children == {child for child in entries if child.parent is e} for e in entries)
-        assert all(self.cache._by_name.values()), "a name without a block stays in memory"
+        named = list(self.cache._by_name.values())
+        for entry in named:  # the list grows by the older entries with the same name
+            if entry.same_hash is not None:
+                named.append(entry.same_hash)
+        assert sorted(map(id, named)) == sorted(map(id, entries))
+        for entry in entries:
+            its_own = [child for child in entries if child.parent is entry]
+            assert sorted(map(id, entry.children)) == sorted(map(id, its_own))
 
-    def some_tokens(self, least: int, most: int) -> list[int]:
+    def some_tokens(self, least, most):
         return [self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(least, most))]
 
-    def anything(self) -> None:
+    def anything(self):
         rng, texts = self.rng, self.texts
         chance = rng.random()
         if not texts or (chance < 0.40 and len(texts) < 4):
@@ -334,51 +336,53 @@ class World:
     [
         ("xxh64", "lru", 40_000),
         (eight_bits, "lru", 30_000),
+        (one_bit, "lru", 5_000),
         ("sha256", "lru", 10_000),
         ("xxh64", "fifo", 10_000),
         ("xxh64", "lfu", 10_000),
         ("xxh64", "slru", 10_000),
     ],
-    ids=["xxh64-lru", "8-bits-lru", "sha256-lru", "fifo", "lfu", "slru"],
+    ids=["xxh64-lru", "8-bits-lru", "1-bit-lru", "sha256-lru", "fifo", "lfu", "slru"],
 )
 @LONG_RUN
-def test_a_hit_is_never_foreign_and_never_missed(hash: Any, eviction: str, operations: int, seed: int) -> None:
-    rng = random.Random(seed)
+def test_a_hit_is_never_foreign_and_never_missed(hash, eviction, operations, rng):
     if OPERATIONS:
         operations = OPERATIONS * operations // 110_000
-    happened = dict.fromkeys(("hit", "evict", "merge", "write"), 0)
+    happened = Counter()
     for num_blocks, size, vocabulary in ((14, 2, 2), (30, 2, 3), (7, 1, 3), (40, 4, 2), (60, 2, 2)):
         world = World(rng, hash=hash, eviction=eviction, num_blocks=num_blocks, size=size, vocabulary=vocabulary)
         world.run(operations // 5)
-        happened = {what: n + world.counts[what] for what, n in happened.items()}
+        happened += world.counts
     print(happened)
-    assert min(happened.values()) > operations / 100, "the search has not been where the bugs are"
+    assert min(happened[what] for what in ("hit", "evict", "merge", "write")) > operations / 100, (
+        "the search has not been where the bugs are"
+    )
 
 
 # Mistakes that engines made, each planted in a few lines: the model must notice every one ---------------------------
 
 
 class VerifiesNothing(PrefixCache):
-    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+    def _is(self, entry, tokens, parent, salt):
         return True
 
 
 class VerifiesTokensOnly(PrefixCache):
     """What the naive cache of notebook 05 does: the block's own tokens are right, so it must be the block."""
 
-    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+    def _is(self, entry, tokens, parent, salt):
         return entry.tokens == tokens
 
 
 class VerifiesParentOnly(PrefixCache):
-    def _is(self, entry: Entry, tokens: bytes, parent: Entry | None, salt: str | None) -> bool:
+    def _is(self, entry, tokens, parent, salt):
         return super()._is(entry, entry.tokens, parent, salt)
 
 
 class HashesTokensOnly(PrefixCache):
     """Blocks named by their own tokens, not by their past."""
 
-    def __init__(self, pool: BlockPool, hash: Any, *args: Any, **options: Any) -> None:
+    def __init__(self, pool, hash, *args, **options):
         width = 4 * pool.block_size
         super().__init__(pool, lambda data: xxhash.xxh64_digest(data[-width:]), *args, **options)
 
@@ -386,31 +390,31 @@ class HashesTokensOnly(PrefixCache):
 
 
 class IgnoresTheSalt(PrefixCache):
-    def match(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
+    def match(self, token_ids, *, leave=0, salt=None):
         return super().match(token_ids, leave=leave)
 
-    def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
+    def insert(self, table, token_ids, *, salt=None):
         return super().insert(table, token_ids)
 
 
 class NamesOutliveTheirBlocks(PrefixCache):
-    def _on_forgotten(self, block_id: int, evicted: bool) -> None:
+    def _on_forgotten(self, block_id, evicted):
         self._by_block.pop(block_id, None)
 
 
 class LosesOneBlockOnly(PrefixCache):
     """What was registered behind the block that is lost stays."""
 
-    def _on_forgotten(self, block_id: int, evicted: bool) -> None:
+    def _on_forgotten(self, block_id, evicted):
         if entry := self._by_block.get(block_id):
-            orphans, entry.children = entry.children, set()
+            orphans, entry.first_child = entry.first_child, None
             super()._on_forgotten(block_id, evicted)
-            entry.children = orphans
+            entry.first_child = orphans
 
 
 class RegistersTwice(PrefixCache):
-    def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
-        self._find = lambda *_: None  # type: ignore[method-assign]
+    def insert(self, table, token_ids, *, salt=None):
+        self._find = lambda *_: None
         try:
             return super().insert(table, token_ids, salt=salt)
         finally:
@@ -418,25 +422,17 @@ class RegistersTwice(PrefixCache):
 
 
 class LeaksTheTwin(PrefixCache):
-    def insert(self, table: BlockTable, token_ids: Sequence[int], *, salt: str | None = None) -> int:
-        self.pool.release, release = lambda block_id: None, self.pool.release  # type: ignore[method-assign]
+    def insert(self, table, token_ids, *, salt=None):
+        self.pool.release, release = lambda block_id: None, self.pool.release
         try:
             return super().insert(table, token_ids, salt=salt)
         finally:
-            self.pool.release = release  # type: ignore[method-assign]
+            self.pool.release = release
 
 
 class MatchesOneTooMany(PrefixCache):
-    def match(self, token_ids: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
+    def match(self, token_ids, *, leave=0, salt=None):
         return super().match(token_ids, salt=salt)
-
-
-class EvictsTheNewest(BlockPool):
-    def allocate(self) -> int:
-        if not self._free and self._cached:
-            order = self._policy._oldest_first  # type: ignore[attr-defined]
-            order.move_to_end(next(reversed(order)), last=False)
-        return super().allocate()
 
 
 class CallsOutTooLate(BlockPool):
@@ -444,7 +440,7 @@ class CallsOutTooLate(BlockPool):
 
     late = -1
 
-    def _forget(self, block_id: int, kind: str) -> None:
+    def _forget(self, block_id, kind):
         self.late, block_id = block_id, self.late
         self._kept.discard(self.late)
         if block_id >= 0:
@@ -452,18 +448,18 @@ class CallsOutTooLate(BlockPool):
 
 
 class DoesNotSayWhenItWrites(BlockPool):
-    def invalidate(self, block_id: int) -> None:
+    def invalidate(self, block_id):
         pass
 
 
 class ReleasesTheFirstBlockFirst(BlockTable):
-    def truncate(self, num_tokens: int) -> None:
+    def truncate(self, num_tokens):
         kept = blocks_for(num_tokens, self.pool.block_size)
         self.block_ids[kept:] = self.block_ids[kept:][::-1]
         super().truncate(num_tokens)
 
 
-MUTANTS: dict[str, dict[str, Any]] = {
+MUTANTS = {
     "nothing is verified": {"cache_class": VerifiesNothing, "hash": eight_bits},
     "tokens are verified, the parent is not": {"cache_class": VerifiesTokensOnly, "hash": eight_bits},
     "the parent is verified, tokens are not": {"cache_class": VerifiesParentOnly, "hash": one_bit},
@@ -485,79 +481,15 @@ MUTANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mistake", MUTANTS)
-def test_the_model_notices(mistake: str, seed: int) -> None:
+def test_the_model_notices(mistake, seed):
     with pytest.raises((AssertionError, ValueError, KeyError)):
         World(random.Random(seed), **MUTANTS[mistake]).run(20_000)
-
-
-def foreign_hits(
-    rng: random.Random,
-    requests: int,
-    cache_class: type[PrefixCache] = PrefixCache,
-    hash: Any = "xxh64",
-    pool_class: type[BlockPool] = BlockPool,
-    registers_early: bool = False,
-) -> tuple[int, int]:
-    """Blocks found that hold another prefix's KV or none, and blocks found, over short texts that begin alike."""
-    size, pool = 2, pool_class(24, 2)
-    cache = cache_class(pool, hash)
-    memory: dict[int, tuple[int, ...]] = {}  # block -> the whole prefix it holds
-    foreign = found = 0
-    for _ in range(requests):
-        tokens = [rng.randrange(2) for _ in range(rng.randrange(2, 12))]
-        salt = rng.choice([None, "a"])
-        table: BlockTable | None = None
-        try:
-            table = cache.match(tokens, leave=1, salt=salt)
-            found += len(table.block_ids)
-            wrong = [b for i, b in enumerate(table.block_ids, 1) if memory.get(b) != tuple(tokens[: i * size])]
-            foreign += len(wrong)
-            start = len(table.block_ids)
-            table.append(len(tokens) - table.num_tokens)
-            if registers_early:
-                cache.insert(table, tokens, salt=salt)
-            if not wrong and rng.random() < 0.9:  # else the step fails
-                memory.update((b, tuple(tokens[: i * size])) for i, b in enumerate(table.block_ids, 1) if i > start)
-                cache.insert(table, tokens, salt=salt)
-                cut = rng.randrange(len(tokens))
-                table.truncate(cut)
-                table.append(1)  # a token that is not in `tokens`
-                memory.update((b, (-1,)) for b in table.block_ids[cut // size :])
-        except ValueError:
-            pass  # a mistake that showed itself: no text was spoilt
-        if table is not None:
-            table.free()
-    return foreign, found
-
-
-SPOILING = [
-    "nothing is verified",
-    "tokens are verified, the parent is not",
-    "hashes are not chained",
-    "the name survives reallocation",
-    "registered before it is computed",
-    "a cached block is written",
-]
-
-
-@pytest.mark.parametrize("mistake", SPOILING)
-def test_the_mistake_spoils_texts(mistake: str, seed: int) -> None:
-    foreign, found = foreign_hits(random.Random(seed), 4_000, **MUTANTS[mistake])
-    print(f"{foreign} of {found} hits are foreign")
-    assert foreign > 0
-
-
-@pytest.mark.parametrize("hash", [eight_bits, one_bit])
-def test_no_text_is_spoilt_however_short_the_hash(hash: Any, seed: int) -> None:
-    foreign, found = foreign_hits(random.Random(seed), 4_000, hash=hash)
-    assert foreign == 0
-    assert found > 400
 
 
 # Worked numbers -------------------------------------------------------------------------------------------------
 
 
-def serve(cache: PrefixCache, tokens: Sequence[int], *, leave: int = 0, salt: str | None = None) -> BlockTable:
+def serve(cache, tokens, *, leave=0, salt=None):
     """Match, compute the rest, register: the table is still in use."""
     table = cache.match(tokens, leave=leave, salt=salt)
     table.append(len(tokens) - table.num_tokens)
@@ -565,7 +497,7 @@ def serve(cache: PrefixCache, tokens: Sequence[int], *, leave: int = 0, salt: st
     return table
 
 
-def hit(cache: PrefixCache, tokens: Sequence[int], **options: Any) -> int:
+def hit(cache, tokens, **options):
     """Tokens of the prompt that are cached."""
     table = cache.match(tokens, **options)
     found = table.num_tokens
@@ -573,11 +505,11 @@ def hit(cache: PrefixCache, tokens: Sequence[int], **options: Any) -> int:
     return found
 
 
-def counts(pool: BlockPool, block_ids: Sequence[int]) -> list[int]:
+def counts(pool, block_ids):
     return [pool.refcount(block_id) for block_id in block_ids]
 
 
-def test_lifecycle_of_a_shared_prefix() -> None:
+def test_lifecycle_of_a_shared_prefix():
     """A holds B0 to B3; B shares B0 to B2 and adds B4; A ends; B ends."""
     pool = BlockPool(8, 16)
     cache = PrefixCache(pool)
@@ -594,19 +526,8 @@ def test_lifecycle_of_a_shared_prefix() -> None:
     assert (pool.num_free, pool.num_cached) == (8, 4)  # B4 was never registered
 
 
-def test_system_prompt_of_48_tokens_and_three_requests() -> None:
-    with_cache, without = BlockPool(64, 16), BlockPool(64, 16)
-    cache = PrefixCache(with_cache)
-    tables = [serve(cache, range(48)) for _ in range(3)]
-    for _ in range(3):
-        BlockTable(without).append(48)
-    assert (without.num_used, with_cache.num_used) == (9, 3)
-    assert cache.stats.hit_tokens == 96
-    with_cache.check(tables)
-
-
-def test_names_are_chained() -> None:
-    def xxh64(parent: bytes, tokens: list[int]) -> bytes:
+def test_names_are_chained():
+    def xxh64(parent, tokens):
         return xxhash.xxh64_digest(parent + b"".join(token.to_bytes(4, "little", signed=True) for token in tokens))
 
     first, second = hash_chain([*T, *T, 7])
@@ -617,14 +538,14 @@ def test_names_are_chained() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), max_size=12), st.integers(1, 4))
-def test_names_agree_exactly_as_far_as_the_tokens_do(one: list[int], other: list[int], size: int) -> None:
+def test_names_agree_exactly_as_far_as_the_tokens_do(one, other, size):
     for hash in ("xxh64", "sha256"):
         names, others = hash_chain(one, size, hash), hash_chain(other, size, hash)
         for i, (a, b) in enumerate(zip(names, others, strict=False), 1):
             assert (a == b) == (one[: i * size] == other[: i * size])
 
 
-def test_a_real_collision_is_harmless() -> None:
+def test_a_real_collision_is_harmless():
     assert [name.hex() for name in hash_chain(A)] == [name.hex() for name in hash_chain(B)] == ["ac929a52ccb6c480"]
     assert hash_chain([*A, *T]) == hash_chain([*B, *T])
     cache = PrefixCache(BlockPool(16))
@@ -636,44 +557,19 @@ def test_a_real_collision_is_harmless() -> None:
     assert hit(cache, [*A, *T]) == hit(cache, [*B, *T]) == 32  # both stay: a collision costs no hit
 
 
-def test_the_same_collision_fools_naive_caches() -> None:
-    cache = VerifiesTokensOnly(BlockPool(16))
-    first = serve(cache, [*A, *T])
-    serve(cache, B)
-    assert cache.match([*B, *T]).block_ids[1] == first.block_ids[1]  # T's KV behind A, for a prompt that begins with B
-    cache = VerifiesNothing(BlockPool(16))
-    assert cache.match(B).block_ids == []
-    first = serve(cache, [*A, *T])
-    assert cache.match(B).block_ids == first.block_ids[:1]
-
-
-def test_the_collision_does_not_touch_sha256() -> None:
-    assert len({*hash_chain(A, hash="sha256"), *hash_chain(B, hash="sha256")}) == 2
-    cache = PrefixCache(BlockPool(16), hash="sha256")
-    serve(cache, [*A, *T])
-    serve(cache, B)
-    assert hit(cache, [*B, *T]) == 16
-
-
 # Rules ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 4, 16])
-@pytest.mark.parametrize("leave", [0, 1])
-def test_what_is_left_to_compute(size: int, leave: int) -> None:
-    for length in sorted({1, size - 1, size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1} - {0}):
-        cache = PrefixCache(BlockPool(8, size))
-        serve(cache, range(length))
-        found = hit(cache, range(length), leave=leave)
-        assert found == (length - leave) // size * size
-        assert found <= length - leave
+def test_a_prompt_with_nothing_to_look_for_asks_for_no_block():
+    cache = PrefixCache(BlockPool(8, 1))
+    serve(cache, range(3))
     before = cache.stats.asked_blocks
-    assert hit(cache, [], leave=leave) == hit(cache, range(1), leave=5) == 0
+    assert hit(cache, []) == hit(cache, [], leave=1) == hit(cache, range(1), leave=5) == 0
     assert cache.stats.asked_blocks == before
 
 
 @pytest.mark.parametrize("hash", ["xxh64", "sha256", eight_bits])
-def test_salts_keep_tenants_apart(hash: Any) -> None:
+def test_salts_keep_tenants_apart(hash):
     cache = PrefixCache(BlockPool(64, 4), hash)
     salts = [None, "", "a", "b", "\N{SNOWMAN}"]
     for salt in salts:
@@ -684,7 +580,7 @@ def test_salts_keep_tenants_apart(hash: Any) -> None:
     assert len({hash_chain(range(12), 4, salt=salt)[0] for salt in salts}) == len(salts)
 
 
-def test_a_cache_has_a_salt_of_its_own_unless_a_request_brings_one() -> None:
+def test_a_cache_has_a_salt_of_its_own_unless_a_request_brings_one():
     cache = PrefixCache(BlockPool(64, 4), salt="tenant")
     serve(cache, range(12))
     assert hit(cache, range(12)) == hit(cache, range(12), salt="tenant") == 12
@@ -692,7 +588,7 @@ def test_a_cache_has_a_salt_of_its_own_unless_a_request_brings_one() -> None:
 
 
 @pytest.mark.parametrize("hash", ["xxh64", "sha256"])
-def test_a_chosen_salt_cannot_pass_for_a_parent(hash: Any) -> None:
+def test_a_chosen_salt_cannot_pass_for_a_parent(hash):
     """The salt's bytes are those that name a block: what is registered behind the block must stay out of reach."""
     cache = PrefixCache(BlockPool(64, 4), hash)
     serve(cache, [65, 66, 67, 68, 1, 2, 3, 4])
@@ -700,29 +596,7 @@ def test_a_chosen_salt_cannot_pass_for_a_parent(hash: Any) -> None:
         assert hit(cache, [1, 2, 3, 4], salt=spelling) == 0
 
 
-def test_twins_of_one_step_become_one() -> None:
-    pool = BlockPool(16, 4)
-    cache = PrefixCache(pool)
-    twins = [cache.match(range(10), leave=1) for _ in range(2)]
-    for table in twins:
-        table.append(10)
-    one, other = twins
-    assert pool.num_used == 6
-    assert cache.insert(one, range(10)) == 0
-    assert cache.insert(other, range(10)) == 2
-    assert other.block_ids[:2] == one.block_ids[:2]
-    assert other.block_ids[2] != one.block_ids[2]
-    assert (pool.num_used, len(cache), cache.stats.merged_blocks) == (4, 2, 2)
-    other.append(2)  # both go on, apart: what follows is registered behind the shared blocks
-    assert cache.insert(other, [*range(10), 90, 91]) == 0
-    assert hit(cache, [*range(10), 90, 91]) == 12
-    pool.check(twins)
-    one.free()
-    other.free()
-    assert (pool.num_used, pool.num_cached) == (0, 3)
-
-
-def test_a_recomputed_last_block_takes_the_place_of_the_cached_one() -> None:
+def test_a_recomputed_last_block_takes_the_place_of_the_cached_one():
     """The whole prompt is cached, one token must be computed: its block is computed again, and is not kept twice."""
     pool = BlockPool(8, 4)
     cache = PrefixCache(pool)
@@ -733,21 +607,7 @@ def test_a_recomputed_last_block_takes_the_place_of_the_cached_one() -> None:
     pool.check([again])
 
 
-def test_forks_register_what_they_share_once() -> None:
-    pool = BlockPool(16, 4)
-    cache = PrefixCache(pool)
-    first = BlockTable(pool)
-    first.append(6)
-    fork = first.fork()
-    copies = first.append(2)
-    assert len(copies) == 1
-    fork.append(2)
-    assert [cache.insert(first, range(8)), cache.insert(fork, [*range(6), 8, 9])] == [0, 0]
-    assert (len(cache), pool.num_used) == (3, 3)
-    assert hit(cache, range(8)) == hit(cache, [*range(6), 8, 9]) == 8
-
-
-def test_a_fork_made_too_early_costs_a_hit_and_no_more() -> None:
+def test_a_fork_made_too_early_costs_a_hit_and_no_more():
     """A twin is forked before it is registered: both keep the block that was computed twice, still shared."""
     pool = BlockPool(6, 4)
     cache = PrefixCache(pool)
@@ -773,7 +633,7 @@ def test_a_fork_made_too_early_costs_a_hit_and_no_more() -> None:
     assert (pool.num_used, pool.num_cached, pool.num_free) == (0, 2, 6)
 
 
-def test_a_cached_block_that_is_written_is_forgotten_with_all_behind_it() -> None:
+def test_a_cached_block_that_is_written_is_forgotten_with_all_behind_it():
     pool = BlockPool(16, 4)
     cache = PrefixCache(pool)
     table = serve(cache, range(16))
@@ -790,33 +650,10 @@ def test_a_cached_block_that_is_written_is_forgotten_with_all_behind_it() -> Non
     pool.check([table])
 
 
-def test_a_cached_block_that_others_read_is_copied_before_it_is_written() -> None:
-    pool = BlockPool(16, 4)
-    cache = PrefixCache(pool)
-    table = serve(cache, range(16))
-    reader = cache.match(range(16))
-    table.truncate(6)
-    assert table.append(1) == [BlockCopy(reader.block_ids[1], table.block_ids[1])]
-    assert hit(cache, range(16)) == 16
-    reader.truncate(6)
-    assert reader.append(1) == []  # alone with the block by now, so it writes in place
-    assert hit(cache, range(16)) == 4
+def test_registering_costs_one_hash_a_block_however_often_it_is_called():
+    calls = []
 
-
-def test_nothing_is_registered_before_it_is_full_and_computed() -> None:
-    cache = PrefixCache(BlockPool(16, 4))
-    table = cache.match(range(20))
-    table.append(12)  # scheduled, and of these only 7 tokens computed
-    cache.insert(table, range(7))
-    assert hit(cache, range(20)) == 4
-    cache.insert(table, range(12))
-    assert hit(cache, range(20)) == 12
-
-
-def test_registering_costs_one_hash_a_block_however_often_it_is_called() -> None:
-    calls: list[int] = []
-
-    def counting(data: bytes) -> bytes:
+    def counting(data):
         calls.append(len(data))
         return xxhash.xxh64_digest(data)
 
@@ -829,7 +666,7 @@ def test_registering_costs_one_hash_a_block_however_often_it_is_called() -> None
     assert calls == [16] + 49 * [24]
 
 
-def test_in_use_counts_what_somebody_holds_and_looks_no_further_than_match() -> None:
+def test_in_use_counts_what_somebody_holds_and_looks_no_further_than_match():
     cache = PrefixCache(BlockPool(16, 4))
     table = serve(cache, range(12))
     reader = cache.match(range(8))
@@ -844,9 +681,9 @@ def test_in_use_counts_what_somebody_holds_and_looks_no_further_than_match() -> 
     assert cache.stats.lookups == lookups
 
 
-def test_a_match_that_fails_midway_holds_nothing() -> None:
+def test_a_match_that_fails_midway_holds_nothing():
     class Failing(BlockPool):
-        def share(self, block_id: int) -> int:
+        def share(self, block_id):
             if block_id == 1:
                 raise RuntimeError("the second share fails")
             return super().share(block_id)
@@ -859,7 +696,7 @@ def test_a_match_that_fails_midway_holds_nothing() -> None:
     assert (pool.num_used, pool.num_cached) == (0, 3)
 
 
-def test_clear_forgets_everything_and_frees_nothing_in_use() -> None:
+def test_clear_forgets_everything_and_frees_nothing_in_use():
     pool = BlockPool(16, 4)
     cache = PrefixCache(pool)
     table = serve(cache, range(8))
@@ -871,11 +708,11 @@ def test_clear_forgets_everything_and_frees_nothing_in_use() -> None:
     assert hit(cache, range(8)) == 8
 
 
-def test_statistics_and_events() -> None:
+def test_statistics_and_events():
     pool = BlockPool(4, 4)
     cache = PrefixCache(pool)
     assert cache.stats.hit_rate == 0
-    seen: list[BlockEvent] = []
+    seen = []
     serve(cache, range(10)).free()
     pool.subscribe(seen.append)
     table = serve(cache, [*range(8), *range(20, 27)])
@@ -893,13 +730,6 @@ def test_statistics_and_events() -> None:
     assert (stats.evicted_blocks, stats.forgotten_blocks) == (2, 0)
 
 
-def test_tables_are_of_the_class_asked_for() -> None:
-    class MyTable(BlockTable):
-        pass
-
-    assert type(PrefixCache(BlockPool(4), block_table=MyTable).match([1])) is MyTable
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -908,38 +738,38 @@ def test_tables_are_of_the_class_asked_for() -> None:
         ({"salt": 5}, r"salt must be a text or None, got 5"),
     ],
 )
-def test_a_cache_says_which_option_is_wrong(options: dict[str, Any], says: str) -> None:
+def test_a_cache_says_which_option_is_wrong(options, says):
     pool = BlockPool(4)
-    with pytest.raises(ValueError, match=says):
+    with refused(says):
         PrefixCache(pool, **options)
     PrefixCache(pool)  # the pool is as it was
 
 
-def test_one_cache_a_pool() -> None:
+def test_one_cache_a_pool():
     pool = BlockPool(4)
     PrefixCache(pool)
-    with pytest.raises(ValueError, match="a separate pool"):
+    with refused("a separate pool"):
         PrefixCache(pool)
 
     class Plain:
         block_size = 4
 
-    with pytest.raises(ValueError, match=r"must have the methods attach, .*, and Plain lacks attach, keep"):
-        PrefixCache(Plain())  # type: ignore[arg-type]
+    with refused(r"must have the methods attach, .*, and Plain lacks attach, keep"):
+        PrefixCache(Plain())
 
 
-def test_bad_calls_change_nothing() -> None:
+def test_bad_calls_change_nothing():
     pool = BlockPool(16, 4)
     cache = PrefixCache(pool)
     table = serve(cache, range(10), salt="a")
     table.append(2)
     elsewhere = BlockTable(BlockPool(4, 4))
     before = (repr(cache), repr(pool), repr(table), repr(cache.stats))
-    bad_calls: list[tuple[str, Callable[[], object]]] = [
+    bad_calls = [
         ("int32", lambda: cache.match([0, 1, 2, 3, 2**31, 5, 6, 7], salt="a")),
-        ("int32", lambda: cache.match([0.5] * 4)),  # type: ignore[list-item]
+        ("int32", lambda: cache.match([0.5] * 4)),
         ("leave", lambda: cache.match([0], leave=-1)),
-        ("salt must be a text", lambda: cache.match([0], salt=1)),  # type: ignore[arg-type]
+        ("salt must be a text", lambda: cache.match([0], salt=1)),
         ("13 tokens were given and the table holds 12", lambda: cache.insert(table, range(13), salt="a")),
         ("other tokens or under another salt", lambda: cache.insert(table, range(1, 13), salt="a")),
         ("other tokens or under another salt", lambda: cache.insert(table, range(12))),
@@ -947,7 +777,7 @@ def test_bad_calls_change_nothing() -> None:
         ("another pool", lambda: cache.insert(elsewhere, [])),
     ]
     for says, call in bad_calls:
-        with pytest.raises(ValueError, match=says):
+        with refused(says):
             call()
         assert (repr(cache), repr(pool), repr(table), repr(cache.stats)) == before
     pool.check([table])
@@ -956,12 +786,12 @@ def test_bad_calls_change_nothing() -> None:
 # Eviction -------------------------------------------------------------------------------------------------------
 
 
-def evicted(eviction: Any, used: Sequence[int], num_blocks: int = 4) -> list[int]:
+def evicted(eviction, used, num_blocks=4):
     """Serve one-block prompts, named by their token; return those that have gone, in that order."""
     pool = BlockPool(num_blocks, 1)
     cache = PrefixCache(pool, eviction=eviction)
-    held: dict[int, int] = {}
-    gone: list[int] = []
+    held = {}
+    gone = []
     pool.subscribe(lambda event: gone.append(held[event.block_id]) if event.kind == "evict" else None)
     for token in used:
         table = serve(cache, [token])
@@ -984,32 +814,11 @@ def evicted(eviction: Any, used: Sequence[int], num_blocks: int = 4) -> list[int
     ],
     ids=["lru", "fifo", "lfu", "slru", "belady"],
 )
-def test_order_of_eviction(eviction: Any, expected: list[int]) -> None:
+def test_order_of_eviction(eviction, expected):
     assert evicted(eviction, [1, 2, 3, 4, 3, 1, 3, 5, 6, 7]) == expected
 
 
-def test_slru_does_not_count_hits() -> None:
-    used = [1, 2, 1, 1, 2, 3, 4, 3, 4, 5]  # all hit before 5 comes, 1 twice and the longest ago
-    assert (evicted("slru", used), evicted("lfu", used)) == ([1], [2])
-
-
-@pytest.mark.parametrize("eviction", ["lru", "fifo", "lfu", "slru", by_rank(lambda entry, now: 0.0)])
-def test_a_leaf_goes_before_its_parent(eviction: Any) -> None:
-    pool = BlockPool(8, 4)
-    cache = PrefixCache(pool, eviction=eviction)
-    serve(cache, range(16)).free()
-    longer = serve(cache, range(20))
-    blocks = list(longer.block_ids)
-    longer.free()
-    serve(cache, range(90, 94)).free()
-    gone: list[int] = []
-    pool.subscribe(lambda event: gone.append(event.block_id) if event.kind == "evict" else None)
-    BlockTable(pool).append(32)
-    assert [b for b in gone if b in blocks] == blocks[::-1]
-    assert cache.stats.forgotten_blocks == 0
-
-
-def test_announcing_stops_at_what_somebody_else_has_registered() -> None:
+def test_announcing_stops_at_what_somebody_else_has_registered():
     """A child would stand below a block that is not its table's."""
     pool = BlockPool(8, 4)
     cache = PrefixCache(pool)
@@ -1020,7 +829,7 @@ def test_announcing_stops_at_what_somebody_else_has_registered() -> None:
     assert cache.match(list(range(13))).num_tokens == 8
 
 
-def test_a_stranded_block_is_freed_at_once() -> None:
+def test_a_stranded_block_is_freed_at_once():
     """Somebody goes round the tables and holds a child without its parent: the child is not found any more."""
     pool = BlockPool(4, 4)
     cache = PrefixCache(pool)
@@ -1034,13 +843,10 @@ def test_a_stranded_block_is_freed_at_once() -> None:
     assert (pool.num_free, pool.num_cached) == (1, 0)
 
 
-Trace = list[tuple[list[int], list[int]]]
-
-
-def some_trace(rng: random.Random, requests: int, size: int = 2) -> Trace:
+def some_trace(rng, requests, size=2):
     """Prompts of 1 to 4 full blocks and one token more, which begin alike; every third with an answer."""
     fresh = iter(range(100, 10**9))
-    trace: Trace = []
+    trace = []
     for _ in range(requests):
         prompt = [token for _ in range(rng.randint(1, 4)) for token in [rng.randrange(2 + rng.randrange(3))] * size]
         answer = [next(fresh) for _ in range(rng.choice([0, 0, 4]))]
@@ -1048,23 +854,12 @@ def some_trace(rng: random.Random, requests: int, size: int = 2) -> Trace:
     return trace
 
 
-def test_nothing_beats_belady(seed: int) -> None:
-    rng = random.Random(seed)
-    better = 0
-    for _ in range(40):
-        trace, num_blocks = some_trace(rng, 60), rng.randint(8, 24)
-        found = {e: replay(trace, num_blocks, 2, e).hit_blocks for e in ("belady", "lru", "fifo", "lfu", "slru")}
-        assert found["belady"] == max(found.values()), found
-        better += found["belady"] > max(found[e] for e in ("lru", "fifo", "lfu", "slru"))
-    assert better > 20
-
-
-def optimum(trace: Trace, num_blocks: int, size: int) -> int:
+def optimum(trace, num_blocks, size):
     """Most blocks that any choice of evictions can find, by trying them all. Parents may go before children here."""
     paths = [[tuple(p[: i * size]) for i in range(1, len(p) // size + 1)] for p, _ in trace]
 
     @cache
-    def best(t: int, cached: frozenset[tuple[int, ...]]) -> int:
+    def best(t, cached):
         if t == len(paths):
             return 0
         found = next((i for i, block in enumerate(paths[t]) if block not in cached), len(paths[t]))
@@ -1075,14 +870,13 @@ def optimum(trace: Trace, num_blocks: int, size: int) -> int:
     return best(0, frozenset())
 
 
-def test_belady_is_the_optimum(seed: int) -> None:
-    rng = random.Random(seed)
+def test_belady_is_the_optimum(rng):
     for _ in range(60):
         trace, num_blocks = [(prompt, []) for prompt, _ in some_trace(rng, 9)], rng.randint(5, 7)
         assert replay(trace, num_blocks, 2, "belady").hit_blocks == optimum(trace, num_blocks, 2), (trace, num_blocks)
 
 
-def test_replay_counts_what_it_serves() -> None:
+def test_replay_counts_what_it_serves():
     system = list(range(8))
     trace = [([*system, 50 + i], [1, 2, 3]) for i in range(5)]
     stats = replay(trace, 16, 4)
@@ -1099,11 +893,11 @@ class Cache:
 
     stats = PrefixStats()
 
-    def entry(self, block_id: int) -> int:
+    def entry(self, block_id):
         return block_id
 
 
-def drained(policy: Ranked, count: int) -> list[int]:
+def drained(policy, count):
     """The victims of a policy, one after the other."""
     victims = []
     for _ in range(count):
@@ -1112,19 +906,8 @@ def drained(policy: Ranked, count: int) -> list[int]:
     return victims
 
 
-def test_a_policy_forgets_blocks_that_were_removed() -> None:
-    policy = Ranked(lambda block_id, now: block_id, Cache())
-    for _ in range(1000):  # used again and again, and never evicted
-        policy.add(3)
-        policy.remove(3)
-    for block_id in (5, 3, 4):
-        policy.add(block_id)
-    assert len(policy._heap) < 200
-    assert drained(policy, 3) == [3, 4, 5]
-
-
-def test_the_lowest_rank_goes_first_however_often_blocks_were_used_again(seed: int) -> None:
-    rng, ranks, cached = random.Random(seed), dict[int, int](), set[int]()
+def test_the_lowest_rank_goes_first_however_often_blocks_were_used_again(seed):
+    rng, ranks, cached = random.Random(seed), {}, set()
     policy = Ranked(lambda block_id, now: ranks[block_id], Cache())
     for _ in range(20):
         for _ in range(rng.randrange(600)):
@@ -1143,9 +926,9 @@ def test_the_lowest_rank_goes_first_however_often_blocks_were_used_again(seed: i
         cached.clear()
 
 
-def test_a_policy_that_names_a_block_in_use_is_refused() -> None:
+def test_a_policy_that_names_a_block_in_use_is_refused():
     class Wrong(LRU):
-        def victim(self) -> int:
+        def victim(self):
             return 3
 
     pool = BlockPool(4, 2)
@@ -1156,6 +939,30 @@ def test_a_policy_that_names_a_block_in_use_is_refused() -> None:
     cache.insert(table, [1, 2, 3, 4])
     table.free()
     assert (pool.num_cached, held) == (2, [2, 3])
-    with pytest.raises(ValueError, match="the eviction policy named block 3, which is not cached"):
+    with refused("the eviction policy named block 3, which is not cached"):
         pool.allocate()
     pool.check()
+
+
+def count_entries():
+    return sum(isinstance(one, Entry) for one in gc.get_objects())
+
+
+def test_forgotten_entries_need_no_garbage_collector():
+    gc.collect()
+    before = count_entries()  # of other tests' engines
+    pool = BlockPool(12, 2)
+    cache = PrefixCache(pool)
+    for tail in ([5, 6], [7, 8], [9, 10]):  # three children of one block, each with a child of its own
+        table = cache.match([1, 2, *tail, 3, 4])
+        table.append(6 - table.num_tokens)
+        cache.insert(table, [1, 2, *tail, 3, 4])
+        table.free()
+    assert len(cache) == 7
+    gc.collect()
+    gc.disable()
+    try:
+        cache.clear()
+        assert count_entries() <= before
+    finally:
+        gc.enable()

@@ -1,13 +1,9 @@
 """Drawing tokens: right in distribution, repeatable, and no matter who else is in the batch."""
 
-from __future__ import annotations
-
 import math
-import random
 from dataclasses import fields
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +14,19 @@ from hypothesis import strategies as st
 from pagedlab import SamplingParams, sampling_params
 from pagedlab.sampling import sample, uniform
 from pagedlab.sampling_params import mix, request_seed
+from support.refused import refused
 
 MASK = (1 << 64) - 1
 
 
-def draws(logits: torch.Tensor, count: int, seed: int, **params: Any) -> torch.Tensor:
+def draws(logits, count, seed, **params):
     """`count` draws from one row of logits, at as many positions."""
     rows = logits.expand(count, -1)
     seeds, positions = torch.full((count,), seed), torch.arange(count)
     return sample(rows, [SamplingParams(**params)] * count, seeds, positions)[0]
 
 
-def assert_distributed(tokens: torch.Tensor, probs: torch.Tensor) -> None:
+def assert_distributed(tokens, probs):
     """Pearson's chi-square. Its bound is passed by chance less than once in a million runs."""
     expected = probs * len(tokens)
     counts = torch.bincount(tokens, minlength=len(probs)).double()
@@ -49,18 +46,18 @@ LOGITS = torch.tensor([0.3, 2.0, -1.0, 1.5, 0.0, 2.2, -0.5, 1.0])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
-def test_draws_follow_the_softmax(temperature: float, seed: int) -> None:
+def test_draws_follow_the_softmax(temperature, seed):
     probs = torch.softmax(LOGITS.double() / temperature, 0)
     assert_distributed(draws(LOGITS, 20_000, seed, temperature=temperature), probs)
 
 
-def test_top_k_draws_from_the_k_likeliest(seed: int) -> None:
+def test_top_k_draws_from_the_k_likeliest(seed):
     probs = torch.softmax(LOGITS.double(), 0)
     probs[LOGITS.argsort()[:-3]] = 0
     assert_distributed(draws(LOGITS, 20_000, seed, temperature=1.0, top_k=3), probs / probs.sum())
 
 
-def test_top_p_draws_from_the_smallest_set_that_reaches_p(seed: int) -> None:
+def test_top_p_draws_from_the_smallest_set_that_reaches_p(seed):
     probs = torch.softmax(LOGITS.double(), 0)
     order = probs.argsort(descending=True)
     size = int((probs[order].cumsum(0) < 0.7).sum()) + 1
@@ -69,7 +66,7 @@ def test_top_p_draws_from_the_smallest_set_that_reaches_p(seed: int) -> None:
     assert_distributed(draws(LOGITS, 20_000, seed, temperature=1.0, top_p=0.7), probs / probs.sum())
 
 
-def test_top_p_counts_what_top_k_left(seed: int) -> None:
+def test_top_p_counts_what_top_k_left(seed):
     """Of four tokens at 0.4, 0.3, 0.2, 0.1, top_k=2 leaves 4/7 and 3/7: top_p=0.5 is then the first alone."""
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
     assert set(draws(logits, 500, seed, temperature=1.0, top_k=2, top_p=0.5).tolist()) == {0}
@@ -77,17 +74,17 @@ def test_top_p_counts_what_top_k_left(seed: int) -> None:
 
 
 @pytest.mark.parametrize("params", [{"top_k": 1}, {"top_p": 1e-12}, {"top_k": 1, "top_p": 1e-300}])
-def test_one_candidate_is_the_likeliest(params: dict[str, float], seed: int) -> None:
+def test_one_candidate_is_the_likeliest(params, seed):
     assert set(draws(LOGITS, 200, seed, temperature=1.7, **params).tolist()) == {5}
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-308, 5e-324])
-def test_next_to_no_temperature_is_the_likeliest(temperature: float, seed: int) -> None:
+def test_next_to_no_temperature_is_the_likeliest(temperature, seed):
     assert set(draws(LOGITS * 20, 200, seed, temperature=temperature).tolist()) == {5}
     assert set(draws(LOGITS * 20 - 1e4, 200, seed, temperature=temperature).tolist()) == {5}
 
 
-def test_temperature_0_is_the_likeliest_and_the_first_of_equals(seed: int) -> None:
+def test_temperature_0_is_the_likeliest_and_the_first_of_equals(seed):
     logits = torch.randn(40, 50, generator=torch.Generator().manual_seed(seed))
     greedy = [SamplingParams()] * 40
     tokens, logprobs = sample(logits, greedy, torch.zeros(40, dtype=torch.int64), torch.zeros(40, dtype=torch.int64))
@@ -96,17 +93,17 @@ def test_temperature_0_is_the_likeliest_and_the_first_of_equals(seed: int) -> No
     assert sample(torch.ones(1, 9), greedy[:1], torch.zeros(1).long(), torch.zeros(1).long())[0].item() == 0
 
 
-def test_huge_temperature_is_uniform_and_keeps_to_top_k(seed: int) -> None:
+def test_huge_temperature_is_uniform_and_keeps_to_top_k(seed):
     assert_distributed(draws(LOGITS, 20_000, seed, temperature=1e6), torch.full((8,), 1 / 8, dtype=torch.float64))
     assert set(draws(LOGITS, 500, seed, temperature=1e300, top_k=2).tolist()) == {1, 5}
 
 
-def test_a_token_at_minus_infinity_is_never_drawn(seed: int) -> None:
+def test_a_token_at_minus_infinity_is_never_drawn(seed):
     logits = torch.tensor([-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf])
     assert set(draws(logits, 500, seed, temperature=2.0).tolist()) == {1, 3}
 
 
-def test_logprob_is_the_models_own(seed: int) -> None:
+def test_logprob_is_the_models_own(seed):
     """Before temperature, top_k and top_p: what the plain softmax gives the token that was drawn."""
     logits = torch.randn(64, 20, generator=torch.Generator().manual_seed(seed))
     params = [SamplingParams(temperature=0.3 + i % 3, top_k=i % 4, top_p=0.5 + i % 2 / 2) for i in range(64)]
@@ -115,7 +112,7 @@ def test_logprob_is_the_models_own(seed: int) -> None:
     assert (tokens.dtype, logprobs.dtype) == (torch.int64, torch.float32)
 
 
-def test_logits_stay_as_they_are(seed: int) -> None:
+def test_logits_stay_as_they_are(seed):
     logits = torch.randn(4, 20)
     before = logits.clone()
     sample(logits, [SamplingParams(temperature=1.0, top_k=3)] * 4, torch.full((4,), seed), torch.arange(4))
@@ -123,7 +120,7 @@ def test_logits_stay_as_they_are(seed: int) -> None:
 
 
 @given(data=st.data(), number=st.integers(0, 2**31))
-def test_a_draw_does_not_depend_on_its_neighbours(data: st.DataObject, number: int) -> None:
+def test_a_draw_does_not_depend_on_its_neighbours(data, number):
     """Any batch, in any order, with greedy rows among the others: each row as if it were alone."""
     rng = torch.Generator().manual_seed(number)
     rows = data.draw(st.integers(1, 8))
@@ -143,16 +140,10 @@ def test_a_draw_does_not_depend_on_its_neighbours(data: st.DataObject, number: i
     assert torch.equal(shuffled, together[order])
 
 
-def test_other_seeds_and_positions_draw_otherwise(seed: int) -> None:
-    flat = torch.zeros(1000)
-    assert not torch.equal(draws(flat, 50, seed, temperature=1.0), draws(flat, 50, seed + 1, temperature=1.0))
-    assert len(set(draws(flat, 50, seed, temperature=1.0).tolist())) > 30
-
-
 # The random numbers -------------------------------------------------------------------------------------------
 
 
-def splitmix64(state: int) -> int:
+def splitmix64(state):
     """One output of splitmix64 in Python's own integers, from the published constants."""
     z = (state + 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -160,7 +151,7 @@ def splitmix64(state: int) -> int:
     return z ^ (z >> 31)
 
 
-def test_splitmix64_gives_its_published_first_outputs() -> None:
+def test_splitmix64_gives_its_published_first_outputs():
     """The first outputs for seed 1234567 in the reference implementation's well-known test."""
     state, outputs = 1234567, []
     for _ in range(3):
@@ -170,28 +161,13 @@ def test_splitmix64_gives_its_published_first_outputs() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**40)), min_size=1, max_size=20))
-def test_uniform_is_splitmix64_of_seed_and_position(pairs: list[tuple[int, int]]) -> None:
+def test_uniform_is_splitmix64_of_seed_and_position(pairs):
     seeds, positions = (torch.tensor(column) for column in zip(*pairs, strict=True))
     expected = [(splitmix64((splitmix64(s & MASK) + p) & MASK) >> 11) * 2.0**-53 for s, p in pairs]
     assert uniform(seeds, positions).tolist() == expected
 
 
-@pytest.mark.parametrize("varies", ["seeds", "positions", "both"])
-def test_uniform_is_uniform(varies: str, seed: int) -> None:
-    n = 50_000
-    same, counting = torch.full((n,), seed), torch.arange(seed, seed + n)
-    u = uniform(counting if varies != "positions" else same, counting if varies != "seeds" else same)
-    assert u.dtype == torch.float64
-    assert u.min() >= 0
-    assert u.max() < 1
-    flat = torch.full((50,), 1 / 50, dtype=torch.float64)
-    assert_distributed((u * 50).long(), flat)
-    # Neighbours are independent: pairs of them fill the square evenly.
-    pairs = (u[::2] * 7).long() * 7 + (u[1::2] * 7).long()
-    assert_distributed(pairs, torch.full((49,), 1 / 49, dtype=torch.float64))
-
-
-def test_the_whole_vocabulary_can_be_drawn(seed: int) -> None:
+def test_the_whole_vocabulary_can_be_drawn(seed):
     """No index beyond the end, however large the vocabulary and whatever u."""
     logits = torch.zeros(151_936)
     tokens = draws(logits, 40, seed, temperature=1.0)
@@ -206,54 +182,42 @@ def test_the_whole_vocabulary_can_be_drawn(seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        *(("max_tokens", bad) for bad in (0, -1, 1.5, "3", None, True)),
-        *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, 10**309, "hot", None)),
-        *(("top_k", bad) for bad in (-1, 2.5, "3", None, True)),
-        *(("top_p", bad) for bad in (0, 0.0, -0.5, 1.01, math.nan, "x", None)),
-        *(("n", bad) for bad in (0, -1, 1.5, "2", None, True)),
-        *(("beam_width", bad) for bad in (-1, 1.5, "4", None, True)),
+        ("temperature", 10**309),
         *(("early_stopping", bad) for bad in ("always", None)),
         *(("length_penalty", bad) for bad in ("long", None, math.nan, math.inf, 1e6, -1e6)),
         *(("seed", bad) for bad in (-1, 1.5, "7", True)),
         *(("stop", bad) for bad in ("", ("a", ""), (1,), 5, None, b"end", [b"end"])),
     ],
 )
-def test_bad_parameters_are_named(name: str, bad: Any) -> None:
-    other = {"temperature": 1.0} if name == "n" else {}
-    with pytest.raises(ValueError, match=name) as caught:
-        SamplingParams(**{name: bad, **other})
-    assert "\n" not in str(caught.value)
+def test_bad_parameters_are_named(name, bad):
+    """tests/test_validation.py has the other parameters."""
+    with refused(name):
+        SamplingParams(**{name: bad})
 
 
-def test_several_texts_at_temperature_0_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="would all be the same: set a temperature above 0"):
+def test_several_texts_at_temperature_0_make_no_sense():
+    with refused("would all be the same: set a temperature above 0"):
         SamplingParams(n=2)
 
 
-def test_parameters_cannot_change_behind_the_engines_back() -> None:
+def test_parameters_cannot_change_behind_the_engines_back():
     params = SamplingParams(stop="end")
     assert params.stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     with pytest.raises(AttributeError):
-        params.max_tokens = 3  # type: ignore[misc]
+        params.max_tokens = 3
 
 
-def test_numbers_of_other_libraries_become_pythons() -> None:
+def test_numbers_of_other_libraries_become_pythons():
     """NumPy's whole numbers overflow where Python's do not."""
     whole, real = np.int8(100), np.float32(0.5)
-    params = SamplingParams(whole, real, whole, real, n=whole, seed=np.int64(2**63 - 1), length_penalty=Fraction(1, 2))  # type: ignore[arg-type]
+    params = SamplingParams(whole, real, whole, real, n=whole, seed=np.int64(2**63 - 1), length_penalty=Fraction(1, 2))
     assert {type(v) for v in (params.max_tokens, params.top_k, params.n, params.beam_width, params.seed)} == {int}
     assert {type(v) for v in (params.temperature, params.top_p, params.length_penalty)} == {float}
     assert (params.seed, params.length_penalty) == (2**63 - 1, 0.5)
 
 
-@pytest.mark.parametrize("seed_of", [random.Random(0).getrandbits])
-def test_seeds_may_be_large(seed_of: Any) -> None:
-    for bits in (31, 63, 64, 100):
-        assert SamplingParams(seed=seed_of(bits)).seed is not None
-
-
-def test_parameters_are_hashable() -> None:
+def test_parameters_are_hashable():
     one = SamplingParams(max_tokens=3, logit_bias={1: 2.0, 3: -1.0}, stop=["a"], stop_token_ids=[4])
     same = SamplingParams(max_tokens=3, logit_bias={3: -1.0, 1: 2.0}, stop=("a",), stop_token_ids=(4,))
     other = SamplingParams(max_tokens=3, logit_bias={1: 2.5, 3: -1.0}, stop=["a"], stop_token_ids=[4])
@@ -262,7 +226,7 @@ def test_parameters_are_hashable() -> None:
     assert len({one, same, other, SamplingParams(), SamplingParams()}) == 3
 
 
-def test_no_two_engines_and_requests_draw_with_the_same_seed() -> None:
+def test_no_two_engines_and_requests_draw_with_the_same_seed():
     engine_seeds = [*range(40), *(1 << k for k in range(6, 70)), *(k + (1 << 23) for k in range(40))]
     seeds = [request_seed(seed, request_id) for seed in {*engine_seeds} for request_id in range(200)]
     assert len({*seeds}) == len(seeds)
@@ -272,9 +236,8 @@ def test_no_two_engines_and_requests_draw_with_the_same_seed() -> None:
     assert min(b - a for a, b in pairwise(far)) > 1_000, "sample i of a request draws with seed + i"
 
 
-def test_request_seeds_are_those_of_splitmix64(seed: int) -> None:
+def test_request_seeds_are_those_of_splitmix64(rng):
     """Against the tensors of `uniform`, which mix in the same way."""
-    rng = random.Random(seed)
     for _ in range(50):
         number, position = rng.randrange(1 << 62), rng.randrange(1 << 20)
         expected = float(uniform(torch.tensor([number]), torch.tensor([position])))
@@ -282,7 +245,7 @@ def test_request_seeds_are_those_of_splitmix64(seed: int) -> None:
         assert (mix((mix(number) + position) & word) >> 11) * 2.0**-53 == expected
 
 
-def test_a_new_field_is_off_the_fast_path_until_it_is_named() -> None:
+def test_a_new_field_is_off_the_fast_path_until_it_is_named():
     """Whether the device may sample is a list of what it can do, not of what it cannot."""
     assert {each.name for each in fields(SamplingParams)} >= sampling_params.ON_DEVICE
     changed = {

@@ -3,33 +3,41 @@
 In fp32 on caches full of NaN, the draft model's included.
 """
 
-from __future__ import annotations
-
-import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine import TEXT, assert_idle, engine, ids_of, prompts_of
-from test_preemption import LENGTHS, NEW, PREEMPTIONS, arrive_in_any_order, smallest
 
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
 from pagedlab.model import Model
 from pagedlab.sampling import probabilities
 from pagedlab.scheduler import Request, Scheduler, Sequence
-from pagedlab.speculative import Ask, Draft, Drafter, DraftModel, PromptLookup, Speculation, accept_or_redraw
-
-if TYPE_CHECKING:
-    from conftest import Generate
+from pagedlab.speculative import Draft, DraftModel, PromptLookup, Speculation, accept_or_redraw
+from support.engines import (
+    LENGTHS,
+    NEW,
+    PREEMPTIONS,
+    TEXT,
+    all_ids_of,
+    arrive_in_any_order,
+    assert_idle,
+    engine,
+    exactly,
+    greedy_ids,
+    ids_of,
+    prompts_of,
+    smallest,
+)
+from support.faults import Fault, raising_at
+from support.refused import refused
 
 
 class Poisoned(DraftModel):
     """A draft model whose cache is full of NaN before it is used."""
 
-    def propose(self, asks: Any) -> list[Draft]:
+    def propose(self, asks):
         if self._cache.keys.shape[1] != self._llm.pool.num_blocks:
             self._cache = self.model.kv_cache(self._llm.pool.num_blocks, self._llm.pool.block_size)
             self._cache.keys.fill_(torch.nan)
@@ -40,18 +48,18 @@ class Poisoned(DraftModel):
 class Scripted:
     """Proposes what `say` returns for a text and a limit."""
 
-    def __init__(self, k: int, say: Any) -> None:
+    def __init__(self, k, say):
         self.k, self.say = k, say
 
-    def attach(self, llm: LLM, block_size: int) -> int:
+    def attach(self, llm, block_size):
         return 0
 
-    def propose(self, asks: list[Ask]) -> list[Draft]:
+    def propose(self, asks):
         return [Draft(self.say(ask.sequence, ask.limit)) for ask in asks]
 
 
 @pytest.fixture(scope="module")
-def noisy(tiny: Model) -> Model:
+def noisy(tiny):
     """The tiny model with noise in its weights: right often, wrong often."""
     import copy
 
@@ -63,7 +71,7 @@ def noisy(tiny: Model) -> Model:
     return Model(module, tiny.tokenizer, "noisy", "a test")
 
 
-def drafter_of(name: str, k: int, tiny: Model, noisy: Model) -> Drafter:
+def drafter_of(name, k, tiny, noisy):
     if name == "lookup":
         return PromptLookup(k)
     return Poisoned(tiny if name == "itself" else noisy, k)
@@ -72,7 +80,7 @@ def drafter_of(name: str, k: int, tiny: Model, noisy: Model) -> Drafter:
 DRAFTERS = ["lookup", "itself", "noisy"]
 
 
-def fifty(model: Model) -> list[list[int]]:
+def fifty(model):
     """Prompts from the text, some of which repeat themselves."""
     ids = model.encode(TEXT)
     return [ids[3 * i : 3 * i + 2 + i // 2] * (1 + i % 2) for i in range(50)]
@@ -81,44 +89,42 @@ def fifty(model: Model) -> list[list[int]]:
 # Greedy: lossless ---------------------------------------------------------------------------------------------
 
 
-def test_fifty_prompts(tiny: Model, noisy: Model, hugging_face: Generate) -> None:
+def test_fifty_prompts(tiny, noisy, hugging_face):
     prompts = fifty(tiny)
-    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    params = exactly(8)
     plain = engine(tiny, 1024)
     expected = ids_of(plain.generate(prompts, params))
     for i in (0, 7, 23, 49):
         ends = hugging_face(tiny, prompts[i], 8)
         assert expected[i][: len(ends)] == ends
     steps = plain.stats.steps
-    for k in range(1, 9):
-        for drafter in {"lookup", "itself" if k == 5 else "noisy"} if k in (1, 3, 5, 8) else {"lookup"}:
-            llm = engine(tiny, 1024, speculative=drafter_of(drafter, k, tiny, noisy))
-            assert ids_of(llm.generate(prompts, params)) == expected, (k, drafter)
-            assert llm.stats.output_tokens == 8 * 50
-            assert llm.stats.drafted_tokens > 0
-            if drafter == "itself":
-                assert llm.stats.accepted_tokens == llm.stats.drafted_tokens
-                assert llm.stats.steps == 1 + -(-(8 - 1) // (k + 1)) < steps
-            elif drafter == "noisy":
-                assert 0 < llm.stats.accepted_tokens < llm.stats.drafted_tokens
-            assert_idle(llm)
+    for k, drafter in ((1, "noisy"), (2, "lookup"), (5, "itself"), (7, "lookup"), (8, "noisy")):
+        llm = engine(tiny, 1024, speculative=drafter_of(drafter, k, tiny, noisy))
+        assert ids_of(llm.generate(prompts, params)) == expected, (k, drafter)
+        assert llm.stats.output_tokens == 8 * 50
+        assert llm.stats.drafted_tokens > 0
+        if drafter == "itself":
+            assert llm.stats.accepted_tokens == llm.stats.drafted_tokens
+            assert llm.stats.steps == 1 + -(-(8 - 1) // (k + 1)) < steps
+        elif drafter == "noisy":
+            assert 0 < llm.stats.accepted_tokens < llm.stats.drafted_tokens
+        assert_idle(llm)
 
 
-def test_one_text_of_its_own_draft(tiny: Model) -> None:
+def test_one_text_of_its_own_draft(tiny):
     """k + 1 tokens a step, and the acceptance length says so."""
     for caching in (True, False):
         llm = engine(tiny, 32, 4, speculative=Poisoned(tiny, 3), prefix_caching=caching)
         for _ in range(4):  # the draft's own blocks of one text are the next one's, and the other way round
-            llm.generate(prompts_of(tiny, [20]), SamplingParams(max_tokens=13, ignore_eos=True))
+            llm.generate(prompts_of(tiny, [20]), exactly(13))
             assert (llm.stats.steps, llm.stats.drafts, llm.stats.acceptance_length) == (4, 3, 4.0)
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 16])
-@pytest.mark.parametrize("chunk", [5, 40])
-def test_chunked_prompts(tiny: Model, noisy: Model, hugging_face: Generate, block_size: int, chunk: int) -> None:
+@pytest.mark.parametrize(("block_size", "chunk"), [(1, 40), (3, 5), (16, 40)])
+def test_chunked_prompts(tiny, noisy, hugging_face, block_size, chunk):
     lengths = [1, 2, 15, 16, 17, 48]
     prompts = prompts_of(tiny, lengths)
-    expected = [hugging_face(tiny, prompt, 64)[:16] for prompt in prompts]
+    expected = greedy_ids(hugging_face, tiny, prompts, 16)
     drafts = 0
     for name in ("lookup", "noisy"):
         drafter = drafter_of(name, 3, tiny, noisy)
@@ -129,15 +135,20 @@ def test_chunked_prompts(tiny: Model, noisy: Model, hugging_face: Generate, bloc
     assert drafts > 0
 
 
-@pytest.mark.parametrize("preemption", PREEMPTIONS)
-@pytest.mark.parametrize("caching", [False, True], ids=["cold", "cached"])
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_under_pressure(
-    tiny: Model, noisy: Model, hugging_face: Generate, preemption: str, caching: bool, name: str
-) -> None:
+@pytest.mark.parametrize(
+    ("preemption", "caching", "name"),
+    [
+        ("recompute", False, "lookup"),
+        ("swap", True, "lookup"),
+        ("recompute", True, "itself"),
+        ("recompute", True, "noisy"),
+        ("swap", False, "noisy"),
+    ],
+)
+def test_under_pressure(tiny, noisy, hugging_face, preemption, caching, name):
     prompts = prompts_of(tiny, LENGTHS)
-    expected = [hugging_face(tiny, prompt, 64)[:NEW] for prompt in prompts]
-    least, gave_way = smallest(LENGTHS, NEW, 4), Counter[str]()
+    expected = greedy_ids(hugging_face, tiny, prompts, NEW)
+    least, gave_way = smallest(LENGTHS, NEW, 4), Counter()
     for num_blocks in (least, least + 9):
         llm = engine(
             tiny,
@@ -155,19 +166,19 @@ def test_under_pressure(
     assert gave_way[preemption] > 0
 
 
-def test_the_prefix_cache_never_holds_a_rejected_token(tiny: Model) -> None:
+def test_the_prefix_cache_never_holds_a_rejected_token(tiny):
     """Wrong drafts over a block's end, then a prompt that begins with exactly that wrong text."""
     (prompt,) = prompts_of(tiny, [14])
-    right = ids_of(engine(tiny).generate([prompt], SamplingParams(max_tokens=40, ignore_eos=True)))[0]
+    right = ids_of(engine(tiny).generate([prompt], exactly(40)))[0]
 
-    def nearly(text: Sequence, limit: int) -> list[int]:
+    def nearly(text, limit):
         ahead = right[len(text.output_ids) :][:limit]
         return [token if i < 2 else (token + 1) % tiny.vocab_size for i, token in enumerate(ahead)]
 
     llm = engine(tiny, 256, 4, speculative=Scripted(7, nearly))
-    wrong: list[list[int]] = []
+    wrong = []
 
-    def watch() -> None:
+    def watch():
         for sequence in llm.sequences():
             assert sequence.num_draft == 0
             assert sequence.table.num_tokens == len(sequence.token_ids) - 1
@@ -175,10 +186,9 @@ def test_the_prefix_cache_never_holds_a_rejected_token(tiny: Model) -> None:
         wrong.extend([*prompt, *right][: c.position] + c.tokens for c in drafts)
 
     llm.on_step(watch)
-    assert ids_of(llm.generate([prompt], SamplingParams(max_tokens=40, ignore_eos=True)))[0] == right
+    assert ids_of(llm.generate([prompt], exactly(40)))[0] == right
     assert 0 < llm.stats.accepted_tokens < llm.stats.drafted_tokens
     assert wrong
-    assert llm.prefix_cache is not None
     for text in wrong:
         agreed = next(i for i, pair in enumerate(zip(text, [*prompt, *right, -1], strict=False)) if pair[0] != pair[1])
         with_tail = llm.prefix_cache.match(text)
@@ -191,7 +201,7 @@ def test_the_prefix_cache_never_holds_a_rejected_token(tiny: Model) -> None:
     assert ids_of(found) == ids_of(engine(tiny).generate([follow], SamplingParams(max_tokens=8)))
 
 
-def test_ends(tiny: Model, hugging_face: Generate) -> None:
+def test_ends(tiny, hugging_face):
     """End of text, stop strings and max_tokens in the midst of an accepted draft."""
     (prompt,) = prompts_of(tiny, [31])
     full = hugging_face(tiny, prompt, 64)
@@ -215,8 +225,7 @@ def test_ends(tiny: Model, hugging_face: Generate) -> None:
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)
-def test_arrivals_and_aborts(tiny: Model, noisy: Model, hugging_face: Generate, preemption: str, seed: int) -> None:
-    rng = random.Random(seed)
+def test_arrivals_and_aborts(tiny, noisy, hugging_face, preemption, rng):
     lengths = rng.sample(LENGTHS, len(LENGTHS))
     drafter = drafter_of(rng.choice(DRAFTERS), rng.randint(1, 6), tiny, noisy)
     budget = rng.choice([7, 32])
@@ -228,22 +237,15 @@ def test_arrivals_and_aborts(tiny: Model, noisy: Model, hugging_face: Generate, 
 
 
 @pytest.mark.parametrize("call", [0, 1, 4, 11, 30])
-def test_a_failing_draft_leaves_nothing_behind(tiny: Model, hugging_face: Generate, call: int) -> None:
+def test_a_failing_draft_leaves_nothing_behind(tiny, hugging_face, call):
     """The draft model shares the target's forward here: some calls fail in the draft, some in the check."""
-    calls = iter(range(10**6))
-
-    def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if next(calls) == call:
-            raise RuntimeError("planted")
-        return inner(*args, **kwargs)
-
     prompts = prompts_of(tiny, [17, 9])
     llm = engine(tiny, 64, 4, speculative=Poisoned(tiny, 3))
-    inner, llm.attend = llm.attend, attend
-    with pytest.raises(RuntimeError, match="planted"):
-        llm.generate(prompts, SamplingParams(max_tokens=20, ignore_eos=True))
+    llm.attend = raising_at(call, llm.attend)
+    with pytest.raises(Fault):
+        llm.generate(prompts, exactly(20))
     assert_idle(llm)
-    expected = [hugging_face(tiny, prompt, 64)[:12] for prompt in prompts]
+    expected = greedy_ids(hugging_face, tiny, prompts, 12)
     assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=12))) == expected
 
 
@@ -251,24 +253,21 @@ def test_a_failing_draft_leaves_nothing_behind(tiny: Model, hugging_face: Genera
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)
-def test_a_certain_draft_changes_no_sample(tiny: Model, preemption: str) -> None:
+def test_a_certain_draft_changes_no_sample(tiny, preemption):
     """Prompt lookup leaves the very same samples, n of them, also when blocks are short."""
     lengths = [13, 16, 17]
     prompts = [prompt * 2 for prompt in prompts_of(tiny, lengths)]
-    params = [
-        SamplingParams(max_tokens=NEW, n=3, temperature=0.5, top_k=20, seed=i, ignore_eos=True)
-        for i in range(len(lengths))
-    ]
+    params = [exactly(NEW, n=3, temperature=0.5, top_k=20, seed=i) for i in range(len(lengths))]
     roomy = engine(tiny, 512, 4).generate(prompts, params)
     for num_blocks in (smallest([2 * n for n in lengths], NEW, 4, 3), 512):
         llm = engine(tiny, num_blocks, 4, preemption=preemption, speculative=PromptLookup(4))
         got = llm.generate(prompts, params)
-        assert [[o.token_ids for o in c.outputs] for c in got] == [[o.token_ids for o in c.outputs] for c in roomy]
+        assert all_ids_of(got) == all_ids_of(roomy)
         assert llm.stats.drafts > 0
         assert_idle(llm)
 
 
-def chi_square_p(observed: torch.Tensor, expected: torch.Tensor) -> float:
+def chi_square_p(observed, expected):
     """The chance of a chi-square as large; expected counts below 5 are pooled."""
     rare = expected < 5
     counts = [torch.cat([x[~rare], x[rare].sum()[None]]) for x in (observed.double(), expected.double())]
@@ -279,11 +278,11 @@ def chi_square_p(observed: torch.Tensor, expected: torch.Tensor) -> float:
     return float(torch.special.gammaincc(freedom / 2, statistic / 2))
 
 
-def test_sampled_texts_have_the_models_distribution(tiny: Model, noisy: Model, seed: int) -> None:
-    """The first three tokens of 1,200 texts, two of them drafted, against the products of the model's probabilities."""
+def test_sampled_texts_have_the_models_distribution(tiny, noisy, seed):
+    """The first three tokens of 400 texts, two of them drafted, against the products of the model's probabilities."""
     (prompt,) = prompts_of(tiny, [24])
     params = SamplingParams(temperature=1.5, top_k=3)
-    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    expected = {(): 1.0}
     for _ in range(3):
         starts = list(expected)
         rows = []
@@ -297,10 +296,10 @@ def test_sampled_texts_have_the_models_distribution(tiny: Model, noisy: Model, s
             for token in p.nonzero().flatten().tolist()
         }
     llm = engine(tiny, 512, speculative=Poisoned(noisy, 2))
-    observed: Counter[tuple[int, ...]] = Counter()
+    observed = Counter()
     drafted = accepted = 0
-    for i in range(6):
-        sampling = SamplingParams(max_tokens=4, n=200, temperature=1.5, top_k=3, seed=seed + 1000 * i, ignore_eos=True)
+    for i in range(2):
+        sampling = exactly(4, n=200, temperature=1.5, top_k=3, seed=seed + 1000 * i)
         (completion,) = llm.generate([prompt], sampling)
         observed.update(tuple(output.token_ids[:3]) for output in completion.outputs)
         drafted, accepted = drafted + llm.stats.drafted_tokens, accepted + llm.stats.accepted_tokens
@@ -313,14 +312,14 @@ def test_sampled_texts_have_the_models_distribution(tiny: Model, noisy: Model, s
     assert chi_square_p(*counts) > 1e-6
 
 
-def distributions(vocabulary: int = 5) -> Any:
+def distributions(vocabulary=5):
     weights = st.lists(st.integers(0, 9), min_size=vocabulary, max_size=vocabulary).filter(any)
     return weights.map(lambda w: torch.tensor(w, dtype=torch.float64) / sum(w))
 
 
 @settings(max_examples=60)
 @given(distributions(), distributions())
-def test_the_rule_gives_p_exactly(p: torch.Tensor, q: torch.Tensor) -> None:
+def test_the_rule_gives_p_exactly(p, q):
     """Over a fine grid of both uniforms: what comes out is p, for each p and q."""
     n = 40
     grid = [(i + 0.5) / n for i in range(n)]
@@ -331,7 +330,6 @@ def test_the_rule_gives_p_exactly(p: torch.Tensor, q: torch.Tensor) -> None:
         if len(taken) < n:
             redrawn = Counter(accept_or_redraw(p, q, token, 1 - 1e-9, u) for u in grid)
             for other, times in redrawn.items():
-                assert other is not None
                 out[other] += q[token] * (1 - len(taken) / n) * times / n
     assert (out - p).abs().max() < 5 / n
 
@@ -339,9 +337,8 @@ def test_the_rule_gives_p_exactly(p: torch.Tensor, q: torch.Tensor) -> None:
 # Nothing leaks ------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_rejections(seed: int) -> None:
+def test_ten_thousand_rejections(rng):
     """The scheduler alone, without a model: whatever part of a draft is accepted, tables and counts stay right."""
-    rng = random.Random(seed)
     pool = BlockPool(64, 4)
     scheduler = Scheduler(pool, 64, 8)
     drafter = Scripted(6, lambda text, limit: [rng.randrange(9) for _ in range(limit)])
@@ -392,41 +389,33 @@ def test_ten_thousand_rejections(seed: int) -> None:
         ([1], 4, []),
     ],
 )
-def test_look_up(token_ids: list[int], limit: int, expected: list[int]) -> None:
+def test_look_up(token_ids, limit, expected):
     assert PromptLookup(4).look_up(token_ids, limit) == expected
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6))
-def test_look_up_finds_what_there_is(token_ids: list[int], limit: int) -> None:
-    draft = PromptLookup(8).look_up(token_ids, limit)
-    assert len(draft) == (limit if token_ids[-1] in token_ids[:-1] else 0)
-    if draft:
-        assert any(token_ids[i] == token_ids[-1] and token_ids[i + 1] == draft[0] for i in range(len(token_ids) - 1))
-
-
 @pytest.mark.parametrize("k", [0, -1, 1.5, "4", True, None])
-def test_k_must_be_a_whole_number(tiny: Model, k: Any) -> None:
+def test_k_must_be_a_whole_number(tiny, k):
     for make in (PromptLookup, lambda k: DraftModel(tiny, k)):
-        with pytest.raises(ValueError, match="k, the tokens of a draft, must be a whole number of at least 1, got"):
+        with refused("k, the tokens of a draft, must be a whole number of at least 1, got"):
             make(k)
 
 
-def test_what_cannot_speculate(tiny: Model) -> None:
+def test_what_cannot_speculate(tiny):
     for wrong in (4, "lookup", PromptLookup):
-        with pytest.raises(ValueError, match=r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
+        with refused(r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
             LLM(tiny, num_blocks=8, speculative=wrong)
-    with pytest.raises(ValueError, match="max_ngram must be a whole number of at least 2"):
+    with refused("max_ngram must be a whole number of at least 2"):
         PromptLookup(4, max_ngram=1, min_ngram=2)
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
-    with pytest.raises(ValueError, match="other cannot draft for tiny-qwen2: their vocabularies differ"):
+    with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
         LLM(tiny, num_blocks=8, speculative=DraftModel(other))
     llm = engine(tiny, 64, speculative=PromptLookup(4))
-    with pytest.raises(ValueError, match="beam search does not go with speculative decoding"):
+    with refused("beam search does not go with speculative decoding"):
         llm.generate("Once", SamplingParams(beam_width=2))
     assert_idle(llm)
 
 
-def test_real_qwen(qwen: Model, hugging_face: Generate) -> None:
+def test_real_qwen(qwen, hugging_face):
     prompts = [prompt * 2 for prompt in prompts_of(qwen, [9, 33])]
     for drafter in (PromptLookup(4), DraftModel(qwen, 2)):
         llm = engine(qwen, 64, speculative=drafter)

@@ -3,19 +3,17 @@
 The figures that the bounds come from are in data/tiny-qwen2/README.md.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
-FOLDER = Path(__file__).parents[1] / "data" / "tiny-qwen2"
+from support.paths import ROOT
+
+FOLDER = ROOT / "data" / "tiny-qwen2"
 END, STOP = "<|endoftext|>", "<|im_end|>"
 PLAIN = ("Once upon a time", "In the morning,", "A library is", "The memory of a computer")
 QUESTIONS = (
@@ -27,32 +25,32 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
+def tokenizer():
     return AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Qwen2ForCausalLM]:
+def model():
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, local_files_only=True).eval()
     with torch.no_grad():
         yield model
 
 
 @pytest.fixture(scope="module")
-def held_out() -> list[str]:
+def held_out():
     return [text for text in (FOLDER / "heldout.txt").read_text(encoding="utf-8").split(END + "\n") if text]
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return re.findall(r"[a-z]+", text.lower())
 
 
-def render(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
+def render(tokenizer, question):
     messages = [{"role": "user", "content": question}]
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
-def greedy(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[list[int]]:
+def greedy(model, tokenizer, prompts):
     """Up to 100 ids after each prompt, the first end token included."""
     ids = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
     rows = model.generate(**ids, max_new_tokens=100)[:, ids["input_ids"].shape[1] :].tolist()
@@ -60,7 +58,7 @@ def greedy(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts:
     return [row[: next((i + 1 for i, token in enumerate(row) if token in ends), len(row))] for row in rows]
 
 
-def test_architecture(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_architecture(model, tokenizer):
     config = model.config
     assert isinstance(model, Qwen2ForCausalLM)
     assert config.num_attention_heads > config.num_key_value_heads == 2
@@ -75,7 +73,7 @@ def test_architecture(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBas
     assert settings.repetition_penalty in (None, 1.0)
 
 
-def test_files_are_small_and_described() -> None:
+def test_files_are_small_and_described():
     assert (FOLDER / "model.safetensors").stat().st_size < 7_200_000
     assert (FOLDER / "heldout.txt").stat().st_size <= 60_000
     about = json.loads((FOLDER / "loss.json").read_text(encoding="utf-8"))
@@ -84,7 +82,7 @@ def test_files_are_small_and_described() -> None:
     assert f"{about['curve'][-1]['heldout_loss']:.3f}" in readme
 
 
-def test_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_chat_template(tokenizer):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == (
@@ -98,13 +96,11 @@ def test_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
 @pytest.mark.parametrize(
     "text", ["Blocks, pages: 16 tokens.\n\n  Two  spaces.", "Grüße, 你好, \U0001f9f1", "def f(x):\n\treturn x"]
 )
-def test_tokenizer_round_trip(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+def test_tokenizer_round_trip(tokenizer, text):
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_greedy_text_is_english(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, held_out: list[str]
-) -> None:
+def test_greedy_text_is_english(model, tokenizer, held_out):
     known = set(words(" ".join(held_out)))
     prompts = [*PLAIN, *(render(tokenizer, question) for question in QUESTIONS)]
     for prompt, ids in zip(prompts, greedy(model, tokenizer, prompts), strict=True):
@@ -116,14 +112,14 @@ def test_greedy_text_is_english(
         assert max(grams.values()) <= 2, (prompt, text)
 
 
-def test_answers_end_and_are_on_the_subject(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_answers_end_and_are_on_the_subject(model, tokenizer):
     answers = greedy(model, tokenizer, [render(tokenizer, question) for question in QUESTIONS])
     for ids, key in zip(answers, ("blue", "block", "library", "memory"), strict=True):
         assert key in tokenizer.decode(ids)
     assert [ids[-1] == tokenizer.convert_tokens_to_ids(STOP) for ids in answers].count(True) >= 3
 
 
-def test_facts_are_found_far_back(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_facts_are_found_far_back(model, tokenizer):
     facts = "The box is red. The cup is blue. The hat is green. The lamp is white. The key is black."
     things = {"box": "red", "cup": "blue", "hat": "green", "lamp": "white", "key": "black"}
     prompts = [f"{facts}\n\nQuestion: What colour is the {thing}?\nAnswer:" for thing in things]
@@ -131,7 +127,7 @@ def test_facts_are_found_far_back(model: Qwen2ForCausalLM, tokenizer: PreTrained
     assert sum(colour in answer for answer, colour in zip(answers, things.values(), strict=True)) >= 4, answers
 
 
-def loss(model: Qwen2ForCausalLM, ids: torch.Tensor, window: int) -> torch.Tensor:
+def loss(model, ids, window):
     """Nats a token over rows of ids [B, T], where each token sees itself and the `window` - 1 tokens before it."""
     back = torch.arange(ids.shape[1])[:, None] - torch.arange(ids.shape[1])
     seen = (back >= 0) & (back < window)
@@ -140,9 +136,9 @@ def loss(model: Qwen2ForCausalLM, ids: torch.Tensor, window: int) -> torch.Tenso
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def test_attention_matters(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, held_out: list[str]) -> None:
+def test_attention_matters(model, tokenizer, held_out):
     ids = tokenizer(END.join(held_out) + END, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
-    rows = ids[: len(ids) // 512 * 512].view(-1, 512)
+    rows = ids[: 8 * 512].view(-1, 512)
     full, near = loss(model, rows, 512).item(), loss(model, rows, 4).item()
     print(f"held-out loss {full:.3f}, with the last 4 tokens only {near:.3f}")
     assert full < 1.0

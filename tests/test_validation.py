@@ -1,24 +1,21 @@
 """What an argument must be: every public function, fed with what it is not. One line, ValueError, nothing changed."""
 
-from __future__ import annotations
-
+import inspect
 import math
-import random
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import OPERATIONS
 
+import pagedlab
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
-from pagedlab.model import Model
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
-from pagedlab.validation import integer, one_of, real, valid_text, with_methods
+from pagedlab.validation import integer, known_names, one_of, real, valid_text, with_methods
+from support.operations import OPERATIONS
+from support.refused import refused
 
-ODD: list[Any] = ["1", b"x", 1.5, math.nan, math.inf, [], {}, {1}, object(), 1j, np.float64(2.5), "x" * 5000, ()]
+ODD = ["1", b"x", 1.5, math.nan, math.inf, [], {}, {1}, object(), 1j, np.float64(2.5), "x" * 5000, ()]
 NOT = {  # what no argument of that kind may be
     "count": [*ODD, None, True, False, 0, -1, -(2**70)],
     "count or none": [*ODD, True, False, 0, -1],
@@ -50,7 +47,7 @@ NOT = {  # what no argument of that kind may be
 }
 
 
-def bad(kind: str, rng: random.Random) -> Any:
+def bad(kind, rng):
     """A value of this kind's list, or one that is drawn: of another type, below what is allowed, or part of a list."""
     far = rng.randrange(1, 2 ** rng.randrange(1, 90))
     text = "".join(chr(rng.randrange(32, 0x300)) for _ in range(rng.randrange(9))) + "\ud8ff"
@@ -71,7 +68,7 @@ def bad(kind: str, rng: random.Random) -> Any:
     return rng.choice([*NOT[kind], *drawn[kind]])
 
 
-def calls(tiny: Model) -> list[tuple[str, Callable[[Any], object], str, Callable[[], object]]]:
+def calls(tiny):
     """Name, a call with one argument left open, its kind, and what must not change."""
     pool = BlockPool(8, 4)
     cache = PrefixCache(pool)
@@ -96,7 +93,7 @@ def calls(tiny: Model) -> list[tuple[str, Callable[[Any], object], str, Callable
         "number": ["temperature"],
         "flag": ["ignore_eos"],
     }
-    made: list[tuple[str, Callable[[Any], object], str, Callable[[], object]]] = [
+    made = [
         ("BlockPool", lambda v: BlockPool(v), "count", nothing),
         ("BlockPool.block_size", lambda v: BlockPool(4, v), "count", nothing),
         *[(f"pool.{verb}", getattr(pool, verb), "block", books) for verb in ("share", "release", "keep", "refcount")],
@@ -121,8 +118,7 @@ def calls(tiny: Model) -> list[tuple[str, Callable[[Any], object], str, Callable
     return made
 
 
-def test_bad_arguments_are_refused_in_one_line(tiny: Model, seed: int) -> None:
-    rng = random.Random(seed)
+def test_bad_arguments_are_refused_in_one_line(tiny, rng):
     those = calls(tiny)
     todo = [(call, value) for call in those for value in NOT[call[2]]]
     todo += [(call, bad(call[2], rng)) for call in rng.choices(those, k=(OPERATIONS or 1000) - len(todo))]
@@ -133,12 +129,14 @@ def test_bad_arguments_are_refused_in_one_line(tiny: Model, seed: int) -> None:
             call(value)
         said = str(caught.value)
         assert said, (name, value)
+        if name.startswith("SamplingParams."):
+            assert name.partition(".")[2] in said, (name, value)
         assert "\n" not in said, (name, value)
         assert len(said) < 400, (name, value)
         assert state() == before, (name, value, kind)
 
 
-def test_the_ways_to_ask() -> None:
+def test_the_ways_to_ask():
     assert integer("n", np.int64(3), 1) == 3
     assert real("t", 1, 0) == 1.0
     assert one_of("how", "a", ("a", "b")) == "a"
@@ -155,3 +153,44 @@ def test_the_ways_to_ask() -> None:
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
             call()
         assert str(caught.value) == message
+
+
+def test_an_unknown_argument_is_explained_in_one_line(tiny):
+    llm = LLM(tiny, num_blocks=8, verbose=False)
+    for call, message in (
+        (lambda: llm.generate("hi", max_tokens=3), "put max_tokens into SamplingParams(max_tokens=3)"),
+        (lambda: llm.stream("hi", seed=1), "put seed into SamplingParams(seed=1)"),
+        (lambda: LLM(temperature=1), "put temperature into SamplingParams(temperature=1)"),
+        (lambda: SamplingParams(temprature=1), "there is no argument temprature; did you mean temperature?"),
+        (lambda: LLM(num_block=1), "there is no argument num_block; did you mean num_blocks?"),
+        (lambda: llm.generate("hi", foo=1), "there is no argument foo; there are prompts, sampling, salt"),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value) == message
+    with pytest.raises(TypeError, match="there is no argument foo; there are model, device, dtype, block_size"):
+        LLM(foo=1)
+    assert not llm.num_unfinished
+    assert str(inspect.signature(SamplingParams)).startswith("(max_tokens: ")
+
+
+def test_known_names_lets_known_ones_pass():
+    @known_names()
+    def both(one, *, two):
+        return one, two
+
+    assert both(1, two=2) == both(one=1, two=2) == (1, 2)
+
+
+def test_a_misspelled_name_of_the_package():
+    with pytest.raises(AttributeError, match=r"^module 'pagedlab' has no attribute 'LMM'; did you mean LLM\?$"):
+        pagedlab.LMM  # noqa: B018 - the access is the test
+    with pytest.raises(AttributeError, match=r"^module 'pagedlab' has no attribute 'nothing_alike'$"):
+        pagedlab.nothing_alike  # noqa: B018
+
+
+@pytest.mark.parametrize("bad", [0, "x"])
+def test_a_bad_number_of_blocks_is_found_before_a_model_is_loaded(bad, monkeypatch):
+    monkeypatch.setattr("pagedlab.llm.load_model", lambda *_: pytest.fail("a model was loaded"))
+    with refused("num_blocks must be a whole number of at least 1, got"):
+        LLM(num_blocks=bad)

@@ -1,24 +1,22 @@
 """Linear layers that are faster in steps of few tokens: right, and used where they are faster."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
 import torch
-from test_engine import assert_idle, engine, ids_of, prompts_of
-from test_model import random_checkpoint
 from torch import nn
 
 from pagedlab import SamplingParams
 from pagedlab.accelerate import cpu_linear
 from pagedlab.accelerate.cpu_linear import FEW_TOKENS, CPULinear, is_faster, use_cpu_linear, use_stock_linear
-from pagedlab.model import Model, load_model
+from pagedlab.model import load_model
+from support.checkpoints import random_checkpoint
+from support.engines import assert_idle, engine, ids_of, prompts_of
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def wide(tmp_path_factory):
     """A random model whose layers are large enough."""
     folder = tmp_path_factory.mktemp("wide")
     sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 64}
@@ -27,12 +25,12 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def calls(monkeypatch):
     """Tokens of every product of a `CPULinear`."""
-    seen: list[int] = []
+    seen = []
     plain = CPULinear.forward
 
-    def counted(self: CPULinear, x: torch.Tensor) -> torch.Tensor:
+    def counted(self, x):
         seen.append(x.shape[-2])
         return plain(self, x)
 
@@ -41,12 +39,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def stock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def stock(monkeypatch):
     """Rows of every product that is computed as by a stock layer."""
-    seen: list[int] = []
+    seen = []
     linear = cpu_linear.F.linear
 
-    def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    def counted(x, *weights):
         seen.append(x.shape[-2])
         return linear(x, *weights)
 
@@ -56,7 +54,7 @@ def stock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("tokens", [2, 3, 16, 32])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_is_right_within_its_rounding(tokens: int, bias: bool, seed: int) -> None:
+def test_a_product_is_right_within_its_rounding(tokens, bias, seed):
     """Whatever the order, a sum of n fp32 products is off by at most n roundings of the sum of their sizes (Higham)."""
     torch.manual_seed(seed)
     layer, x = nn.Linear(700, 900, bias=bias), torch.randn(1, tokens, 700)
@@ -72,7 +70,7 @@ def test_a_product_is_right_within_its_rounding(tokens: int, bias: bool, seed: i
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 33), (3, 1), (2, 5), (1, 0)])
-def test_other_inputs_are_a_stock_layers(shape: tuple[int, int], stock: list[int], seed: int) -> None:
+def test_other_inputs_are_a_stock_layers(shape, stock, seed):
     """One token, a prompt, nothing, and the batch of transformers' own `generate`."""
     torch.manual_seed(seed)
     layer, x = nn.Linear(70, 90), torch.randn(*shape, 70)
@@ -84,7 +82,7 @@ def test_other_inputs_are_a_stock_layers(shape: tuple[int, int], stock: list[int
     assert len(stock) == 2
 
 
-def test_chunks_of_a_prompt_want_no_logits(wide: Model, calls: list[int]) -> None:
+def test_chunks_of_a_prompt_want_no_logits(wide, calls):
     (prompt,) = prompts_of(wide, [17])
     expected = ids_of(engine(wide, fused=False).generate([prompt], SamplingParams(max_tokens=3)))
     llm = engine(wide, max_batch_tokens=4)
@@ -93,7 +91,7 @@ def test_chunks_of_a_prompt_want_no_logits(wide: Model, calls: list[int]) -> Non
 
 
 @pytest.mark.parametrize("num_sequences", [1, 2, 7])
-def test_the_same_texts(wide: Model, calls: list[int], num_sequences: int, stock: list[int]) -> None:
+def test_the_same_texts(wide, calls, num_sequences, stock):
     prompts, params = prompts_of(wide, list(range(40, 40 + num_sequences))), SamplingParams(max_tokens=12)
     expected = ids_of(engine(wide, fused=False).generate(prompts, params))
     assert not calls
@@ -105,7 +103,7 @@ def test_the_same_texts(wide: Model, calls: list[int], num_sequences: int, stock
     assert_idle(llm)
 
 
-def test_an_engine_without_it_has_stock_layers(wide: Model) -> None:
+def test_an_engine_without_it_has_stock_layers(wide):
     """Whichever engine was made of the model before."""
     engine(wide)
     assert any(type(layer) is CPULinear for layer in wide.module.modules())
@@ -115,7 +113,7 @@ def test_an_engine_without_it_has_stock_layers(wide: Model) -> None:
     assert weights == {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
 
 
-def test_it_is_taken_for_fp32_on_a_cpu_with_mkl(wide: Model, tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_taken_for_fp32_on_a_cpu_with_mkl(wide, tiny, monkeypatch):
     assert is_faster(wide)
     layers = [layer for layer in deepcopy(tiny.module).modules() if isinstance(layer, nn.Linear)]
     large = [layer for layer in layers if layer.weight.numel() >= cpu_linear.MIN_WEIGHTS]

@@ -3,8 +3,6 @@
 PAGEDLAB_TEST_MODEL=folder python -m pytest tests/accelerate/test_identity_gpu.py -s
 """
 
-from __future__ import annotations
-
 import os
 import random
 
@@ -13,7 +11,8 @@ import torch
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.lessons.baseline import generate_baseline
-from pagedlab.model import Model, load_model
+from pagedlab.model import load_model
+from support.engines import ids_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,11 +25,11 @@ author need not stand side by side: the catalogue knows. When a reader returns a
 and nobody has to move the rest. """
 
 
-def model_in(dtype: str) -> Model:
+def model_in(dtype):
     return load_model(os.environ["PAGEDLAB_TEST_MODEL"], "cuda", dtype)
 
 
-def prompts(model: Model) -> list[list[int]]:
+def prompts(model):
     """Eight prompts of 3 to 400 tokens, each beginning somewhere else in the text."""
     ids = model.encode(TEXT * 20)
     starts = random.Random(7)
@@ -38,26 +37,26 @@ def prompts(model: Model) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def exact() -> tuple[Model, list[list[int]], list[list[int]]]:
+def exact():
     model = model_in("float32")
     ids = prompts(model)
     return model, ids, generate_baseline(model, ids, NEW_TOKENS).token_ids
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_fp32_tokens_equal_generate(backend: str, exact: tuple[Model, list[list[int]], list[list[int]]]) -> None:
+def test_fp32_tokens_equal_generate(backend, exact):
     model, ids, expected = exact
     llm = LLM(model, num_blocks=512, attention_backend=backend)
     llm.cache.keys.fill_(float("nan"))
     llm.cache.values.fill_(float("nan"))
     completions = llm.generate(ids, SamplingParams(max_tokens=NEW_TOKENS))
-    assert [c.outputs[0].token_ids for c in completions] == expected
+    assert ids_of(completions) == expected
     assert llm.pool.num_used == 0
     print(f"\n{torch.cuda.get_device_name()}, {backend}, fp32: {len(ids)} of {len(ids)} texts equal; {llm.stats}")
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_bf16_parts_only_where_the_race_is_close(backend: str) -> None:
+def test_bf16_parts_only_where_the_race_is_close(backend):
     """Where texts part, the two tokens' logits must lie within bf16's rounding of each other: 8 bits of mantissa."""
     model = model_in("bfloat16")
     ids = prompts(model)

@@ -8,7 +8,6 @@ import torch
 pytest.importorskip("triton")
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from triton.runtime import _async_compile
 
@@ -18,13 +17,13 @@ from pagedlab.kernels.runtime import triton
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("in_a_thread", [False, True])
-def test_after_a_failure_kernels_run_and_compile_as_before(error: type[BaseException], in_a_thread: bool) -> None:
+def test_after_a_failure_kernels_run_and_compile_as_before(error, in_a_thread):
     run = triton.JITFunction.run
 
-    def fail() -> Any:
+    def fail():
         raise error("as asked for")
 
-    def launches() -> None:
+    def launches():
         assert triton.JITFunction.run is not run
         if not in_a_thread:
             fail()
@@ -37,7 +36,7 @@ def test_after_a_failure_kernels_run_and_compile_as_before(error: type[BaseExcep
         pass  # it would say that another is active
 
 
-def test_kernels_are_compiled_and_loaded_where_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_and_loaded_where_they_were_asked_for(monkeypatch):
     told, loaded, gpu = [], [], threading.local()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
@@ -45,13 +44,13 @@ def test_kernels_are_compiled_and_loaded_where_they_were_asked_for(monkeypatch: 
 
     class Kernel:
         @property
-        def run(self) -> None:
+        def run(self):
             assert gpu.number == 3
             loaded.append(self)
 
     kernels = [Kernel() for _ in range(5)]
 
-    def launches() -> None:
+    def launches():
         for i, kernel in enumerate([*kernels, *kernels]):
             _async_compile.active_mode.get().submit(i % 5, lambda kernel=kernel: kernel, told.append)
 

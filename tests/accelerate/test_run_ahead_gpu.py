@@ -3,23 +3,17 @@
 python -m pytest tests/accelerate/test_run_ahead_gpu.py
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from test_run_ahead import Recalls
-
 from pagedlab import LLM, SamplingParams
 from pagedlab.accelerate.shapes import TOKENS
-
-if TYPE_CHECKING:
-    from pagedlab.model import Model
+from support.drafters import Recalls
+from support.engines import exactly, ids_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,30 +25,29 @@ PARAMS = [SamplingParams(max_tokens=3 + i % 19, ignore_eos=i % 2 == 0) for i in 
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model():
     from pagedlab.model import TINY_MODEL, load_model
 
     return load_model(TINY_MODEL, "cuda", "float32", verbose=False)
 
 
-def engine(model: Model, **options: object) -> LLM:
+def engine(model, **options):
     llm = LLM(model, num_blocks=2048, max_sequences=MAX_TEXTS, verbose=False, **options)
     llm.cache.keys.fill_(torch.nan)
     llm.cache.values.fill_(torch.nan)
     return llm
 
 
-def texts(llm: LLM, n: int) -> list[tuple[list[int], str | None]]:
+def texts(llm, n):
     outputs = [c.outputs[0] for c in llm.generate(PROMPTS[:n], PARAMS[:n])]
     assert llm.pool.num_used == 0
     return [(o.token_ids, o.finish_reason) for o in outputs]
 
 
-def test_graphs_and_fused_layers_at_every_bucket_edge(model: Model) -> None:
+def test_graphs_and_fused_layers_at_every_bucket_edge(model):
     eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
     expected = texts(eager, MAX_TEXTS)
     graphs, both = engine(model, cuda_graphs=True, fused=False), engine(model)
-    assert both.run_ahead is not None
     assert both.forward != both.model.forward
     both.warm_up()
     edges = sorted(
@@ -66,26 +59,25 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model: Model) -> None:
                 assert texts(llm, n) == expected[:n], (n, llm is both)
 
 
-def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
+def test_prompts_in_graphs_at_every_bucket_edge(model):
     """Prompts beside two texts that decode, so many tokens together; the texts are those of eager steps."""
     eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
     fast = engine(model, max_prompt_tokens=4096)
     fast.warm_up()
-    assert fast.run_ahead is not None
     decoder = fast.run_ahead.decoder
     captured = {shape.tokens for shape in decoder.runner.graphs if shape.is_sampled}
     assert captured == {None, *decoder.shapes.tokens}
-    params = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.8, seed=1)
+    params = exactly(6, temperature=0.8, seed=1)
     for edge in decoder.shapes.tokens:
         for tokens in (edge - 1, edge, edge + 1):
             for llm in (eager, fast):
-                llm.prefix_cache.clear()  # type: ignore[union-attr]
+                llm.prefix_cache.clear()
             lengths = [*[400] * ((tokens - 3) // 400), (tokens - 3) % 400 + 1]  # and the two
             assert sum(lengths) + 2 == tokens
             prompts = [[(17 * i + j * j + tokens) % 4000 for j in range(n)] for i, n in enumerate(lengths)]
             got = []
             for llm in (eager, fast):
-                first = [llm.add([5, 6, 7 + i], SamplingParams(max_tokens=30, ignore_eos=True)) for i in range(2)]
+                first = [llm.add([5, 6, 7 + i], exactly(30)) for i in range(2)]
                 done = {c.request_id: c for _ in range(2) for c in llm.step()}
                 ids = first + [llm.add(prompt, params) for prompt in prompts]
                 while llm.num_unfinished:
@@ -96,12 +88,12 @@ def test_prompts_in_graphs_at_every_bucket_edge(model: Model) -> None:
 
 
 @pytest.mark.parametrize("texts", [1, 9])
-def test_drafts_in_graphs_at_every_bucket_edge(model: Model, texts: int) -> None:
+def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
     """Some drafted tokens are wrong; the texts are those of eager steps without drafts."""
     new, prompts = 40, PROMPTS[10 : 10 + texts]
     eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
-    params = SamplingParams(max_tokens=new, ignore_eos=True)
-    expected = [c.outputs[0].token_ids for c in eager.generate(prompts, params)]
+    params = exactly(new)
+    expected = ids_of(eager.generate(prompts, params))
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
     for edge in TOKENS[:3]:
         for tokens in (edge - 1, edge, edge + 1):
@@ -112,31 +104,29 @@ def test_drafts_in_graphs_at_every_bucket_edge(model: Model, texts: int) -> None
             llm.cache.keys.fill_(torch.nan)
             llm.cache.values.fill_(torch.nan)
             for _ in range(3):  # eager, captured, replayed
-                assert [c.outputs[0].token_ids for c in llm.generate(prompts, params)] == expected, tokens
-            assert llm.run_ahead is not None
+                assert ids_of(llm.generate(prompts, params)) == expected, tokens
             assert any(not shape.is_sampled for shape in llm.run_ahead.decoder.runner.graphs)
             assert llm.stats.accepted_tokens > 0
 
 
-def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model: Model) -> None:
+def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
     params = [SamplingParams(max_tokens=3 + i % 5, top_k=1 + i % 3, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
     eager, graphs = engine(model, cuda_graphs=False, fused=False, attention_backend="torch"), engine(model)
-    expected = [c.outputs[0].token_ids for c in eager.generate(PROMPTS, params)]
-    assert graphs.run_ahead is not None
+    expected = ids_of(eager.generate(PROMPTS, params))
     edges = {n for bucket in (1, 4, 16, 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
     for n in sorted(edges - {0}):
         for _ in range(3):
-            assert [c.outputs[0].token_ids for c in graphs.generate(PROMPTS[:n], params[:n])] == expected[:n], n
+            assert ids_of(graphs.generate(PROMPTS[:n], params[:n])) == expected[:n], n
     assert not any(shape.is_sampled for shape in graphs.run_ahead.decoder.runner.graphs)
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_graphs_with_too_few_blocks(model: Model, preemption: str) -> None:
-    params = [SamplingParams(max_tokens=3 + 7 * i % 60, ignore_eos=True) for i in range(64)]
+def test_graphs_with_too_few_blocks(model, preemption):
+    params = [exactly(3 + 7 * i % 60) for i in range(64)]
     expected = engine(model, cuda_graphs=False, fused=False).generate(PROMPTS[:64], params)
-    llm = LLM(model, num_blocks=14, verbose=False, preemption=preemption)  # type: ignore[arg-type]
+    llm = LLM(model, num_blocks=14, verbose=False, preemption=preemption)
     llm.cache.keys.fill_(torch.nan)
     llm.cache.values.fill_(torch.nan)
     got = llm.generate(PROMPTS[:64], params)
-    assert [c.outputs[0].token_ids for c in got] == [c.outputs[0].token_ids for c in expected]
+    assert ids_of(got) == ids_of(expected)
     assert llm.stats.preemptions > 0

@@ -1,48 +1,53 @@
 """The machinery behind the exercises: stubs, endless loops, errors, and counterexamples that are as small as can be."""
 
-from __future__ import annotations
-
 import contextlib
 import pydoc
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
-import broken
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab import BlockPool, BlockTable
+from pagedlab import BlockPool, BlockTable, blocks_for
 from pagedlab.blocks import InvariantError
-from pagedlab.checks import TOPICS, CheckResult, Trial, Wrong, check, compare, search, to_write
-from pagedlab.checks.results import REGISTERED
+from pagedlab.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
+from pagedlab.checks.results import REGISTERED, exercise, exercise_of_methods
 from pagedlab.lessons.show import show_source
+from support import broken
 
 # Stubs --------------------------------------------------------------------------------------------------------
 
 
-def stub(n: int) -> int: ...  # type: ignore[empty-body]
+def stub(n): ...
 
 
-def documented_stub(n: int) -> int:
+def documented_stub(n):
     """What it should return."""
     ...
 
 
-def raises_not_implemented(*arguments: Any) -> int:
+def raises_not_implemented(*arguments):
     raise NotImplementedError
 
 
+def returns_none(n):
+    return None
+
+
+class ReturnsNone(BlockPool):
+    def allocate(self):
+        return None
+
+
 class HalfWritten(BlockPool):
-    def allocate(self) -> int: ...  # type: ignore[empty-body]
+    def allocate(self): ...
 
     @property
-    def num_free(self) -> int: ...  # type: ignore[empty-body]
+    def num_free(self): ...
 
-    def share(self, block_id: int) -> int:
+    def share(self, block_id):
         return super().share(block_id)
 
 
@@ -60,6 +65,8 @@ class Empty: ...
         (documented_stub, ["documented_stub"]),
         (HalfWritten, ["allocate", "num_free"]),
         (Empty, ["Empty"]),
+        (returns_none, []),
+        (ReturnsNone, []),
         (0, []),
         ("", []),
         ([], []),
@@ -69,14 +76,15 @@ class Empty: ...
         (lambda: 0, []),
     ],
 )
-def test_to_write_names_the_stubs_and_nothing_else(answer: Any, missing: list[str]) -> None:
+def test_to_write_names_the_stubs_and_nothing_else(answer, missing):
     assert to_write(answer) == missing
 
 
-def test_stubs_are_not_attempted_and_say_what_is_left() -> None:
+def test_stubs_are_not_attempted_and_say_what_is_left():
     result = check.block_pool(HalfWritten)
-    assert result.status == "not attempted"
-    assert "allocate, num_free" in result.message
+    assert result.status == "not finished"
+    assert "Still to write: allocate, num_free." in result.message
+    assert result.message.startswith("Written: ")
     assert check.slot(raises_not_implemented).status == "not attempted"
     table = type("MyTable", (BlockTable,), {"fork": raises_not_implemented})
     assert check.copy_on_write(table).status == "not attempted"
@@ -85,14 +93,14 @@ def test_stubs_are_not_attempted_and_say_what_is_left() -> None:
 # What a reader's code may do ----------------------------------------------------------------------------------
 
 
-def test_an_endless_loop_fails_with_the_operations_that_led_there() -> None:
+def test_an_endless_loop_fails_with_the_operations_that_led_there():
     class Spins(BlockPool):
-        def release(self, block_id: int) -> None:
+        def release(self, block_id):
             super().release(block_id)
             while True: pass  # fmt: skip  # noqa: E701
 
     class Swallows(BlockPool):
-        def release(self, block_id: int) -> None:
+        def release(self, block_id):
             super().release(block_id)
             while True:
                 try:
@@ -108,13 +116,13 @@ def test_an_endless_loop_fails_with_the_operations_that_led_there() -> None:
         assert "still running" in result.got
 
 
-def test_endless_recursion_and_errors_show_the_line_they_come_from() -> None:
+def test_endless_recursion_and_errors_show_the_line_they_come_from():
     class Recurses(BlockTable):
-        def fork(self) -> BlockTable:
+        def fork(self):
             return self.fork()
 
     class Divides(BlockTable):
-        def append(self, n: int = 1) -> Any:
+        def append(self, n=1):
             return n // (len(self.block_ids) - len(self.block_ids))
 
     assert "RecursionError" in check.copy_on_write(Recurses).got
@@ -124,7 +132,7 @@ def test_endless_recursion_and_errors_show_the_line_they_come_from() -> None:
 
 
 @pytest.mark.parametrize("answer", [42, "text", [1, 2], {}, object(), int, lambda: 0])
-def test_nonsense_never_ends_in_a_traceback(answer: Any) -> None:
+def test_nonsense_never_ends_in_a_traceback(answer):
     statuses = {name: getattr(check, name)(answer).status for name in dir(check)}
     assert set(statuses.values()) == {"failed"}, statuses
 
@@ -132,36 +140,97 @@ def test_nonsense_never_ends_in_a_traceback(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (2, "2 is the number of the table's entry."),
-        (3, "there is no entry 3"),
-        (9, "Block 9 is the table's second entry: it holds tokens 16 to 31."),
-        (37 / 16, "is not a whole number"),
-        (1, "one of the numbers in the table"),
-        ("block 2", "one of the numbers in the table"),
+        ([10, 11], "2 x 16 = 32 slots, and the prompt has 40 tokens"),
+        ([0, 1, 2, 4], "A further block would be empty"),
+        ([16, 16, 8], "These are numbers of tokens"),
+        ([1, 1, 2], "Block 1 is in the table twice"),
+        ([0, 9, 1], "Block 9 is in use: r2 keeps its tokens from 32 on there"),
+        ([0, 1, 64], "There is no block 64"),
+        (40, "A block table is a list of block numbers"),
     ],
 )
-def test_the_first_check_answers_what_was_given(answer: Any, message: str) -> None:
-    result = check.block_of(answer)
-    assert (result.status, result.got) == ("failed", repr(answer))
+def test_the_first_check_answers_what_was_given(answer, message):
+    result = check.table_by_hand(answer)
+    assert result.status == "failed"
     assert message in result.message
-    assert "physical block 4" not in str(result), "the answer is not given away"
 
 
-def test_pools_named_in_a_list_are_asked_for_as_a_dict() -> None:
+def test_the_first_check_finds_a_token_in_the_readers_table():
+    assert "says: in block 0, at offset 5" in check.table_by_hand([8, 1, 0]).message
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            lambda prompt, width, new, size: blocks_for(prompt, size) + width * blocks_for(new, size),
+            "Every beam writes to the prompt's last block",
+        ),
+        (lambda prompt, width, new, size: width * blocks_for(prompt + new, size), "stored once"),
+        (
+            lambda prompt, width, new, size: prompt // size + width * blocks_for(prompt % size + new, size),
+            "nothing is copied",
+        ),
+    ],
+)
+def test_a_wrong_number_of_blocks_is_explained(answer, why):
+    result = check.beam_blocks(answer)
+    assert (result.status, len(result.operations)) == ("failed", 1)
+    assert why in result.message
+
+
+def test_a_wrong_number_of_saved_tokens_is_explained():
+    result = check.saved_prefill(lambda prompt, n, size: ((n - 1) * prompt, (n - 1) * (prompt // size * size)))
+    assert result.expected == "(4, 0)"
+    assert "the 3 before it contain 0 full blocks of 4: 1 x 0 tokens are saved" in result.message
+
+
+def test_a_forgotten_tenth_is_named_in_gib():
+    def forgets_the_tenth(memory, weights, bytes_per_token, max_length):
+        return max(0, memory - weights) // (bytes_per_token * max_length)
+
+    message = check.users_that_fit(forgets_the_tenth).message
+    assert "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB" in message
+
+
+def test_a_parent_that_is_evicted_first_is_named():
+    def parent_first(last_used, parent):
+        return min(last_used, key=last_used.__getitem__)
+
+    message = check.leaf_first(parent_first).message
+    assert "Block 4 is the parent of block 2, which is cached." in message
+    assert "evict 2 first" in message
+
+
+def test_heads_that_are_dealt_out_in_turn_are_named():
+    torch = pytest.importorskip("torch")
+
+    def like_cards(q, k):
+        return torch.einsum("nghd,lhd->hgnl", q.unflatten(1, (-1, k.shape[1])), k)
+
+    def like_keys(q, k):
+        keys = k.repeat(1, q.shape[1] // k.shape[1], 1)
+        return torch.einsum("nhd,lhd->hnl", q, keys).unflatten(0, (k.shape[1], -1))
+
+    for answer in (like_cards, like_keys):
+        assert "dealt out in turn" in check.shared_heads(answer).message
+
+
+def test_pools_named_in_a_list_are_asked_for_as_a_dict():
     result = check.broken_pools(["counted", "exclusive", "atomic"])
     assert result.message == "The answer is a dictionary with a name for each pool."
     assert "AttributeError" not in str(result)
 
 
-def test_a_replacement_that_is_no_distribution_is_named() -> None:
-    def unnormalised(p: list[float], q: list[float], token: int) -> tuple[float, list[float]]:
+def test_a_replacement_that_is_no_distribution_is_named():
+    def unnormalised(p, q, token):
         return min(1.0, p[token] / q[token]), [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
 
     assert "do not add up to 1" in check.acceptance_rule(unnormalised).message
 
 
-def test_compare_reports_the_first_case_and_protects_its_arguments() -> None:
-    def empties(values: list[int]) -> int:
+def test_compare_reports_the_first_case_and_protects_its_arguments():
+    def empties(values):
         return len([values.pop() for _ in range(len(values))])
 
     cases = [([],), ([1, 2],)]
@@ -174,10 +243,139 @@ def test_compare_reports_the_first_case_and_protects_its_arguments() -> None:
     compare(lambda n: 0.1 + n, lambda n: 0.3, [(0.2,)])  # 0.30000000000000004
 
 
+# Checks that a teacher writes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered():
+    before = dict(REGISTERED)
+    yield
+    REGISTERED.clear()
+    REGISTERED.update(before)
+
+
+def twice(n):
+    """Two times the number."""
+    return 2 * n
+
+
+def half_of(n):
+    return 1 / n
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right", "message"),
+    [
+        (("Right.",), twice, "compared needs a case at least"),
+        (("Right.", []), twice, "compared needs a case at least"),
+        (("Right.", 5), twice, "cases must be a list of tuples, got 5"),
+        (("Right.", [(1,), [1, 2]]), twice, r"case 2 must be a tuple .* one argument: \(5,\), got \[1, 2\]"),
+        (("Right.", [(1), (2)]), twice, r"case 1 must be a tuple .* one argument: \(5,\), got 1"),
+        (("Right.", [(1,), (1, 2)]), twice, r"the case \(1, 2\) does not fit twice\(n.*: too many"),
+        (("Right.", [()]), twice, r"the case \(\) does not fit twice\(n.*: missing"),
+        (("Right for {1, 2}.", [(1,)]), twice, "other braces are written twice"),
+        (("Right for {", [(1,)]), twice, "other braces are written twice"),
+        ((twice,), twice, "compared needs a text and the cases"),
+        (("Right.", [(1,), (0,)]), half_of, r"half_of\(0\) raises an error, .*ZeroDivisionError"),
+    ],
+)
+@pytest.mark.usefixtures("registered")
+def test_a_teachers_mistake_is_named_where_the_check_is_written(arguments, right, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        compared(*arguments)(right)
+    assert right.__name__ not in dir(check)
+
+
+@pytest.mark.parametrize(
+    ("why", "message"),
+    [
+        ("because", "why must be a function of a case's arguments, got 'because'"),
+        (lambda: "because", r"the case \(1,\) does not fit why\(\)"),
+        (lambda n: n, r"why\(1\) must return a str, got 1"),
+        (lambda n: f"{1 / (n - 1)}", r"why\(1\) raises an error, .*ZeroDivisionError"),
+    ],
+)
+@pytest.mark.usefixtures("registered")
+def test_a_mistake_in_why_is_named_where_the_check_is_written(why, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        compared("Right.", [(1,)], why=why)(twice)
+
+
+@pytest.mark.parametrize("name", ["slot", "arrivals", "attend_one"])
+@pytest.mark.usefixtures("registered")
+def test_a_teacher_cannot_replace_a_check_of_the_series(name):
+    with pytest.raises(ValueError, match=f"the series has a check '{name}'; choose a name"):
+        compared("Right.", [(1,)], name=name)(twice)
+    compared("Right.", [(1,)])(twice)
+    compared("Right.", [(1,), (2,)])(twice)  # the cell is run again
+
+
+@pytest.mark.parametrize("register", [exercise, exercise_of_methods("append")])
+@pytest.mark.parametrize("name", ["block_pool", "roll_back"])
+def test_a_check_of_ones_own_has_a_name_of_its_own(register, name):
+    def check_mine(answer):
+        """A class."""
+        return "Right."
+
+    check_mine.__name__ = name
+    before = dict(REGISTERED)
+    with pytest.raises(ValueError, match=f"the series has a check '{name}'; choose a name"):
+        register(check_mine)
+    assert before == REGISTERED
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_check_that_fails_itself_does_not_blame_the_answer():
+    limit = [4]
+
+    def below_the_limit(n):
+        return n // limit[0]
+
+    def reason(n):
+        return f"{n} of {limit[0]}" if limit else 1 / 0
+
+    compared("Right.", [(5,)])(below_the_limit)
+    compared("Right.", [(5,)], name="explained", why=reason)(twice)
+    limit.clear()
+    for result in (check.below_the_limit(lambda n: 0), check.explained(lambda n: 0)):
+        assert result.message.startswith("The check itself has a mistake, not your answer: "), str(result)
+        assert "Error" in result.message
+        assert (result.operations, result.got) == ((), "")
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
+    cases = [([3, 1, 2],)]
+
+    def explained(values):
+        values.clear()
+        return "It is the first of the list."
+
+    @compared("Right.", cases, why=explained)
+    def first_of(values):
+        return values.pop(0)
+
+    def sorts(values):
+        values.sort()
+        return values[0]
+
+    cases[0][0].sort()  # a change after the check was written
+    for _ in range(2):
+        result = check.first_of(sorts)
+        assert (result.status, result.operations) == ("failed", ("sorts([3, 1, 2])",)), str(result)
+        assert check.first_of(lambda values: values[0]).status == "passed"
+
+
+@pytest.mark.usefixtures("registered")
+def test_braces_become_the_number_of_cases():
+    compared("Right for all {} of {{1, 2}}.", [(1,), (2,)])(twice)
+    assert check.twice(twice).message == "Right for all 2 of {1, 2}."
+
+
 # Results ------------------------------------------------------------------------------------------------------
 
 
-def test_a_result_reads_as_text_and_as_escaped_html() -> None:
+def test_a_result_reads_as_text_and_as_escaped_html():
     result = CheckResult("failed", "a < b", "pool = P(1)", ("a = pool.allocate()",), "[0]", "<b>", "block_pool")
     assert str(result).splitlines() == [
         "failed · block_pool",
@@ -192,12 +390,14 @@ def test_a_result_reads_as_text_and_as_escaped_html() -> None:
     assert "<b>\n" not in result._repr_html_()
 
 
-def test_an_unknown_check_names_those_there_are() -> None:
-    with pytest.raises(AttributeError, match=r"no check 'blok_pool'; there are .*block_pool"):
+def test_an_unknown_check_names_those_there_are():
+    with pytest.raises(AttributeError, match=r"no check 'blok_pool'; did you mean 'block_pool'\? There are .*slot"):
         check.blok_pool  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no check 'zzz'. There are .*slot"):
+        check.zzz  # noqa: B018
 
 
-def test_help_describes_the_answer_and_the_result() -> None:
+def test_help_describes_the_answer_and_the_result():
     said = pydoc.render_doc(check.slot, renderer=pydoc.plaintext)
     assert "slot(answer: 'Any') -> 'CheckResult'" in said
     assert "Your function is called like slot(block_ids: collections.abc.Sequence[int], position: int" in said
@@ -206,7 +406,7 @@ def test_help_describes_the_answer_and_the_result() -> None:
     assert all(name in listed for name in dir(check))
 
 
-def test_each_module_has_the_checks_that_are_listed() -> None:
+def test_each_module_has_the_checks_that_are_listed():
     for topic, names in TOPICS.items():
         import_module(f"pagedlab.checks.{topic}")
         module = "watched" if topic == "kernel" else topic  # it registers the puzzles
@@ -214,7 +414,7 @@ def test_each_module_has_the_checks_that_are_listed() -> None:
     assert set(REGISTERED) == set(dir(check))
 
 
-def test_importing_the_checks_pulls_in_no_torch() -> None:
+def test_importing_the_checks_pulls_in_no_torch():
     code = "import sys; from pagedlab.checks import check; dir(check); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -222,7 +422,7 @@ def test_importing_the_checks_pulls_in_no_torch() -> None:
 # The search ---------------------------------------------------------------------------------------------------
 
 
-def letters(fatal: Sequence[str]) -> Trial:
+def letters(fatal):
     """Fails once its operations contain `fatal` in order, whatever stands between."""
     yield "letters"
     for letter in fatal:
@@ -233,7 +433,7 @@ def letters(fatal: Sequence[str]) -> Trial:
 
 @given(st.text("xyz", min_size=1, max_size=7))
 @settings(max_examples=25, deadline=None)
-def test_search_shrinks_to_the_operations_that_matter(fatal: str) -> None:
+def test_search_shrinks_to_the_operations_that_matter(fatal):
     with pytest.raises(Wrong) as found:
         search([lambda: letters(fatal)])
     assert "".join(found.value.operations) == fatal
@@ -253,26 +453,26 @@ def test_search_shrinks_to_the_operations_that_matter(fatal: str) -> None:
         (broken.HandsOutInTurn, 5),
     ],
 )
-def test_broken_classes_have_the_smallest_counterexample(answer: type, at_most: int) -> None:
+def test_broken_classes_have_the_smallest_counterexample(answer, at_most):
     result = (check.block_pool if issubclass(answer, BlockPool) else check.copy_on_write)(answer)
     assert result.status == "failed"
     assert len(result.operations) == at_most, str(result)
     assert result.setup.startswith("pool = ")
 
 
-def test_a_counterexample_is_python_that_a_reader_can_run() -> None:
+def test_a_counterexample_is_python_that_a_reader_can_run():
     result = check.copy_on_write(broken.LeaksOnFork)
-    names: dict[str, Any] = {"BlockPool": BlockPool, "LeaksOnFork": broken.LeaksOnFork}
+    names = {"BlockPool": BlockPool, "LeaksOnFork": broken.LeaksOnFork}
     exec("\n".join([result.setup, *result.operations]), names)
     assert "block 0 counts 3" in result.message
     assert names["pool"].refcount(0) == 3
 
 
 @pytest.mark.parametrize("answer", [broken.HandsOutInTurn, broken.CountsBeforeItLooks, broken.LosesBlocks])
-def test_broken_pools_fail_their_own_books_too(answer: type[BlockPool]) -> None:
+def test_broken_pools_fail_their_own_books_too(answer):
     result = check.block_pool(answer)
     lines = [result.setup, *(line for line in result.operations[:-1])]
-    names: dict[str, Any] = {answer.__name__: answer}
+    names = {answer.__name__: answer}
     exec("\n".join(lines), names)
     with contextlib.suppress(ValueError):
         exec(result.operations[-1], names)
@@ -283,7 +483,7 @@ def test_broken_pools_fail_their_own_books_too(answer: type[BlockPool]) -> None:
 # Source in notebooks ------------------------------------------------------------------------------------------
 
 
-def test_show_source_is_the_source_under_its_file() -> None:
+def test_show_source_is_the_source_under_its_file():
     shown = show_source(BlockTable.append, BlockPool.share)
     assert repr(shown).startswith("# pagedlab/blocks.py: BlockTable.append\ndef append(self, n: int = 1)")
     assert "\n\n# pagedlab/blocks.py: BlockPool.share\ndef share" in repr(shown)
@@ -292,7 +492,7 @@ def test_show_source_is_the_source_under_its_file() -> None:
         show_source(3)
 
 
-def test_a_triton_kernel_is_shown_like_the_function_that_it_is() -> None:
+def test_a_triton_kernel_is_shown_like_the_function_that_it_is():
     ladder = pytest.importorskip("pagedlab.lessons.ladder")
     shown = repr(show_source(ladder.one_page_kernel))
     assert shown.startswith("# pagedlab/lessons/ladder.py: one_page_kernel\n@triton.jit\ndef one_page_kernel(")

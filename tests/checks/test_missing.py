@@ -1,23 +1,21 @@
 """What a reader runs into when something is missing: a browser, or the cells above."""
 
-from __future__ import annotations
-
 import ast
-from typing import Any
 
-import browser
 import pytest
-from test_exercises import EXERCISES, Exercise
+
+from support import browser
+from support.exercises import EXERCISES
 
 
-def test_a_missing_chromium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_chromium_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CHROMIUM", raising=False)
     assert browser.missing() == "no chromium found: install it, or set CHROMIUM to its path"
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
-def test_an_exercise_after_a_restart_asks_for_an_import_and_no_more(exercise: Exercise) -> None:
+def test_an_exercise_after_a_restart_asks_for_an_import_and_no_more(exercise):
     """The kernel restarts and the exercise's cell runs first: Python names what is missing, and one cell brings it."""
     imported = {
         alias.asname or alias.name
@@ -25,7 +23,7 @@ def test_an_exercise_after_a_restart_asks_for_an_import_and_no_more(exercise: Ex
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
-    names: dict[str, Any] = {"__name__": "notebook"}
+    names = {"__name__": "notebook"}
     missing = None
     try:
         exec(exercise.stub, names)

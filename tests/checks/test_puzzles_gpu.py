@@ -1,27 +1,22 @@
 """The folded solutions of notebook 07's eight puzzles, compiled: what the checks judge interpreted runs on a GPU."""
 
-from __future__ import annotations
-
-import random
-from typing import Any
-
 import pytest
 import torch
-from wrong_kernel import answer
 
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.lessons.puzzles import PUZZLES, decoder
+from support.exercises import edited_answer as answer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(INTERPRETED, reason="Triton does not compile here")]
 
 
-def on_gpu(given: dict[str, Any]) -> dict[str, Any]:
+def on_gpu(given):
     return {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in given.items()}
 
 
 @pytest.mark.parametrize("name", ["weights", "scores", "online_step", "paged_scores"])
 @pytest.mark.parametrize("n", [3, 16, 50])
-def test_one_program(name: str, n: int) -> None:
+def test_one_program(name, n):
     given = PUZZLES[name].given(n=n, **({} if name == "weights" else {"tile": 64}))
     expected, moved = PUZZLES[name].expected(given), on_gpu(given)
     PUZZLES[name].launch(answer(name), moved)
@@ -32,9 +27,8 @@ def test_one_program(name: str, n: int) -> None:
 @pytest.mark.parametrize("name", ["decode", "grouped", "split", "launch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(14, 2, 64), (8, 2, 128)])
-def test_whole_kernels(name: str, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, seed: int) -> None:
-    dice = random.Random(seed)
-    lengths = (1, 16, dice.randint(2, 40), dice.randint(300, 900))
+def test_whole_kernels(name, dtype, heads, kv_heads, dim, rng):
+    lengths = (1, 16, rng.randint(2, 40), rng.randint(300, 900))
     given = PUZZLES["grouped"].given(lengths=lengths, heads=heads, kv_heads=kv_heads, size=16, dim=dim)
     for part in ("q", "k_cache", "v_cache"):
         given[part] = given[part].to(dtype).float()  # the same numbers for both

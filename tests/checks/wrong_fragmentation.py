@@ -1,84 +1,54 @@
 """Plausible wrong answers to the exercises of notebook 01, and right ones that differ from the solution."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from pagedlab.blocks import blocks_for
 
 
-def all_of_memory(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
-    return (memory - weights) // (bytes_per_token * max_length)
-
-
-def weights_forgotten(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
-    return memory * 9 // 10 // (bytes_per_token * max_length)
-
-
-def tokens_not_users(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
-    return (memory * 9 // 10 - weights) // bytes_per_token
-
-
-def not_rounded(memory: int, weights: int, bytes_per_token: int, max_length: int) -> float:
-    return (memory * 0.9 - weights) / (bytes_per_token * max_length)
-
-
-def users_by_floats(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
+def users_by_floats(memory, weights, bytes_per_token, max_length):
     tokens = (memory * 0.9 - weights) / bytes_per_token
     return max(0, int(tokens / max_length))
 
 
-def full_block_is_empty(num_tokens: int, block_size: int) -> int:
-    return block_size - num_tokens % block_size
-
-
-def tokens_in_last_block(num_tokens: int, block_size: int) -> int:
-    return num_tokens % block_size
-
-
-def always_the_mean(num_tokens: int, block_size: int) -> float:
-    return (block_size - 1) / 2
-
-
-def waste(lengths: list[int], size: int) -> float:
+def waste(lengths, size):
     return 1 - sum(lengths) / sum(blocks_for(n, size) * size for n in lengths)
 
 
-def smallest_block(lengths: list[int], limit: float) -> int:
-    return next((size for size in (2**e for e in range(11)) if waste(lengths, size) < limit), 1)
-
-
-def limit_included(lengths: list[int], limit: float) -> int:
-    return max(size for size in (2**e for e in range(11)) if waste(lengths, size) <= limit)
-
-
-def by_the_mean_formula(lengths: list[int], limit: float) -> int:
-    mean = sum(lengths) / len(lengths)
-    return max(size for size in (2**e for e in range(11)) if (size - 1) / 2 < limit * mean)
-
-
-def stops_at_the_first_above(lengths: list[int], limit: float) -> int:
+def stops_at_the_first_above(lengths, limit):
     size = 1
     while size < 1024 and waste(lengths, size * 2) < limit:
         size *= 2
     return size
 
 
-def by_division(num_tokens: int, block_size: int) -> int:
+def by_division(num_tokens, block_size):
     return -(-num_tokens // block_size) * block_size - num_tokens
 
 
-def largest_by_max(lengths: list[int], limit: float) -> int:
+def largest_by_max(lengths, limit):
     return max((size for size in (2**e for e in range(11)) if waste(lengths, size) < limit), default=1)
 
 
-WRONG: dict[str, list[Any]] = {
-    "users_that_fit": [all_of_memory, weights_forgotten, tokens_not_users, not_rounded],
-    "last_block_waste": [full_block_is_empty, tokens_in_last_block, always_the_mean],
-    "largest_block": [smallest_block, limit_included, by_the_mean_formula],
+# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
+EDITS = [
+    ("users_that_fit", "memory * 9 // 10 - weights", "memory - weights"),
+    ("users_that_fit", "memory * 9 // 10 - weights", "memory * 9 // 10"),
+    ("users_that_fit", "(bytes_per_token * max_length)", "bytes_per_token"),
+    ("users_that_fit", "for_kv // (", "for_kv / ("),
+    (
+        "last_block_waste",
+        "-num_tokens % block_size",
+        "block_size - num_tokens % block_size",
+        "4 tokens fill a block of 4. A full block wastes nothing",
+    ),
+    ("last_block_waste", "-num_tokens % block_size", "num_tokens % block_size", "Slots: 2 x 4 = 8. Tokens: 5."),
+    ("last_block_waste", "-num_tokens % block_size", "(block_size - 1) / 2"),
+    ("largest_block", "            best = size", "            return size"),
+    ("largest_block", "empty < limit", "empty <= limit", "Blocks of 8 leave 25.00% of the slots empty."),
+    ("largest_block", "sum(-n % size for n in lengths)", "(size - 1) / 2 * len(lengths)"),
+]
+WRONG = {
     "useless_holes": [list(range(12)), list(range(0, 20, 2)), [0, 0, *range(1, 11)], [-1, *range(11)], [20] * 12],
 }
-RIGHT: dict[str, list[Any]] = {
+RIGHT = {
     "users_that_fit": [users_by_floats],
     "last_block_waste": [by_division],
     "largest_block": [largest_by_max, stops_at_the_first_above],

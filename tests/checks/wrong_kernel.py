@@ -3,61 +3,15 @@
 `MISTAKES[puzzle]` lists what is changed, into what, and the words by which the check names it.
 """
 
-from __future__ import annotations
-
-import inspect
-import json
-import re
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-from pagedlab.lessons.fence import define
-
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "07_the_paged_kernel.ipynb"
-BROUGHT = "import torch\nfrom pagedlab.lessons.ladder import attend, rows_at, slots_at, take\n"
-SPLIT = '{"my_split": my_split, "my_merge": my_merge, "my_splits": my_splits}'
-ANSWERS = {
-    "weights": "my_weights",
-    "scores": "my_scores",
-    "online_step": "my_step",
-    "paged_scores": "my_paged_scores",
-    "decode": "my_decode",
-    "grouped": "my_grouped",
-    "split": SPLIT,
-    "launch": "my_attention",
-}
-
-
-@cache
-def solutions() -> dict[str, str]:
-    """The folded solutions, by the name of the check in the cell above."""
-    found, name = {}, ""
-    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
-        source = "".join(cell["source"])
-        if check := re.search(r"^check\.(\w+)\(", source, re.MULTILINE):
-            name = check[1]
-        if solution := re.search(r"<summary>Solution</summary>.*?```python\n(.*?)```", source, re.DOTALL):
-            found[name] = solution[1]
-    return found
-
-
-def answer(name: str, old: str = "", new: str = "") -> Any:
-    """The solution of a puzzle, changed, as its check takes it."""
-    source = solutions()[name]
-    assert old in source, f"{name}: the solution has no {old!r}"
-    return eval(ANSWERS[name], define(BROUGHT + source.replace(old, new)))
-
-
 FULL = "slot = slots_at(tables + b * table_stride, position, filled, SIZE)"
-MISTAKES: dict[str, list[tuple[str, str, str]]] = {
+MISTAKES = {
     "weights": [
         ("tl.program_id(0) * TILE + ", "", "Two programs store the same element"),
         ("tl.program_id(0) * TILE + ", "tl.program_id(0) + ", "Two programs store the same element"),
         ("mine = i < n", "mine = i <= n", "outside of s: a mask has to keep that out"),
         ("tl.load(s + i, mask=mine)", "tl.load(s + i)", "loads outside of s"),
         ("tl.exp(score - m), mask=mine)", "tl.exp(score - m))", "stores outside of out"),
-        ("score - m", "score", "m is not taken off"),
+        ("score - m", "score", "m is not subtracted"),
         ("tl.exp(score - m)", "score - m", "The exponential is missing"),
         ("score - m", "m - score", "The sign is turned round"),
         ("mine = i < n", "mine = i < n - 1", "Not all of out is written"),
@@ -86,12 +40,12 @@ MISTAKES: dict[str, list[tuple[str, str, str]]] = {
         (", mask=j[:, None] < n, other=0.0", "", "loads outside of v"),
     ],
     "paged_scores": [
-        ("page * SIZE + j % SIZE", "j", "The table is not asked"),
+        ("page * SIZE + j % SIZE", "j", "does not read the table"),
         ("table + j // SIZE", "table + 0 * j", "stays in the first page"),
         ("table + j // SIZE", "table + j % SIZE", "loads outside of the table"),
         (" + j % SIZE", "", "every key is its page's first"),
         ("+ j % SIZE", "+ j // SIZE", "p % SIZE, not p // SIZE"),
-        ("page * SIZE + j % SIZE", "page + j % SIZE", "taken for a slot"),
+        ("page * SIZE + j % SIZE", "page + j % SIZE", "used as a slot"),
         (".to(tl.int64)", "", "does not fit into 32 bits"),
         ("slot * HEADS + head) * DIM", "slot * HEADS + head).to(tl.int32) * DIM", "does not fit into 32 bits"),
         ("tl.load(table + j // SIZE, mask=j < n, other=0)", "tl.load(table + j // SIZE)", "loads outside of the table"),
@@ -160,38 +114,12 @@ MISTAKES: dict[str, list[tuple[str, str, str]]] = {
         ("tables + b * table_stride", "tables", "reads the first one's table"),
     ],
 }  # fmt: skip
-WRONG: dict[str, list[Any]] = {}
-RIGHT: dict[str, list[Any]] = {}
-
-
-class Named:
-    """A kernel under the name of its mistake, for the tests' list."""
-
-    def __init__(self, kernel: Any, name: str) -> None:
-        self.fn, self.kernel, self.__name__ = kernel.fn, kernel, name
-
-    def __getitem__(self, grid: Any) -> Any:
-        return self.kernel[grid]
-
-
-def _named(name: str, number: int, old: str, new: str) -> Any:
-    changed = answer(name, old, new)
-    if isinstance(changed, dict):
-        return changed
-    if inspect.isfunction(changed):  # puzzle 8: a function that launches kernels
-        changed.__name__ = f"{number}"
-        return changed
-    return Named(changed, f"{number}")
-
-
-for puzzle, listed in MISTAKES.items():  # four of each; test_puzzles.py tries all
-    WRONG[puzzle] = [_named(puzzle, number, old, new) for number, (old, new, _) in enumerate(listed[-4:])]
-
-RIGHT["launch"] = [
-    answer("launch", "SPLITS=triton.next_power_of_2(splits)", "SPLITS=8"),
-    answer("launch", "TILE=32", "TILE=64"),
-    answer("launch", "torch.empty_like(q)", "torch.zeros_like(q)"),
+EDITS = [(puzzle, *mistake) for puzzle, listed in MISTAKES.items() for mistake in listed]
+RIGHT_EDITS = [
+    ("launch", "SPLITS=triton.next_power_of_2(splits)", "SPLITS=8"),
+    ("launch", "TILE=32", "TILE=64"),
+    ("launch", "torch.empty_like(q)", "torch.zeros_like(q)"),
+    ("decode", "acc / total", "acc * (1 / total)"),
+    ("paged_scores", ", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1"),
+    ("weights", "mask=mine)\n    tl.store", "mask=mine, other=0.0)\n    tl.store"),
 ]
-RIGHT["decode"] = [answer("decode", "acc / total", "acc * (1 / total)")]
-RIGHT["paged_scores"] = [answer("paged_scores", ", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1")]
-RIGHT["weights"] = [answer("weights", "mask=mine)\n    tl.store", "mask=mine, other=0.0)\n    tl.store")]

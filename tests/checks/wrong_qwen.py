@@ -1,85 +1,63 @@
-"""Plausible wrong answers to the exercises of notebook 08."""
+"""Plausible wrong answers to the exercises of notebook 08, and right ones that differ from the solution."""
 
-from __future__ import annotations
+from pagedlab.lessons.broken import SuspectPool
 
-from typing import Any
-
-import torch
-
-# Bytes --------------------------------------------------------------------------------------------------------
-
-
-def only_what_is_written(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
-    return sum(lengths) * bytes_per_token
-
-
-def one_block_too_many(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
-    return sum(length // block_size + 1 for length in lengths) * block_size * bytes_per_token
-
-
-def a_rectangle(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
-    return len(lengths) * -(-max(lengths, default=0) // block_size) * block_size * bytes_per_token
-
-
-def rounds_the_sum(lengths: list[int], block_size: int, bytes_per_token: int) -> int:
-    return -(-sum(lengths) // block_size) * block_size * bytes_per_token
-
-
-# Attention ----------------------------------------------------------------------------------------------------
-
-
-def attend(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    block_ids: list[int],
-    length: int,
-    scale: float,
-    diagonal: int = 1,
-    cut: bool = True,
-) -> Any:
-    """The right one, by a boolean mask; the wrong ones below change one thing."""
-    k, v = k_cache[block_ids].flatten(0, 1), v_cache[block_ids].flatten(0, 1)
-    if cut:
-        k, v = k[:length], v[:length]
-    future = torch.ones(len(q), len(k), dtype=torch.bool).triu(diagonal + length - len(q))
-    return (q @ k.T * scale).masked_fill(future, float("-inf")).softmax(dim=-1) @ v
-
-
-def forgets_the_scale(q: Any, k: Any, v: Any, block_ids: list[int], length: int, scale: float) -> Any:
-    return attend(q, k, v, block_ids, length, 1.0)
-
-
-def sees_the_future(q: Any, k: Any, v: Any, block_ids: list[int], length: int, scale: float) -> Any:
-    return attend(q, k, v, block_ids, length, scale, diagonal=length)
-
-
-def cannot_see_itself(q: Any, k: Any, v: Any, block_ids: list[int], length: int, scale: float) -> Any:
-    return attend(q, k, v, block_ids, length, scale, diagonal=0)
-
-
-def reads_dirty_slots(q: Any, k: Any, v: Any, block_ids: list[int], length: int, scale: float) -> Any:
-    return attend(q, k, v, block_ids, length, scale, cut=False)
-
-
-def takes_logical_for_physical(q: Any, k: Any, v: Any, block_ids: list[int], length: int, scale: float) -> Any:
-    return attend(q, k, v, list(range(len(block_ids))), length, scale)
-
-
-def queries_at_the_front(q: Any, k_cache: Any, v_cache: Any, block_ids: list[int], length: int, scale: float) -> Any:
-    k, v = k_cache[block_ids].flatten(0, 1)[:length], v_cache[block_ids].flatten(0, 1)[:length]
-    future = torch.ones(len(q), length, dtype=torch.bool).triu(1)
-    return (q @ k.T * scale).masked_fill(future, float("-inf")).softmax(dim=-1) @ v
-
-
-WRONG: dict[str, list[Any]] = {
-    "paged_bytes": [only_what_is_written, one_block_too_many, a_rectangle, rounds_the_sum],
-    "attend_one": [
-        forgets_the_scale,
-        sees_the_future,
-        cannot_see_itself,
-        reads_dirty_slots,
-        takes_logical_for_physical,
-        queries_at_the_front,
-    ],
-}
+# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
+EDITS = [
+    (
+        "peak_blocks",
+        "            if step < answer:\n                held += -(-(prompt + step) // block_size)",
+        "            held += -(-(prompt + answer - 1) // block_size)",
+    ),
+    ("peak_blocks", "(prompt + step)", "(prompt + step + 1)"),
+    ("peak_blocks", "range(max(answers, default=0))", "range(1)"),
+    ("peak_blocks", "peak = max(peak, held)", "peak = held"),
+    ("peak_blocks", "-(-(prompt + step) // block_size)", "(prompt + step) // block_size + 1"),
+    (
+        "peak_blocks",
+        "-(-(prompt + step) // block_size)\n        peak = max(peak, held)",
+        "prompt + step\n        peak = max(peak, -(-held // block_size))",
+    ),
+    (
+        "mended_pool",
+        "\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
+        "",
+        "After pool.release(a): num_free differs.",
+    ),
+    ("mended_pool", "== 0", "== 1", "After pool.release(a): num_free differs."),
+    ("mended_pool", "== 0", "in (0, 2)", "After pool.release(a): num_free differs."),
+    (
+        "mended_pool",
+        "def release(",
+        "def share(self, block):\n        return block\n\n    def unused(",
+        "After pool.share(a): the count of block 2 differs.",
+    ),
+    (
+        "mended_pool",
+        "self.counts[block] -= 1\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
+        "super().release(block)\n        self.free_list = list(dict.fromkeys(self.free_list))",
+        "After pool.release(a): num_free differs.",
+    ),
+    ("attend_one", "k.T * scale", "k.T", "The query at position 3 gets another value."),
+    ("attend_one", "triu(1 + length - n)", "triu(length)", "The query at position 0 gets another value."),
+    ("attend_one", "triu(1 + length - n)", "triu(length - n)", "NaN comes out: an unused slot was read."),
+    (
+        "attend_one",
+        "k_cache[block_ids].flatten(0, 1)[:length], v_cache[block_ids].flatten(0, 1)[:length]\n",
+        "k_cache[block_ids].flatten(0, 1), v_cache[block_ids].flatten(0, 1)\n    length = len(k)\n",
+        "NaN comes out: an unused slot was read.",
+    ),
+    (
+        "attend_one",
+        "    n = len(q)\n",
+        "    n = len(q)\n    k = k_cache.flatten(0, 1)[:length]\n    v = v_cache.flatten(0, 1)[:length]\n",
+        "NaN comes out: an unused slot was read.",
+    ),
+    ("attend_one", "triu(1 + length - n)", "triu(1)", "The query at position 3 gets another value."),
+]
+RIGHT_EDITS = [
+    # Between two ends the blocks only grow.
+    ("peak_blocks", "in range(max(answers, default=0))", "in {answer - 1 for answer in answers}"),
+    ("mended_pool", "self.counts[block] == 0", "not self.counts[block]"),
+]
+WRONG = {"mended_pool": [SuspectPool]}

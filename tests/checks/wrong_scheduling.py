@@ -1,74 +1,17 @@
 """Plausible wrong answers to the exercises of notebook 09, and right ones that differ from the solution."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from pagedlab.checks.scheduling import FirstThatFits, Patient
-from pagedlab.scheduler import Request, Scheduler
-
-# patient ------------------------------------------------------------------------------------------------------
-
-
-class FirstComeFirstServed(Scheduler):
-    """Starves nobody, and leaves the gaps empty."""
-
-
-class ShortestFirst(Scheduler):
-    def next_waiting(self) -> Request:
-        return min(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens)
-
-
-class OncePassedNeverAgain(Patient):
-    """Never forgets: after three passes in all, gaps stay empty for good."""
-
-    def next_waiting(self) -> Request:
-        before = self.passed
-        chosen = super().next_waiting()
-        self.passed = max(before, self.passed)
-        return chosen
-
-
-class PassesFourTimes(Patient):
-    def next_waiting(self) -> Request:
-        first, self.passed = self.waiting[0], self.passed - 1
-        chosen = super().next_waiting()
-        self.passed += chosen is not first
-        return chosen
-
-
-class CountsEveryCall(Patient):
-    """Also when nobody is let in."""
-
-    def next_waiting(self) -> Request:
-        if self.may_admit(self.waiting[0]):
-            return super().next_waiting()
-        self.passed += 1
-        if self.passed > 3:
-            return self.waiting[0]
-        return next((request for request in self.waiting if self.may_admit(request)), self.waiting[0])
-
-
-class LastThatFits(Scheduler):
-    def next_waiting(self) -> Request:
-        return next((request for request in reversed(self.waiting) if self.may_admit(request)), self.waiting[0])
-
-
-class ShortestThatFits(Patient):
-    def next_waiting(self) -> Request:
-        chosen = super().next_waiting()
-        fits = [request for request in self.waiting if self.may_admit(request)]
-        return chosen if chosen is self.waiting[0] else min(fits, key=lambda r: r.sequences[0].num_prompt_tokens)
+from pagedlab.checks.scheduling import Continuous, FirstThatFits, Patient
+from pagedlab.scheduler import Scheduler
 
 
 class CountsByRequest(Scheduler):
     """Right as well: a count for each request, kept by those who were let in."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.times: dict[Request, int] = {}
+        self.times = {}
 
-    def next_waiting(self) -> Request:
+    def next_waiting(self):
         first = self.waiting[0]
         fits = [request for request in self.waiting if self.may_admit(request)]
         if first in fits or not fits or self.times.get(first, 0) == 3:
@@ -77,146 +20,114 @@ class CountsByRequest(Scheduler):
         return fits[0]
 
 
-# victim -------------------------------------------------------------------------------------------------------
+ADMIT = """\
+        while self.waiting and len(self.running) < self.max_sequences and self.may_admit(self.waiting[0]):
+            self.running.append(self.waiting.popleft())
+        for request in self.running:
+"""
 
-
-def computed(request: Request) -> int:
-    return request.sequences[0].table.num_tokens
-
-
-class LastCome(Scheduler):
-    """What the scheduler does by itself."""
-
-
-class OldestGoes(Scheduler):
-    def victim(self) -> Request:
-        return self.running[0]
-
-
-class MostExpensive(Scheduler):
-    def victim(self) -> Request:
-        return max(self.running[1:] or self.running, key=computed)
-
-
-class TheOldestToo(Scheduler):
-    def victim(self) -> Request:
-        return min((r for r in self.running if computed(r)), key=computed)
-
-
-class EvenWithoutABlock(Scheduler):
-    def victim(self) -> Request:
-        return min(self.running[1:] or self.running, key=lambda request: (computed(request), -request.request_id))
-
-
-class ShortestText(Scheduler):
-    """Counts what the text has, and not what of it is computed."""
-
-    def victim(self) -> Request:
-        others = [request for request in reversed(self.running[1:]) if computed(request)]
-        return min(others, key=lambda request: len(request.sequences[0].token_ids), default=self.running[0])
-
-
-class EarlierOnATie(Scheduler):
-    def victim(self) -> Request:
-        return min((r for r in self.running[1:] if computed(r)), key=computed, default=self.running[0])
-
-
-class FromTheEnd(Scheduler):
-    """Right as well: the first of the smallest, counted from the end."""
-
-    def victim(self) -> Request:
-        others = [request for request in reversed(self.running[1:]) if computed(request)]
-        return min(others, key=computed) if others else self.running[0]
-
-
-# swap or recompute --------------------------------------------------------------------------------------------
-
-
-def one_way(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "swap" if tokens * kv_bytes / bandwidth < 2 * tokens * parameters / flops else "recompute"
-
-
-def one_flop_a_weight(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "swap" if 2 * tokens * kv_bytes / bandwidth < tokens * parameters / flops else "recompute"
-
-
-def the_slower_one(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "recompute" if 2 * tokens * kv_bytes / bandwidth < 2 * tokens * parameters / flops else "swap"
-
-
-def weights_once(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "swap" if 2 * tokens * kv_bytes / bandwidth < 2 * parameters / flops else "recompute"
-
-
-def always_swap(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "swap" if tokens else "recompute"
-
-
-def without_the_tokens(tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float) -> str:
-    return "swap" if kv_bytes * flops < parameters * bandwidth else "recompute"
-
-
-# the edge of a block ------------------------------------------------------------------------------------------
-
-
-def one_too_late(held: list[int], free: int, block_size: int) -> bool:
-    return sum(tokens % block_size == 1 for tokens in held) > free
-
-
-def one_too_early(held: list[int], free: int, block_size: int) -> bool:
-    return sum(tokens % block_size == block_size - 1 for tokens in held) > free
-
-
-def counts_the_free_one(held: list[int], free: int, block_size: int) -> bool:
-    return sum(tokens % block_size == 0 for tokens in held) >= free
-
-
-def one_for_each(held: list[int], free: int, block_size: int) -> bool:
-    return len(held) > free
-
-
-def only_one(held: list[int], free: int, block_size: int) -> bool:
-    return any(tokens % block_size == 0 for tokens in held) and not free
-
-
-def all_together(held: list[int], free: int, block_size: int) -> bool:
-    return (sum(held) + len(held)) // block_size - sum(held) // block_size > free
-
-
-def forgets_empty_tables(held: list[int], free: int, block_size: int) -> bool:
-    return sum(1 for tokens in held if tokens and tokens % block_size == 0) > free
-
-
-def by_rounding_up(held: list[int], free: int, block_size: int) -> bool:
-    return sum(-(-(n + 1) // block_size) - -(-n // block_size) for n in held) > free
-
-
-WRONG: dict[str, list[Any]] = {
-    "patient": [
-        FirstComeFirstServed,
-        FirstThatFits,
-        ShortestFirst,
-        OncePassedNeverAgain,
-        PassesFourTimes,
-        CountsEveryCall,
-        LastThatFits,
-        ShortestThatFits,
-    ],
-    "victim": [LastCome, OldestGoes, MostExpensive, TheOldestToo, EvenWithoutABlock, ShortestText, EarlierOnATie],
-    "swap_or_recompute": [one_way, one_flop_a_weight, the_slower_one, weights_once, always_swap],
-    "must_preempt": [
-        one_too_late,
-        one_too_early,
-        counts_the_free_one,
-        one_for_each,
-        only_one,
-        all_together,
-        forgets_empty_tables,
-    ],
-}
-RIGHT: dict[str, list[Any]] = {
-    "patient": [Patient, CountsByRequest],
-    "victim": [FromTheEnd],
-    "swap_or_recompute": [without_the_tokens],
-    "must_preempt": [by_rounding_up],
-}
+# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
+EDITS = [
+    (
+        "schedule",
+        "        while self.waiting and",
+        "        is_idle = not self.running\n        while is_idle and self.waiting and",
+        "step() computes other tokens",
+    ),
+    (
+        "schedule",
+        "self.waiting.popleft())",
+        "self.waiting.popleft())\n            break",
+        "step() computes other tokens",
+    ),
+    ("schedule", " and self.may_admit(self.waiting[0])", "", "OutOfBlocks: append(6)"),
+    ("schedule", "            seq.table.append(stop - start)\n", "", "A token that is computed needs a slot"),
+    (
+        "schedule",
+        "self.may_admit(self.waiting[0]):\n            self.running.append(self.waiting.popleft())",
+        "self.may_admit(self.waiting[-1]):\n            self.running.append(self.waiting.pop())",
+        "step() computes other tokens",
+    ),
+    ("schedule", "len(seq.token_ids)", "seq.table.num_tokens + 1", "step() computes other tokens"),
+    ("schedule", "return self.plan", "pass", "schedule returns the plan: return self.plan"),
+    (
+        "schedule",
+        ADMIT,
+        "        before = self.running[:]\n" + ADMIT.replace("in self.running:", "in before:"),
+        "step() computes other tokens",
+    ),
+    (
+        "schedule",
+        "Chunk(request, seq, start, stop)",
+        "Chunk(request, seq, start, stop - 1)",
+        "r0's table has 6 slots, but its chunk ends before token 5. `stop` is exclusive",
+    ),
+    ("schedule", "seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
+    (
+        "must_preempt",
+        "% block_size == 0",
+        "% block_size < block_size",
+        "1 token in blocks of 4: 3 slots are left, so no new block.",
+    ),
+    ("must_preempt", "% block_size == 0", "% block_size == 1"),
+    ("must_preempt", "% block_size == 0", "% block_size == block_size - 1"),
+    ("must_preempt", "> free", ">= free"),
+    ("must_preempt", "sum(tokens % block_size == 0 for tokens in held)", "len(held)"),
+    (
+        "must_preempt",
+        "sum(tokens % block_size == 0 for tokens in held) > free",
+        "any(tokens % block_size == 0 for tokens in held) and not free",
+    ),
+    (
+        "must_preempt",
+        "sum(tokens % block_size == 0 for tokens in held)",
+        "(sum(held) + len(held)) // block_size - sum(held) // block_size",
+    ),
+    ("must_preempt", "(tokens % block_size == 0 for", "(tokens > 0 and tokens % block_size == 0 for"),
+    ("swap_or_recompute", "moved = 2 * tokens", "moved = tokens", "Not the shorter one"),
+    ("swap_or_recompute", "computed = 2 * tokens", "computed = tokens", "Not the shorter one"),
+    ("swap_or_recompute", "moved < computed", "moved >= computed", "Not the shorter one"),
+    ("swap_or_recompute", "computed = 2 * tokens * parameters", "computed = 2 * parameters", "Not the shorter one"),
+    ("swap_or_recompute", "if moved < computed", "if tokens", "Not the shorter one"),
+    ("victim", "def victim(", "def my_victim("),
+    ("victim", "min(others, key=computed, default=self.running[0])", "self.running[0]"),
+    ("victim", "min(others", "max(others"),
+    ("victim", "reversed(self.running[1:])", "reversed(self.running)"),
+    ("victim", " if computed(request)]", "]", "r1 holds no block: preempting it frees nothing."),
+    ("victim", "key=computed", "key=lambda request: len(request.sequences[0].token_ids)"),
+    ("victim", "reversed(self.running[1:])", "self.running[1:]"),
+    ("patient", "def next_waiting(", "def my_waiting(", "The first in the queue is passed 3 times at most"),
+    ("patient", "elif self.passed < 3:", "else:", "The first in the queue is passed 3 times at most"),
+    (
+        "patient",
+        "first = self.waiting[0]",
+        "return min(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens)",
+        "The first in the queue is passed 3 times at most",
+    ),
+    ("patient", "self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
+    ("patient", "self.passed < 3", "self.passed < 4", "The first in the queue is passed 3 times at most"),
+    (
+        "patient",
+        (
+            "for request in self.waiting:\n"
+            "                if self.may_admit(request):\n"
+            "                    self.passed += 1"
+        ),
+        "self.passed += 1\n            for request in self.waiting:\n                if self.may_admit(request):",
+        "The first in the queue is passed 3 times at most",
+    ),
+    ("patient", "in self.waiting:", "in reversed(self.waiting):", "The first in the queue is passed 3 times at most"),
+    (
+        "patient",
+        "in self.waiting:",
+        "in sorted(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens):",
+        "The first in the queue is passed 3 times at most",
+    ),
+]
+RIGHT_EDITS = [
+    ("schedule", "return self.plan", "self.plan.chunks.reverse()\n        return self.plan"),
+    ("must_preempt", "tokens % block_size == 0 for", "-(-(tokens + 1) // block_size) - -(-tokens // block_size) for"),
+    ("swap_or_recompute", "moved < computed", "kv_bytes * flops < parameters * bandwidth"),
+]
+WRONG = {"schedule": [Scheduler], "patient": [FirstThatFits]}
+RIGHT = {"schedule": [Continuous], "patient": [Patient, CountsByRequest]}

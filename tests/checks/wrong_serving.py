@@ -1,10 +1,6 @@
 """Plausible wrong answers to the exercises of notebook 13, and right ones that differ from the solution."""
 
-from __future__ import annotations
-
 import queue
-import uuid
-from typing import Any
 
 from pagedlab.serving.app import salt_for
 from pagedlab.serving.engine_thread import run_loop
@@ -12,13 +8,7 @@ from pagedlab.serving.engine_thread import run_loop
 # The loop -----------------------------------------------------------------------------------------------------
 
 
-def always_sleeps(inbox: Any, busy: Any, step: Any) -> None:
-    while (work := inbox.get()) is not None:
-        work()
-        step()
-
-
-def never_sleeps(inbox: Any, busy: Any, step: Any) -> None:
+def never_sleeps(inbox, busy, step):
     while True:
         try:
             while (work := inbox.get(block=False)) is not None:
@@ -29,49 +19,7 @@ def never_sleeps(inbox: Any, busy: Any, step: Any) -> None:
                 step()
 
 
-def one_message_a_step(inbox: Any, busy: Any, step: Any) -> None:
-    while True:
-        try:
-            if (work := inbox.get(block=not busy())) is None:
-                return
-            work()
-        except queue.Empty:
-            pass
-        if busy():
-            step()
-
-
-def finishes_one_before_the_next(inbox: Any, busy: Any, step: Any) -> None:
-    while (work := inbox.get()) is not None:
-        work()
-        while busy():
-            step()
-
-
-def steps_when_idle(inbox: Any, busy: Any, step: Any) -> None:
-    while True:
-        try:
-            while (work := inbox.get(block=False)) is not None:
-                work()
-            return
-        except queue.Empty:
-            step()
-
-
-def does_not_run_them(inbox: Any, busy: Any, step: Any) -> None:
-    while inbox.get(block=not busy()) is not None:
-        if busy():
-            step()
-
-
-def lets_empty_escape(inbox: Any, busy: Any, step: Any) -> None:
-    while (work := inbox.get(block=not busy())) is not None:
-        work()
-        if busy():
-            step()
-
-
-def looks_before_it_takes(inbox: Any, busy: Any, step: Any) -> None:
+def looks_before_it_takes(inbox, busy, step):
     """Right: nobody else takes from the inbox, so what is there stays there."""
     while True:
         if busy() and inbox.empty():
@@ -82,7 +30,7 @@ def looks_before_it_takes(inbox: Any, busy: Any, step: Any) -> None:
             work()
 
 
-def drains_it_first(inbox: Any, busy: Any, step: Any) -> None:
+def drains_it_first(inbox, busy, step):
     """Right: messages are taken out, and then run."""
     while True:
         taken = [] if busy() else [inbox.get()]
@@ -102,83 +50,50 @@ def drains_it_first(inbox: Any, busy: Any, step: Any) -> None:
 # The salt -----------------------------------------------------------------------------------------------------
 
 
-def one_salt_for_all(tenant: str | None, cache_salt: str | None) -> str | None:
-    return "salt"
-
-
-def the_clients_only(tenant: str | None, cache_salt: str | None) -> str | None:
-    return cache_salt
-
-
-def the_tenants_only(tenant: str | None, cache_salt: str | None) -> str | None:
-    return tenant
-
-
-def one_or_the_other(tenant: str | None, cache_salt: str | None) -> str | None:
-    return cache_salt or tenant
-
-
-def glued(tenant: str | None, cache_salt: str | None) -> str | None:
-    return f"{tenant}{cache_salt}"
-
-
-def with_a_colon(tenant: str | None, cache_salt: str | None) -> str | None:
-    return f"{tenant}:{cache_salt}"
-
-
-def with_a_comma(tenant: str | None, cache_salt: str | None) -> str | None:
-    return f'"{tenant}", "{cache_salt}"'
-
-
-def a_new_one_each_time(tenant: str | None, cache_salt: str | None) -> str | None:
-    return uuid.uuid4().hex
-
-
-def a_number(tenant: str | None, cache_salt: str | None) -> Any:
-    return hash((tenant, cache_salt))
-
-
-def a_hash_as_text(tenant: str | None, cache_salt: str | None) -> str | None:
-    return str(hash((tenant, cache_salt)))
-
-
-def nothing_is_none(tenant: str | None, cache_salt: str | None) -> str | None:
-    return repr((tenant or "", cache_salt or ""))
-
-
-def both_written_down(tenant: str | None, cache_salt: str | None) -> str | None:
-    return repr((tenant, cache_salt))
-
-
-def length_first(tenant: str | None, cache_salt: str | None) -> str | None:
+def length_first(tenant, cache_salt):
     return f"{'-' if tenant is None else len(tenant)} {tenant} {'-' if cache_salt is None else '+'} {cache_salt}"
 
 
-WRONG: dict[str, list[Any]] = {
-    "engine_loop": [
-        always_sleeps,
-        never_sleeps,
-        one_message_a_step,
-        finishes_one_before_the_next,
-        steps_when_idle,
-        does_not_run_them,
-        lets_empty_escape,
-    ],
-    "closed_salt": [
-        one_salt_for_all,
-        the_clients_only,
-        the_tenants_only,
-        one_or_the_other,
-        glued,
-        with_a_colon,
-        with_a_comma,
-        a_new_one_each_time,
-        a_number,
-        a_hash_as_text,
-        nothing_is_none,
-    ],
-}
-RIGHT: dict[str, list[Any]] = {
+SALT = "json.dumps([tenant, cache_salt])"
+
+# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
+EDITS = [
+    ("engine_loop", "inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events differs"),
+    (
+        "engine_loop",
+        "                work()\n",
+        "                work()\n                if busy():\n                    step()\n",
+        "The order of events differs",
+    ),
+    (
+        "engine_loop",
+        "                work()\n",
+        "                work()\n                while busy():\n                    step()\n",
+        "The order of events differs",
+    ),
+    ("engine_loop", "                work()\n", "                pass\n", "The order of events differs"),
+    ("engine_loop", "queue.Empty", "queue.Full", "The order of events differs"),
+    ("engine_loop", "block=not busy()", "block=True", "The order of events differs"),
+    ("closed_salt", SALT, '"salt"', "These two must not share blocks"),
+    ("closed_salt", SALT, "cache_salt", "These two must not share blocks"),
+    ("closed_salt", SALT, "tenant", "These two must not share blocks"),
+    ("closed_salt", SALT, "cache_salt or tenant", "These two must not share blocks"),
+    ("closed_salt", SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
+    ("closed_salt", SALT, 'f"{tenant}:{cache_salt}"', "These two must not share blocks"),
+    ("closed_salt", SALT, 'f\'"{tenant}", "{cache_salt}"\'', "These two must not share blocks"),
+    ("closed_salt", SALT, "str(__import__('uuid').uuid4())", "These two may share"),
+    ("closed_salt", SALT, "hash((tenant, cache_salt))", "A salt is a text or None."),
+    (
+        "closed_salt",
+        SALT,
+        "str(hash((tenant, cache_salt)))",
+        "Two names may have one hash, and a spy can look for such a name; a new process has other hashes.",
+    ),
+    ("closed_salt", SALT, 'json.dumps([tenant or "", cache_salt or ""])', "These two must not share blocks"),
+]
+RIGHT_EDITS = [("closed_salt", SALT, "repr((tenant, cache_salt))")]
+WRONG = {"engine_loop": [never_sleeps]}
+RIGHT = {
     "engine_loop": [run_loop, looks_before_it_takes, drains_it_first],
-    "closed_salt": [salt_for, both_written_down, length_first],
+    "closed_salt": [salt_for, length_first],
 }

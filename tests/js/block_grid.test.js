@@ -87,12 +87,20 @@ test("a button that does nothing now keeps the focus and sends nothing", () => {
   assert.equal(document.activeElement, redo);
 });
 
-test("an amount that is no number counts as one", () => {
-  for (const typed of ["", "-3", "0.5", "x"]) {
-    type(find(".pl-amount"), typed);
+test("an amount that is no number of tokens is refused with a sentence", () => {
+  for (const typed of ["", "-3", "0", "0.5", "x", "100000"]) {
+    find(".pl-amount").value = typed;
     find('[data-op="append"]').click();
-    assert.equal(model.sent.at(-1).n, 1, typed);
+    assert.equal(model.sent.length, 0, typed);
+    const range = "must be a whole number from 1 to 99,999";
+    const said = `The number of tokens ${range}, got ${find(".pl-amount").value || "nothing"}.`;
+    assert.equal(find(".pl-alert").textContent, said);
+    assert.equal(find(".pl-alert").hidden, false);
   }
+  type(find(".pl-amount"), "1");
+  assert.equal(find(".pl-alert").hidden, true, "it goes when something else is typed");
+  find('[data-op="append"]').click();
+  assert.equal(model.sent.at(-1).n, 1);
 });
 
 test("the slider, the log and the examples go to a state", () => {
@@ -183,7 +191,7 @@ test("the prompt says what can be done next", () => {
   const prompt = () => find(".pl-prompt").textContent;
   assert.equal(
     prompt(),
-    "s1 shares block 1, which has room. Write 1: a write to a shared block copies the block first.",
+    "s1 shares block 1, which has room. A write must copy this block first: press Write 1 and see.",
   );
   model.change("state", forked({ step: 1 }));
   assert.equal(prompt(), "This is step 1 of 2. What you do now replaces the steps after it.");

@@ -192,3 +192,32 @@ test("values that Python sets are shown, an older question is not", () => {
   model.change("asked", { number: 2, at: { size: 9, text: "old", forget_to_copy: true } });
   assert.equal(find("output").value, "1 blocks");
 });
+
+test("while it plays, the slider moves together with the drawing", (context) => {
+  find('.px-controls [data-play="size"]').click();
+  assert.equal(asked().at(-1).size, 0);
+  assert.equal(find("output").value, "5 blocks", "the drawing is still the one before");
+  answer();
+  assert.equal(find("output").value, "0 blocks");
+  context.mock.timers.tick(1000);
+  assert.equal(asked().at(-1).size, 1);
+  assert.equal(find("output").value, "0 blocks");
+  find('.px-controls [data-play="size"]').click();
+  answer();
+  assert.equal(find("output").value, "1 blocks", "the drawing that was under way when it paused");
+});
+
+test("what was typed is not lost when a slider moves at once", () => {
+  type(find('[data-name="text"]'), "abcd");
+  type(find('[data-name="size"]'), "7");
+  answer();
+  assert.deepEqual(asked().at(-1), { size: 7, text: "abcd", forget_to_copy: false });
+  assert.equal(find('[data-name="text"]').value, "abcd");
+});
+
+test("the line below has room for the longest that may be said", () => {
+  assert.equal(find(".px-longest").textContent, "Point at a part.");
+  type(find('[data-name="size"]'), "7");
+  answer('<svg><text data-say="something that is much longer">1</text></svg>');
+  assert.equal(find(".px-longest").textContent, "something that is much longer");
+});

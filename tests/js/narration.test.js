@@ -25,7 +25,7 @@ test("requests wait, are admitted, run, are preempted, resume and end", () => {
   const story = [
     [r0(waiting), "r0 waits."],
     [r0({ state: "running" }), "r0 is admitted."],
-    [{}, "r0 writes on."],
+    [{}, "r0 continues."],
     [r0({ state: "swapped" }), "Out of blocks: r0 is preempted."],
     [r0({ state: "running" }), "r0 resumes."],
     [r0({ state: "waiting" }), "Out of blocks: r0 is preempted."],
@@ -39,10 +39,19 @@ test("requests wait, are admitted, run, are preempted, resume and end", () => {
   });
 });
 
+test("blocks that are free and stay cached", () => {
+  const running = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
+  const freed = { counts: { 0: 0, 1: 0 }, texts: { r0: { state: "stop", blocks: [0, []] } } };
+  const ended = "r0 ends, and its blocks are free";
+  assert.equal(sentence(running, { ...freed, kept: { 0: 1 } }), `${ended}; 1 stays cached.`);
+  assert.equal(sentence(running, { ...freed, kept: { 0: 1, 1: 1 } }), `${ended}; 2 stay cached.`);
+  assert.equal(sentence(running, freed), `${ended}.`);
+});
+
 test("several requests", () => {
   const texts = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`r${i}`, RUNNING]));
   assert.equal(sentence({ texts: texts(2) }), "r0 and r1 are admitted.");
-  assert.equal(sentence({ texts: texts(4) }), "4 texts are admitted.");
+  assert.equal(sentence({ texts: texts(4) }), "4 sequences are admitted.");
   const gone = { r0: { state: "dropped" }, r1: { state: "length" }, r2: { state: "abort" } };
   const said = "r1 and r2 end, and their blocks are free.";
   assert.equal(sentence({ texts: texts(3) }, { texts: gone }), said);
@@ -66,10 +75,27 @@ test("what a block holds", () => {
   );
   const before = replay.stateAfter(0);
   const after = replay.stateAfter(1);
-  assert.match(describeBlock(before, null, 4), /^Point at a word or a block/);
+  assert.match(describeBlock(before, null, 4), /^Point at a word or a block, or tap it/);
   assert.equal(describeBlock(before, 0, 4), "Block 0: r0, tokens 0–3: “The cat sat on”");
-  assert.equal(describeBlock(before, 1, 4), "Block 1: r0, tokens 4–4: “ a”");
+  assert.equal(describeBlock(before, 1, 4), "Block 1: r0, token 4: “ a”");
   const cached = "Block 0 is free; its contents stay cached for the next identical prefix.";
   assert.equal(describeBlock(after, 0, 4), cached);
   assert.equal(describeBlock(after, 1, 4), "Block 1 is free.");
+});
+
+test("a block that several sequences took says whose it was, one after the other", () => {
+  const first = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
+  const ends = {
+    counts: { 0: 0, 1: 0 },
+    texts: { r0: { state: "stop", tokens: 0, blocks: [0, []] } },
+  };
+  const second = { counts: { 0: 1 }, texts: { r1: sequenceOf(["A", " dog"], [0]) } };
+  const replay = new Replay(recordingOf(first, ends, second));
+  assert.match(describeBlock(replay.stateAfter(0), 0, 4), /^Block 0: r0, tokens/);
+  assert.equal(describeBlock(replay.stateAfter(1), 0, 4), "Block 0 is free.");
+  assert.match(describeBlock(replay.stateAfter(2), 0, 4), /^Block 0 \(first r0, then r1\): r1, /);
+});
+
+test("a sentence that begins with a name begins as the name does", () => {
+  assert.equal(sentence({ texts: { anna: RUNNING } }), "anna is admitted.");
 });

@@ -25,7 +25,10 @@ test("a guess is told after it was typed, and the answer hides the button", () =
   button.click();
   assert.equal(model.get("shown"), true);
   assert.equal(model.saved.length, 2);
+  const root = host.firstElementChild;
+  assert.ok(root.classList.contains("pg-waiting"), "the cell's other outputs wait too");
   model.change("page", "<p>it is 42</p>");
+  assert.ok(!root.classList.contains("pg-waiting"));
   assert.equal(button.hidden, true);
   assert.equal(host.querySelector("[aria-live]").textContent, "it is 42");
   remove();

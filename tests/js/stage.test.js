@@ -100,6 +100,30 @@ test("a page that follows an engine does not fall back for ever", (context) => {
   assert.ok(shownStep() > 3900, String(shownStep()));
 });
 
+test("a reader who wants no motion follows an engine, too", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  context.mock.method(globalThis, "matchMedia", () => ({ matches: true }));
+  const model = new Model({ recorded: recordingOf({}), step: -1, live: true, lag: 1 });
+  remove = stage.render({ model, el: host });
+  model.change("recorded", recordingOf({}, {}, {}));
+  for (let i = 0; i < 100; i += 1) context.mock.timers.tick(20);
+  assert.equal(shownStep(), 2);
+});
+
+test("of a large pool the rows in use are drawn, and they are large", () => {
+  const recorded = {
+    ...recordingOf({ counts: { 3: 1, 700: 1, 701: 1 } }, {}),
+    num_blocks: 26214,
+    drawn: 1024,
+  };
+  open(recorded, 0);
+  const drawn = all(".pl-block").map((node) => Number(node.dataset.block));
+  assert.equal(drawn.length, 64);
+  assert.ok(drawn.includes(3) && drawn.includes(700) && drawn.includes(701));
+  assert.equal(find(".pl-many"), null);
+  assert.match(find(".ps-more").textContent, /Showing\s+64 of 26,214 blocks/);
+});
+
 test("another recording is shown, even at the step that is shown already", () => {
   const first = recordingOf({ used: 1, counts: { 0: 1 } }, {});
   const second = recordingOf({ used: 2, counts: { 3: 1, 4: 1 } }, {});
@@ -147,4 +171,68 @@ test("nothing goes on after the stage is removed", (context) => {
   context.mock.timers.tick(10_000);
   assert.equal(shownStep(), 0);
   assert.equal(model.listeners.size, 0);
+});
+
+/** One sequence that runs, and then an empty pool. */
+function storyThatEnds() {
+  const r0 = sequenceOf(WORDS, [2, 5]);
+  const gone = { state: "stop", tokens: 0, blocks: [0, []] };
+  return recordingOf({}, { counts: { 2: 1, 5: 1 }, texts: { r0 } }, { texts: { r0: gone } });
+}
+
+test("it ends where tables are full, not at an empty pool", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  open(storyThatEnds(), -1);
+  for (let i = 0; i < 3; i += 1) context.mock.timers.tick(125);
+  assert.equal(shownStep(), 2, "the end is shown");
+  context.mock.timers.tick(1500);
+  assert.equal(shownStep(), 1);
+  const play = find('[data-op="play"]');
+  assert.match(play.textContent, /Again/);
+  play.click();
+  assert.equal(shownStep(), 0);
+});
+
+test("a reader who moves it is not taken elsewhere", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  open(storyThatEnds(), -1);
+  for (let i = 0; i < 3; i += 1) context.mock.timers.tick(125);
+  type(find(".pl-scrubber"), "2");
+  context.mock.timers.tick(5000);
+  assert.equal(shownStep(), 2);
+});
+
+test("a recording without steps does not count them", () => {
+  open(recordingOf({}), 0);
+  assert.equal(find(".pl-step").textContent, "One step");
+  remove();
+  const model = new Model({ recorded: recordingOf({}), step: -1, live: true });
+  remove = stage.render({ model, el: host });
+  assert.equal(all(".pl-step").at(-1).textContent, "No step yet");
+});
+
+test("counters at zero are hidden, those of used and free blocks never", () => {
+  open(threeAnswers());
+  const hidden = all(".ps-nothing b").map((node) => node.dataset.stat);
+  assert.deepEqual(hidden, ["cached", "shared", "copied"]);
+});
+
+test("the free blocks include the cached ones, and the counters say so", () => {
+  open(recordingOf({ kept: { 0: 1, 1: 1 }, cached: 2 }));
+  const said = all(".pl-stat").map((node) => node.querySelector("span").textContent);
+  assert.deepEqual(said.slice(0, 3), ["used", "free", "of them cached"]);
+});
+
+test("what the chat template wrote is a chip", () => {
+  const words = ["", "user", "\n", "Why", "?", "", "\n", "", "assistant", "\n", "So"];
+  const texts = { r0: sequenceOf(words, [0, 1, 2], { prompt: 10 }) };
+  open(recordingOf({ counts: { 0: 1, 1: 1, 2: 1 }, texts }));
+  assert.deepEqual(
+    all(".ps-role").map((node) => [node.textContent, node.dataset.block]),
+    [
+      ["user", "0"],
+      ["assistant", "2"],
+    ],
+  );
+  assert.equal(find(".ps-words").textContent.replace(/[012]/g, ""), "userWhy?assistantSo");
 });

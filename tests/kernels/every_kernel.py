@@ -6,21 +6,17 @@
 PYTORCH_NO_CUDA_MEMORY_CACHING=1 gives every tensor an allocation of its own, so that reading past one shows.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attention"))
-from test_attention import make
-from test_attention_kernels import assert_close
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
 from pagedlab.kernels.plan import launch_plan
 from pagedlab.lessons import ladder
+from support.attention_cases import assert_as_close_as_torch, make
 
 BATCHES = {
     "decode": [(1, 1), (1, 16), (1, 17), (1, 300), (1, 0)],
@@ -30,20 +26,19 @@ BATCHES = {
 }
 
 
-def main() -> None:
+def main():
     for heads, dim, block_size in [((14, 2), 64, 16), ((8, 2), 128, 16), ((5, 1), 80, 8)]:
         for dtype in (torch.bfloat16, torch.float32):
             for name, lengths in BATCHES.items():
                 case = make(0, lengths, heads, dim, block_size, dtype)
-                tensors = (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens, case.query_starts)
-                args = [tensor.cuda() for tensor in tensors]
+                args = case.arguments("cuda")
                 plan = launch_plan(args[0], args[1], args[3])
-                assert_close(case, triton_attention(*args, plan=plan).cpu())
+                assert_as_close_as_torch(case, triton_attention(*args, plan=plan).cpu())
                 print(f"{name}: heads {heads}, dim {dim}, {dtype}, splits {plan.splits}")
     case = make(0, [(1, length) for length in (1, 16, 100)], (8, 2), 64)
-    args = [t.cuda() for t in (case.q, case.k_cache, case.v_cache, case.block_tables, case.seq_lens)]
+    args = case.arguments("cuda")[:5]
     for name, rung in ladder.RUNGS.items():
-        assert_close(case, rung(*args).cpu())
+        assert_as_close_as_torch(case, rung(*args).cpu())
         print(name)
     keys, values = torch.randn(2, 2, 6, 8, 3, 80, device="cuda")
     k, v = torch.randn(2, 5, 3, 80, device="cuda")

@@ -5,10 +5,7 @@
 test_attention_kernels.py runs compiled where there is a GPU, in bf16 too.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,12 +15,9 @@ from pagedlab.attention import fastest_backend, paged_attention, paged_decode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 QWEN, LLAMA = (14, 2, 64), (32, 8, 128)
-Batch = tuple[torch.Tensor, ...]
 
 
-def batch(
-    seed: int, lengths: list[tuple[int, int]], heads: tuple[int, int, int] = QWEN, dtype: torch.dtype = torch.bfloat16
-) -> Batch:
+def batch(seed, lengths, heads=QWEN, dtype=torch.bfloat16):
     """(queries, length) for every sequence; shuffled pages of 16, NaN in every slot that nobody has written."""
     generator = torch.Generator("cuda").manual_seed(seed)
     num_heads, kv_heads, dim = heads
@@ -44,7 +38,7 @@ def batch(
     return q, k, v, table, torch.tensor([length for _, length in lengths], device="cuda").int(), starts
 
 
-def dense(args: Batch, dtype: torch.dtype) -> torch.Tensor:
+def dense(args, dtype):
     """torch's own attention in `dtype`, sequence by sequence and without pages."""
     q, k, v, table, lens, starts = args
     parts = []
@@ -59,14 +53,14 @@ def dense(args: Batch, dtype: torch.dtype) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def assert_as_good_as_torch(args: Batch, out: torch.Tensor) -> None:
+def assert_as_good_as_torch(args, out):
     """Error against fp64 at most twice that of torch's attention in the same dtype, in fp32 three times.
 
     There torch's matrix-vector product adds in a tree, and the kernel in a chain over head_dim.
     """
     truth = dense(args, torch.float64)
 
-    def error(values: torch.Tensor) -> float:
+    def error(values):
         return float((values.double() - truth).norm() / truth.norm())
 
     mine, torchs = error(out), error(dense(args, out.dtype))
@@ -76,7 +70,7 @@ def assert_as_good_as_torch(args: Batch, out: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("heads", [QWEN, LLAMA])
-def test_errors_at_full_size(heads: tuple[int, int, int], dtype: torch.dtype, seed: int) -> None:
+def test_errors_at_full_size(heads, dtype, seed):
     dice = random.Random(seed)
     for lengths in (
         [(1, 4096)],
@@ -94,7 +88,7 @@ def test_errors_at_full_size(heads: tuple[int, int, int], dtype: torch.dtype, se
     [[(1, 900)], [(1, length) for length in range(1, 400)], [(1, 300), (200, 200), (1, 17), (30, 500)]],
     ids=["split", "decode", "mixed"],
 )
-def test_a_graph_follows_its_inputs(lengths: list[tuple[int, int]], seed: int) -> None:
+def test_a_graph_follows_its_inputs(lengths, seed):
     """Captured once, replayed with other tokens, tables and lengths: what an eager call gives, bit for bit."""
     dice = random.Random(seed)
     args = batch(seed, lengths)
@@ -121,7 +115,7 @@ def test_a_graph_follows_its_inputs(lengths: list[tuple[int, int]], seed: int) -
         assert_as_good_as_torch(args, out)
 
 
-def test_a_captured_call_waits_for_nothing(seed: int) -> None:
+def test_a_captured_call_waits_for_nothing(seed):
     """Any look at a value on the device would be an error while a graph is captured, and here as well."""
     args = batch(seed, [(1, 300), (20, 20), (1, 900)])
     paged_attention(*args, backend="triton")
@@ -133,25 +127,25 @@ def test_a_captured_call_waits_for_nothing(seed: int) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def needs(gigabytes: int) -> None:
+def needs(gigabytes):
     torch.cuda.empty_cache()
     if torch.cuda.mem_get_info()[0] < gigabytes << 30:
         pytest.skip(f"needs {gigabytes} GiB of free GPU memory")
 
 
-def check_against_a_copy(move: Callable[[Batch], Batch], args: Batch) -> None:
+def check_against_a_copy(move, args):
     expected = paged_attention(*args, backend="triton")
     assert torch.equal(paged_attention(*move(args), backend="triton"), expected)
 
 
-def test_pages_behind_two_to_the_31_elements(seed: int) -> None:
+def test_pages_behind_two_to_the_31_elements(seed):
     """The same pages at the end of a cache of 2^31 + elements give the same bits."""
     needs(12)
     args = batch(seed, [(1, 300), (40, 90)], LLAMA)
     small = args[1].shape[0]
     num_blocks = 2**31 // (16 * 8 * 128) + small
 
-    def far(args: Batch) -> Batch:
+    def far(args):
         q, k, v, table, lens, starts = args
         caches = [torch.empty((num_blocks, *k.shape[1:]), dtype=k.dtype, device="cuda") for _ in range(2)]
         for cache, old in zip(caches, (k, v), strict=True):
@@ -164,11 +158,11 @@ def test_pages_behind_two_to_the_31_elements(seed: int) -> None:
     check_against_a_copy(far, (q[:2], k, v, table, lens, torch.arange(3, device="cuda").int()))
 
 
-def test_a_table_of_more_than_two_to_the_31_entries(seed: int) -> None:
+def test_a_table_of_more_than_two_to_the_31_entries(seed):
     needs(20)
     args = batch(seed, [(1, 300), (40, 90), (1, 20)])
 
-    def wide(args: Batch) -> Batch:
+    def wide(args):
         q, k, v, table, lens, starts = args
         huge = torch.empty(len(table), 2**30 + 8, dtype=torch.int32, device="cuda")
         huge[:, : table.shape[1]] = table
@@ -177,7 +171,7 @@ def test_a_table_of_more_than_two_to_the_31_entries(seed: int) -> None:
     check_against_a_copy(wide, args)
 
 
-def test_queries_behind_two_to_the_31_elements(seed: int) -> None:
+def test_queries_behind_two_to_the_31_elements(seed):
     """So many sequences of one token that the last query lies behind 2^31 elements: its output is its V."""
     needs(24)
     num_heads, kv_heads, dim = LLAMA
@@ -190,7 +184,7 @@ def test_queries_behind_two_to_the_31_elements(seed: int) -> None:
         assert torch.equal(out[i], v[i % 4, 0].repeat_interleave(num_heads // kv_heads, 0))
 
 
-def test_auto_takes_triton_and_says_so_once(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_takes_triton_and_says_so_once(seed, capsys):
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("Triton needs compute capability 8.0")
     fastest_backend.cache_clear()

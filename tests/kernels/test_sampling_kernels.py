@@ -1,22 +1,19 @@
 """The drawing kernels against the exact distribution: every draw is the token whose share of it `u` falls into."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
 from pagedlab.kernels.sampling import CHUNK, triton_sample, triton_uniform
-from pagedlab.sampling import sample, uniform
-from pagedlab.sampling_params import SamplingParams
+from pagedlab.sampling import uniform
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("vocabulary", [1, 5, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17])
-def test_draws_lie_where_u_falls(vocabulary: int, dtype: torch.dtype, seed: int) -> None:
+def test_draws_lie_where_u_falls(vocabulary, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     rows = 24
     logits = (torch.randn(rows, vocabulary, generator=generator) * 3).to(dtype)
@@ -41,7 +38,7 @@ def test_draws_lie_where_u_falls(vocabulary: int, dtype: torch.dtype, seed: int)
         assert upto - float(probs[token]) - 1e-5 <= float(u[row]) <= upto + 1e-5
 
 
-def test_uniform_is_the_same_hash(seed: int) -> None:
+def test_uniform_is_the_same_hash(seed):
     generator = torch.Generator().manual_seed(seed)
     seeds = torch.randint(2**63 - 1, (300,), generator=generator)
     positions = torch.randint(2**31, (300,), generator=generator)
@@ -52,21 +49,7 @@ def test_uniform_is_the_same_hash(seed: int) -> None:
     torch.testing.assert_close(ours, uniform(seeds, positions + 2).float(), rtol=0, atol=0)
 
 
-def test_most_draws_are_those_of_torch(seed: int) -> None:
-    """In fp32 in place of fp64, a draw may fall to the neighbour only where u lies at their edge."""
-    logits = torch.randn(200, 1000, generator=torch.Generator().manual_seed(seed))
-    temperature = torch.full((200,), 0.8, dtype=torch.float64)
-    seeds, positions = torch.full((200,), seed), torch.arange(200)
-    expected, logprobs = sample(logits, [SamplingParams(temperature=0.8)] * 200, seeds, positions)
-    tokens, ours = (
-        x.cpu() for x in triton_sample(logits.to(DEVICE), temperature.to(DEVICE), uniform(seeds, positions).to(DEVICE))
-    )
-    same = tokens == expected
-    assert same.sum() >= 195
-    torch.testing.assert_close(ours[same], logprobs[same], rtol=1e-4, atol=1e-4)
-
-
-def test_no_rows_and_a_strided_row() -> None:
+def test_no_rows_and_a_strided_row():
     empty = torch.zeros(0, dtype=torch.float64, device=DEVICE)
     assert triton_sample(torch.zeros(0, 9, device=DEVICE), empty, empty)[0].shape == (0,)
     logits = torch.randn(3, 20, device=DEVICE)
@@ -76,7 +59,7 @@ def test_no_rows_and_a_strided_row() -> None:
     assert triton_sample(torch.ones(3, 10, device=DEVICE), zero, zero)[0].tolist() == [0, 0, 0]
 
 
-def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed: int) -> None:
+def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
     """A model in half precision may overflow: what is drawn must not point behind the logits."""
     logits = torch.randn(4, CHUNK + 3, generator=torch.Generator().manual_seed(seed))
     logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf

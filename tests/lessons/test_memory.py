@@ -1,19 +1,13 @@
 """KV arithmetic, address spaces, the four allocators and their simulation."""
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab import BlockPool, OutOfBlocks, blocks_for
+from pagedlab import BlockPool, OutOfBlocks
 from pagedlab.lessons.memory import (
     ALLOCATORS,
     GIB,
@@ -25,20 +19,18 @@ from pagedlab.lessons.memory import (
     Paged,
     Region,
     Request,
-    kv_bytes_per_token,
     make_allocator,
     padding_waste,
 )
-from pagedlab.lessons.simulation import KINDS, Run, simulate
+from pagedlab.lessons.simulation import KINDS, simulate
 from pagedlab.lessons.traces import synthetic
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_fragmentation.ipynb"
 PLACEMENTS = ("buddy", "first-fit")
 
 # Arithmetic ---------------------------------------------------------------------------------------------------
 
 
-def test_kv_bytes_of_known_models() -> None:
+def test_kv_bytes_of_known_models():
     kib = {name: shape.bytes_per_token / 1024 for name, shape in MODELS.items()}
     assert kib == {"OPT-13B": 800, "LLaMA-2-7B": 512, "LLaMA-3-8B": 128, "Qwen2.5-0.5B": 12, "Qwen3-0.6B": 112}
     llama = MODELS["LLaMA-2-7B"].bytes_per_token
@@ -47,7 +39,7 @@ def test_kv_bytes_of_known_models() -> None:
     assert MODELS["OPT-13B"].slots_in(12 * GIB) == 15_728
 
 
-def test_from_config_reads_what_transformers_writes(tmp_path: Path) -> None:
+def test_from_config_reads_what_transformers_writes(tmp_path):
     config = {
         "model_type": "qwen2",
         "num_hidden_layers": 24,
@@ -77,39 +69,16 @@ def test_from_config_reads_what_transformers_writes(tmp_path: Path) -> None:
         ({"kv_lora_rank": 512}, "compressed"),
     ],
 )
-def test_from_config_says_what_is_missing(change: dict[str, Any], says: str) -> None:
+def test_from_config_says_what_is_missing(change, says):
     config = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "max_position_embeddings": 128}
     changed = {key: value for key, value in (config | change).items() if value is not None}
     with pytest.raises(ValueError, match=says):
         KVShape.from_config(changed)
 
 
-def test_worked_numbers() -> None:
+def test_padding_of_four_sequences():
     slots, scores = padding_waste([128, 64, 32, 8])
-    assert sum([128, 64, 32, 8]) == 232
     assert (round(100 * slots, 1), round(100 * scores, 1)) == (54.7, 67.1)
-    assert [blocks_for(n, 16) for n in (128, 64, 32, 8)] == [8, 4, 2, 1]
-    assert [blocks_for(n, 16) for n in (20, 8, 12)] == [2, 1, 1]
-    pool = Paged(num_slots=48, block_size=16)
-    pool.admit(0, Request(36, 1))
-    assert [min(16, 36 - 16 * i) for i in range(len(pool.regions(0)))] == [16, 16, 4]
-
-
-def test_worked_numbers_stand_in_the_notebook() -> None:
-    cells = nbformat.read(NOTEBOOK, 4).cells
-    outputs = [out for cell in cells for out in cell.get("outputs", [])]
-    stored = "\n".join(out.get("text", "") for out in outputs)
-    for figure in (
-        "2 GiB; four samples with a copy each: 8 GiB",
-        "64 blocks of 16 tokens: 512 MiB",
-        "one block of 16 tokens: 192 KiB",
-        "232 of 512 slots used, 54.7% wasted; 67.1% of the attention scores",
-        "8 + 4 + 2 + 1 blocks of 16",
-        "36 tokens in blocks of 16: the blocks hold [16, 16, 4]",
-        "1,968 wasted, 96.1%",
-        "68 of 108 slots wasted; paged: tables of [2, 1, 1] blocks",
-    ):
-        assert figure in stored, figure
 
 
 # Address spaces -----------------------------------------------------------------------------------------------
@@ -117,9 +86,9 @@ def test_worked_numbers_stand_in_the_notebook() -> None:
 
 @pytest.mark.parametrize("space_type", [FirstFit, Buddy])
 @given(seed=st.integers(0, 2**32), num_slots=st.integers(1, 300))
-def test_regions_never_overlap_and_come_back_whole(space_type: type[FirstFit], seed: int, num_slots: int) -> None:
+def test_regions_never_overlap_and_come_back_whole(space_type, seed, num_slots):
     chance, space = random.Random(seed), space_type(num_slots)
-    at_first, held = list(space.holes), dict[int, Region]()
+    at_first, held = list(space.holes), {}
     owner = [-1] * num_slots
     for key in range(60):
         if held and chance.random() < 0.45:
@@ -151,7 +120,7 @@ def test_regions_never_overlap_and_come_back_whole(space_type: type[FirstFit], s
     assert space.holes == at_first
 
 
-def test_first_fit_joins_holes_and_takes_the_lowest() -> None:
+def test_first_fit_joins_holes_and_takes_the_lowest():
     space = FirstFit(30)
     a, b, c = (space.allocate(10) for _ in range(3))
     space.release(a)
@@ -162,7 +131,7 @@ def test_first_fit_joins_holes_and_takes_the_lowest() -> None:
     assert space.holes == [Region(0, 30)]
 
 
-def test_a_buddy_joins_its_other_half_only() -> None:
+def test_a_buddy_joins_its_other_half_only():
     space = Buddy(8)
     regions = [space.allocate(2) for _ in range(4)]
     space.release(regions[1])
@@ -176,7 +145,7 @@ def test_a_buddy_joins_its_other_half_only() -> None:
 # Allocators and simulation ------------------------------------------------------------------------------------
 
 
-def lengths(max_total: int) -> st.SearchStrategy[list[tuple[int, int]]]:
+def lengths(max_total):
     one = st.tuples(st.integers(1, max_total // 2), st.integers(1, max_total // 2))
     return st.lists(one, min_size=1, max_size=12)
 
@@ -184,9 +153,7 @@ def lengths(max_total: int) -> st.SearchStrategy[list[tuple[int, int]]]:
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("name", ALLOCATORS)
 @given(requests=lengths(32), num_slots=st.integers(64, 200), block_size=st.integers(1, 8))
-def test_every_slot_is_one_kind_and_everybody_finishes(
-    name: str, placement: str, requests: list[tuple[int, int]], num_slots: int, block_size: int
-) -> None:
+def test_every_slot_is_one_kind_and_everybody_finishes(name, placement, requests, num_slots, block_size):
     allocator = make_allocator(name, num_slots, max_length=32, block_size=block_size, placement=placement)
     run = simulate(requests, allocator, places=True)
     assert run.finished == len(requests)
@@ -209,13 +176,13 @@ def test_every_slot_is_one_kind_and_everybody_finishes(
 
 
 @given(requests=lengths(32))
-def test_the_oracle_and_pages_agree_when_a_block_is_one_token_and_nobody_waits(requests: list[tuple[int, int]]) -> None:
+def test_the_oracle_and_pages_agree_when_a_block_is_one_token_and_nobody_waits(requests):
     oracle, paged = (simulate(requests, make_allocator(name, 4096, block_size=1)) for name in ("oracle", "paged"))
     assert [s.slots["used"] for s in oracle.samples] == [s.slots["used"] for s in paged.samples]
     assert oracle.steps == paged.steps == max(output for _, output in requests) + 1
 
 
-def test_one_request_by_hand() -> None:
+def test_one_request_by_hand():
     run = simulate([(3, 4)], make_allocator("pow2", 16))
     # asks for 3 + 4, is given 8; three tokens at first, one more each step, gone after the seventh
     assert [s.slots["used"] for s in run.samples] == [3, 4, 5, 6, 0]
@@ -225,7 +192,7 @@ def test_one_request_by_hand() -> None:
     assert [s.slots["internal"] for s in run.samples][:-1] == [3] * 5  # 5 outputs reserve 8
 
 
-def test_preemption_takes_the_last_and_loses_nothing() -> None:
+def test_preemption_takes_the_last_and_loses_nothing():
     allocator = make_allocator("paged", 8, block_size=1)
     run = simulate([(2, 4), (2, 4)], allocator, places=True)
     assert run.preempted == 1
@@ -235,7 +202,7 @@ def test_preemption_takes_the_last_and_loses_nothing() -> None:
     assert allocator.num_free == 8
 
 
-def test_max_running_and_max_steps() -> None:
+def test_max_running_and_max_steps():
     requests = [(4, 8)] * 6
     run = simulate(requests, make_allocator("paged", 1024), max_running=2)
     assert max(s.running for s in run.samples) == 2
@@ -255,16 +222,14 @@ def test_max_running_and_max_steps() -> None:
         ([(33, 1)], lambda: make_allocator("oracle", 63), "never fit"),
     ],
 )
-def test_what_cannot_be_served_is_refused_before_the_first_step(
-    requests: list[tuple[int, int]], allocator: Callable[[], Any], says: str
-) -> None:
+def test_what_cannot_be_served_is_refused_before_the_first_step(requests, allocator, says):
     memory = allocator()
     with pytest.raises(ValueError, match=says):
         simulate(requests, memory)
     assert memory.num_free == memory.num_slots
 
 
-def test_memory_held_by_somebody_else_is_an_error_not_a_wait() -> None:
+def test_memory_held_by_somebody_else_is_an_error_not_a_wait():
     allocator = make_allocator("paged", 16, block_size=16)
     allocator.admit(99, Request(1, 1))
     with pytest.raises(OutOfBlocks):
@@ -278,21 +243,21 @@ def test_memory_held_by_somebody_else_is_an_error_not_a_wait() -> None:
         ("max", "best-fit", "placement must be one of 'buddy', 'first-fit', got 'best-fit'"),
     ],
 )
-def test_an_unknown_allocator_names_the_known(name: str, placement: str, known: str) -> None:
+def test_an_unknown_allocator_names_the_known(name, placement, known):
     with pytest.raises(ValueError, match=known):
         make_allocator(name, 64, placement=placement)
 
 
-def test_paged_is_the_real_pool() -> None:
+def test_paged_is_the_real_pool():
     assert type(Paged(64, 16).pool) is BlockPool
 
 
-def four(num_slots: int, requests: list[tuple[int, int]], max_length: int) -> dict[str, Run]:
+def four(num_slots, requests, max_length):
     allocators = {name: make_allocator(name, num_slots, max_length=max_length) for name in ALLOCATORS}
     return {name: simulate(requests, allocator, sample_every=20) for name, allocator in allocators.items()}
 
 
-def test_the_papers_setting_gives_nearly_the_papers_figures() -> None:
+def test_the_papers_setting_gives_nearly_the_papers_figures():
     """OPT-13B, 12 GiB, 2,048 tokens, lengths with ShareGPT's means; Kwon et al., 2023, figures 2 and 13."""
     runs = four(15_728, synthetic("sharegpt", 400).at_most(2048).requests(), 2048)
     used = {name: run.shares()["used"] for name, run in runs.items()}
@@ -302,7 +267,3 @@ def test_the_papers_setting_gives_nearly_the_papers_figures() -> None:
     assert runs["max"].mean_running() == 7
     assert runs["max"].shares()["external"] == pytest.approx(1 - 7 * 2048 / 15_728, abs=1e-3)
     assert sum(runs["max"].shares()[kind] for kind in KINDS) == pytest.approx(1)
-
-
-def test_bytes_are_a_product() -> None:
-    assert kv_bytes_per_token(num_layers=3, num_kv_heads=5, head_dim=7, dtype_bytes=11) == 2 * 3 * 5 * 7 * 11

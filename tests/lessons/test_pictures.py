@@ -1,22 +1,21 @@
 """The opening pictures: SVG that parses, and draws what pool, tables and texts say."""
 
-from __future__ import annotations
-
 import io
 import random
 import re
-from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
 import resvg_py
 from PIL import Image
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import LLM
 from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
 from pagedlab.lessons.broken import NeverCopies
+from pagedlab.lessons.colors import Look
 from pagedlab.lessons.draft_film import checks_of, draw_drafts, moments_of
-from pagedlab.lessons.drawing import box, stripes, svg
+from pagedlab.lessons.drawing import shape, svg
 from pagedlab.lessons.journey import STATIONS, draw_journey, journey_of
 from pagedlab.lessons.memory import Contiguous, FirstFit
 from pagedlab.lessons.pictures import (
@@ -33,14 +32,15 @@ from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.shipped import data_folder
 from pagedlab.speculative import PromptLookup
 from pagedlab.trace import record
+from support.engines import exactly, output_of
 
 
-def said(picture: str) -> list[str]:
+def said(picture):
     """What its parts say when they are pointed at; the picture is XML."""
     return [part.get("data-say", "") for part in ElementTree.fromstring(picture).iter("g")]  # noqa: S314
 
 
-def told(table_class: type[BlockTable], texts: Sequence[str], shared: int) -> list[tuple[list[str], list[int]]]:
+def told(table_class, texts, shared):
     """Stories of the same `shared` first words, each written word by word beside the other."""
     split = [re.findall(r" ?[^ ]+", text) for text in texts]
     first = table_class(BlockPool(32, 4))
@@ -52,7 +52,7 @@ def told(table_class: type[BlockTable], texts: Sequence[str], shared: int) -> li
     return [(words, table.slots(0, len(words))) for words, table in zip(split, tables, strict=True)]
 
 
-def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
+def test_two_stories_mark_what_was_overwritten_and_what_was_taken():
     right = told(BlockTable, ["a b c d e <f> fox & g", "a b c d e owl Xenia y z"], 5)
     wrong = told(NeverCopies, ["a b c d e <f> Xenia & g", "a b c d e owl Xenia y z"], 5)
     parts = said(two_stories(wrong, right, 4))
@@ -65,19 +65,23 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken() -> None:
     assert {part for part in parts if "block 0, in both" in part} == {"block 0, in both tables: a b c d"}
 
 
-def test_two_stories_give_no_two_blocks_one_look() -> None:
+def test_two_stories_give_no_two_blocks_one_look():
     stories = told(BlockTable, ["a b c d" + " x" * 20, "a b c d" + " y" * 20], 4)
     picture = two_stories(stories, stories, 4)
-    looks = dict(re.findall(r'data-link="b(\d+)"[^>]*><rect [^>]*fill="([^"]+)"', picture))
+    words = re.findall(r'data-link="b(\d+)"[^>]*><rect [^>]*fill="([^"]+)"[^>]*/>(<rect [^>]*dasharray)?', picture)
+    looks = {number: (fill, bool(line)) for number, fill, line in words}
     assert len(looks) > 9
     assert len({*looks.values()}) == len(looks)
-    assert {look[5:-1] for look in looks.values() if look.startswith("url")} == {
-        *re.findall('pattern id="([^"]+)', picture)
-    }
+
+
+def test_two_stories_have_no_hatch_behind_a_word():
+    """A hatch would look like the line through a word that is overwritten."""
+    stories = told(NeverCopies, ["a b c d" + " x" * 40, "a b c d" + " y" * 40], 4)
+    assert "<pattern" not in two_stories(stories, stories, 4)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed: int) -> None:
+def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed):
     chance, width, size = random.Random(seed), 4, 3
     prompt = list(range(100, 100 + chance.randint(3, 8)))
     (table := BlockTable(BlockPool(128, size))).append(len(prompt))
@@ -107,11 +111,11 @@ def test_a_tree_of_beams_draws_every_block_once_with_all_who_hold_it(seed: int) 
         )
 
 
-def test_a_line_of_descent_goes_on_with_the_best_child_and_restarts_where_it_ends() -> None:
+def test_a_line_of_descent_goes_on_with_the_best_child_and_restarts_where_it_ends():
     assert lines_of_descent([[0, 1, 2], [1, 1, 0], [2, 2, 2]], 3) == [[0, 1, 2], [0, 1, 2], [1, 2, 0], [0, 1, 2]]
 
 
-def test_a_step_of_a_search_is_told_by_lines_of_descent() -> None:
+def test_a_step_of_a_search_is_told_by_lines_of_descent():
     run = [([1], [0, 1]), ([2], [0, 2])], [([2, 3], [0, 2]), ([2, 4], [0, 3])]
     picture = beam_tree(run, 1, [7, 8], 2, str)
     assert "Beam 0 is dropped and restarts as a fork of beam 1. Free again: block 1." in picture
@@ -119,7 +123,7 @@ def test_a_step_of_a_search_is_told_by_lines_of_descent() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
+def test_two_prompts_share_what_the_cache_shares(seed):
     chance = random.Random(seed)
     common = [chance.randrange(9) for _ in range(chance.choice([0, 3, 4, 11, 40, 130]))]
     cache, prompts, found = PrefixCache(BlockPool(512, 4)), [], 0
@@ -135,7 +139,7 @@ def test_two_prompts_share_what_the_cache_shares(seed: int) -> None:
     assert f"{found} of them are found in the first" in picture
 
 
-def test_a_prompt_is_never_found_whole() -> None:
+def test_a_prompt_is_never_found_whole():
     cache, prompts = PrefixCache(BlockPool(64, 4)), []
     for _ in range(2):
         table = cache.match(list(range(8)), leave=1)
@@ -148,51 +152,72 @@ def test_a_prompt_is_never_found_whole() -> None:
     assert not [part for part in said(picture) if "different hash" in part]
 
 
-def test_two_prompts_may_be_empty() -> None:
+@pytest.mark.parametrize("naive", [ForgetsThePast, ChecksOwnTokens])
+def test_a_block_that_is_found_after_another_past_is_marked(naive):
+    if naive is ForgetsThePast:
+        size, ids = 2, [[1, 2, 7, 8, 9], [1, 3, 7, 8, 9], [1, 3, 7, 8, 9]]
+    else:
+        size, ids = 16, [[*A, *range(16)], B, [*B, *range(16)]]
+    cache, prompts = naive(BlockPool(16, size)), []
+    for one in ids:
+        table = cache.match(one)
+        table.append(len(one) - table.num_tokens)
+        cache.insert(table, one)
+        prompts.append(([str(i) for i in one], table.block_ids[:], [n.hex()[:6] for n in cache.names(one, None)]))
+    picture = two_prompts([prompts[0], prompts[2]], size, "The third one", "the first one")
+    assert "The third one finds block 1, which was computed after the first one." in picture
+    assert len([part for part in said(picture) if "in both tables, though the words before it differ" in part]) == 1
+
+
+def test_two_prompts_may_be_empty():
     assert said(two_prompts([([], [], []), ([], [], [])], 4)) == []
 
 
 @pytest.mark.parametrize("tokens", [1, 6])
-def test_a_request_is_followed_through_every_station(tokens: int) -> None:
+def test_a_request_is_followed_through_every_station(tokens):
     llm = LLM(data_folder("tiny-qwen2"), block_size=4, num_blocks=24, cuda_graphs=False, fused=False, verbose=False)
     begin = "Once upon a time, there was a fox who"
-    params = SamplingParams(max_tokens=tokens, temperature=0.8, seed=3, ignore_eos=True)
-    plain = llm.generate(f"{begin} wanted to", params)[0].outputs[0].text
+    params = exactly(tokens, temperature=0.8, seed=3)
+    plain = output_of(llm, f"{begin} wanted to", params).text
     recording = record(llm, [f"{begin} wanted to"], [params], ids=True, chances=3)
     run = journey_of(recording, "r1")
     assert not llm.num_unfinished
     assert not llm._callbacks, "nobody watches any more"
     assert not llm._eager.callbacks
     stations = [moment.station for moment in run.values()]
-    turn = ["schedule", "batch", "forward", "draw", "append"]
+    turn = ["schedule", "batch", "forward", "sample", "append"]
     assert stations == ["arrive", "admit", "match", *tokens * turn, "free"]
     assert [*run.values()][-1].answer == plain.strip()
     for name, moment in run.items():
-        texts = said(draw_journey(run, name, 4))
+        drawn = draw_journey(run, name, 4)
+        texts = said(drawn)
         assert sum(text.endswith("takes the request there.") for text in texts) == len(STATIONS)
+        assert (drawn.count(">host</text>"), drawn.count(">GPU</text>")) == (7, 2)
+        assert "at its end: a step takes 1.8 ms; the GPU computes for 1.7 of them" in texts
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
 
 
-def test_drafts_stand_in_their_slots_before_and_after_the_check() -> None:
+def test_drafts_stand_in_their_slots_before_and_after_the_check():
     lookup = PromptLookup(k=4)
     llm = LLM(
         data_folder("tiny-qwen2"), block_size=8, num_blocks=24, speculative=lookup, prefix_caching=False, verbose=False
     )
     said_twice = "The box is red. The chair is blue. The box is red. The chair is"
-    checks, words = checks_of(record(llm, [said_twice], [SamplingParams(max_tokens=24, ignore_eos=True)]))
+    checks, words = checks_of(record(llm, [said_twice], [exactly(24)]))
     right = sum(check.accepted for check in checks)
     assert (right, sum(len(check.drafted) for check in checks)) == (llm.stats.accepted_tokens, llm.stats.drafted_tokens)
     for i, (check, before, after) in enumerate(zip(checks, *[iter(moments_of(checks))] * 2, strict=True)):
         assert words[check.position : check.position + check.accepted] == check.drafted[: check.accepted], i
         drawn = [draw_drafts(checks, words, moment, 8) for moment in (before, after)]
-        assert drawn[0].count("font-style:italic") == len(check.drafted)
+        italic = drawn[0].count("font-style:italic") - 1  # one in the legend
+        assert italic == len(check.drafted)
         struck = drawn[1].count("line-through") - 1  # one in the legend
         assert struck == len(check.drafted) - check.accepted
         held = -(-(check.position + check.accepted) // 8)
         assert sum("slots known" in text for text in said(drawn[1])) == held
 
 
-def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
+def test_two_pools_show_the_same_blocks_with_other_numbers():
     keys = [[[1.0, -2.0], [None] * 2, [3.0, 4.0]], [[5.0, 6.0], [None] * 2, [7.0, 8.0]]]
     frames = [Frame([Table(["a", " b"], [0]), Table([" c"], [2])], keys)]
     picture = draw_pools(frames, 0, 2, ["KV head 0", "KV head 1"])
@@ -203,17 +228,17 @@ def test_two_pools_show_the_same_blocks_with_other_numbers() -> None:
     assert all(number in picture for number in ("+1.00", "-2.00", "+5.00", "+6.00"))
 
 
-def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit() -> None:
+def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit():
     requests = [(300, 40), (500, 60), (200, 20), (700, 10)]
     text = taken_places(requests, Contiguous(FirstFit(2048), lambda _: 1024), row=512)
-    assert "User 3 is out of memory. 2 of 4 users are in; 2,048 of 2,048 slots are taken." in text
+    assert "No memory for user 3. 2 of 4 users fit; 2,048 of 2,048 slots are reserved." in text
     assert [part for part in said(text) if part] == [
-        f"User {i}: a prompt of {prompt} tokens, 1,024 slots taken, {1024 - prompt} of them empty"
+        f"User {i}: a prompt of {prompt} tokens, 1,024 slots reserved, {1024 - prompt} of them empty"
         for i, (prompt, _) in enumerate(requests[:2], 1)
     ]
 
 
-def test_a_word_lies_where_its_table_says() -> None:
+def test_a_word_lies_where_its_table_says():
     pool = BlockPool(6, 4)
     pool.allocate()  # somebody else's
     (table := BlockTable(pool)).append(6)
@@ -224,8 +249,8 @@ def test_a_word_lies_where_its_table_says() -> None:
         assert [part.endswith(where) for part in parts if part.startswith(f"position {at} ")] == [True, True]
 
 
-def test_stripes_leave_no_hole_between_their_tiles() -> None:
-    drawing = svg(40, 40, [stripes("s", "#e69f00", 45, 1, "#8e6200"), box(0, 0, 40, 40, "url(#s)")])
+def test_stripes_leave_no_hole_between_their_tiles():
+    drawing = svg(40, 40, [shape(0, 0, 40, 40, Look("#e69f00", "//"))])
     with Image.open(io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=4)))) as picture:
         inside = picture.crop((40, 40, 120, 120))
         assert inside.getextrema()[2:] == ((0, 0), (255, 255)), "neither colour has blue, and nothing shines through"

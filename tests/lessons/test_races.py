@@ -5,39 +5,40 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.lessons.races import Moment, race, rectangle, steps_of
-from pagedlab.scheduler import Request, Scheduler
+from pagedlab import LLM
+from pagedlab.lessons.races import race, rectangle, steps_of
+from pagedlab.scheduler import Scheduler
 from pagedlab.shipped import data_folder
 from pagedlab.trace import moments, record
+from support.engines import exactly
 
 LENGTHS, SIZE, BLOCKS = [12, 3, 5, 4], 4, 24
 
 
 class StaticBatch(Scheduler):
-    def may_admit(self, request: Request) -> bool:
+    def may_admit(self, request):
         return len(self.plan.admitted) == len(self.running) and super().may_admit(request)
 
 
-def run(scheduler: type[Scheduler], places: int) -> list[Moment]:
+def run(scheduler, places):
     options = {"num_blocks": BLOCKS, "block_size": SIZE, "max_sequences": places, "prefix_caching": False}
-    llm = LLM(data_folder("tiny-qwen2"), scheduler=scheduler, verbose=False, **options)  # type: ignore[arg-type]
-    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in LENGTHS]
+    llm = LLM(data_folder("tiny-qwen2"), scheduler=scheduler, verbose=False, **options)
+    params = [exactly(n) for n in LENGTHS]
     prompts = [f"Once upon a time there was a {name}" for name in ("cat", "dog", "fox", "owl")]
     return moments(record(llm, prompts, params))
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, list[Moment]]:
+def runs():
     return {"Static: a batch": run(StaticBatch, 2), "Continuous: at once": run(Scheduler, 2)}
 
 
-def words(picture: str) -> list[str]:
+def words(picture):
     """All that is written in it; the picture is XML."""
     return [part.text or "" for part in ElementTree.fromstring(picture).iter() if part.tag.endswith("text")]  # noqa: S314
 
 
-def test_a_race_ends_first_where_who_is_done_leaves(runs: dict[str, list[Moment]]) -> None:
+def test_a_race_ends_first_where_who_is_done_leaves(runs):
     static, continuous = (steps_of(run) for run in runs.values())
     assert [end - start + 1 for start, end in continuous.values()] == LENGTHS
     assert max(end for _, end in continuous.values()) == sum(LENGTHS[1:]) == 12
@@ -45,13 +46,13 @@ def test_a_race_ends_first_where_who_is_done_leaves(runs: dict[str, list[Moment]
     for step in (0, 3, 12, 30):
         text = "\n".join(words(race(runs, step, places=2, blocks=BLOCKS, size=SIZE)))
         done = [sum(end <= step for _, end in steps.values()) for steps in (static, continuous)]
-        assert f"written to their end: static {done[0]} of 4, continuous {done[1]} of 4." in text
+        assert f"finished answers: static {done[0]} of 4, continuous {done[1]} of 4." in text
         for run in runs.values():
             held = {block for one in run[min(step, len(run) - 1)].values() for block in one.blocks}
-            assert f"{len(held)} of {BLOCKS} blocks hold something" in text
+            assert f"{len(held)} of {BLOCKS} blocks are in use" in text
 
 
-def test_a_rectangle_counts_padding_and_blocks(runs: dict[str, list[Moment]]) -> None:
+def test_a_rectangle_counts_padding_and_blocks(runs):
     together = run(Scheduler, 4)
     prompts, step, kib = [sequence.prompt for sequence in together[0].values()], 6, 1024.0
     text = "\n".join(words(rectangle(together, step, ["Who? One. Two."] * 4, SIZE, kib)))

@@ -1,7 +1,5 @@
 """Request-length traces: the generator and the shipped files."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -13,7 +11,7 @@ from pagedlab.lessons.traces import PERCENTILES, SHAPES, exponential, load, shar
 
 
 @pytest.mark.parametrize("name", ["conversation", "code"])
-def test_the_shipped_file_is_what_the_generator_writes(name: str) -> None:
+def test_the_shipped_file_is_what_the_generator_writes(name):
     drawn, shipped = synthetic(name, 2000), load(name)
     assert shipped.requests() == drawn.requests()
     np.testing.assert_allclose(shipped.seconds, drawn.seconds)
@@ -22,7 +20,7 @@ def test_the_shipped_file_is_what_the_generator_writes(name: str) -> None:
 
 
 @given(name=st.sampled_from(sorted(SHAPES)), seed=st.integers(0, 2**32), n=st.integers(0, 50))
-def test_a_seed_is_a_trace_within_its_shape(name: str, seed: int, n: int) -> None:
+def test_a_seed_is_a_trace_within_its_shape(name, seed, n):
     trace, again, shape = synthetic(name, n, seed), synthetic(name, n, seed), SHAPES[name]
     assert trace.requests() == again.requests()
     assert len(trace) == n
@@ -33,8 +31,8 @@ def test_a_seed_is_a_trace_within_its_shape(name: str, seed: int, n: int) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_percentiles_and_rate_are_those_asked_for(name: str) -> None:
-    seed = int(np.random.SeedSequence().entropy) % 2**32  # type: ignore[arg-type]
+def test_percentiles_and_rate_are_those_asked_for(name):
+    seed = int(np.random.SeedSequence().entropy) % 2**32
     print(f"seed {seed}")
     n = 20_000
     trace, shape = synthetic(name, n, seed), SHAPES[name]
@@ -48,18 +46,18 @@ def test_percentiles_and_rate_are_those_asked_for(name: str) -> None:
     assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, rel=6 / n**0.5)
 
 
-def test_other_seeds_are_other_traces() -> None:
+def test_other_seeds_are_other_traces():
     assert synthetic("code", 50, seed=1).requests() != synthetic("code", 50, seed=2).requests()
 
 
-def test_exponential_has_the_mean_asked_for() -> None:
+def test_exponential_has_the_mean_asked_for():
     u = (np.arange(100_000) + 0.5) / 1000
     for mean in (58.45, 337.99):
         drawn = np.exp(np.interp(u, PERCENTILES, np.log(exponential(mean))))
         assert drawn.mean() == pytest.approx(mean, rel=0.05)  # log-linear between percentiles, and never below 1
 
 
-def test_first_and_at_most_keep_the_order() -> None:
+def test_first_and_at_most_keep_the_order():
     trace = synthetic("conversation", 300)
     assert trace.first(7).requests() == trace.requests()[:7]
     short = trace.at_most(500)
@@ -69,12 +67,12 @@ def test_first_and_at_most_keep_the_order() -> None:
 
 
 @pytest.mark.parametrize("call", [lambda: synthetic("mails", 3), lambda: load("mails")])
-def test_an_unknown_name_lists_the_known(call: object) -> None:
+def test_an_unknown_name_lists_the_known(call):
     with pytest.raises(ValueError, match=r"name must be one of 'conversation', 'code'.*, got 'mails'"):
-        call()  # type: ignore[operator]
+        call()
 
 
-def test_prompts_that_begin_alike(seed: int) -> None:
+def test_prompts_that_begin_alike(seed):
     single = shared_prompts(200, num_systems=3, chats=0, vocabulary=50_000, seed=seed)
     assert single == shared_prompts(200, num_systems=3, chats=0, vocabulary=50_000, seed=seed)
     openings = Counter(tuple(prompt[:64]) for prompt, _ in single)

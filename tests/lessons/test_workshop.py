@@ -1,25 +1,21 @@
 """The workshop's pictures say what was measured and traced, and the page on the library's kernel quotes it truly."""
 
-from __future__ import annotations
-
 import html
 import inspect
+import math
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
-from wrong_kernel import answer
-
 from pagedlab.kernels import attention
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.lessons import ladder, workshop
 from pagedlab.lessons.fence import define
 from pagedlab.widgets.workshop import bench, opening, watch
+from support.exercises import edited_answer as answer
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
 STUB = """@triton.jit
 def my_decode(out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, SIZE: tl.constexpr,
@@ -28,16 +24,18 @@ def my_decode(out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale, S
 """
 
 
-def page(shown: Any) -> str:
+def page(shown):
     return shown.drawn["html"]
 
 
-def says(shown: Any) -> list[str]:
+def says(shown):
     return re.findall(r'data-say="([^"]*)"', page(shown))
 
 
-def test_the_first_picture_follows_its_controls() -> None:
+def test_the_first_picture_follows_its_controls():
     shown = opening()
+    assert "Step 1 of 2: 20 of 20 programs at work, each key loaded 1 x" in page(shown)
+    shown.set(rung="1 one page at a time", step=3)
     assert "Step 3 of 13: 12 of 12 programs at work, each key loaded 2 x" in page(shown)
     shown.set(rung="3 heads share a load", step=2)
     assert "Step 2 of 7: 6 of 6 programs at work, each key loaded 1 x" in page(shown)
@@ -46,18 +44,18 @@ def test_the_first_picture_follows_its_controls() -> None:
     assert "(0,0,3)" in page(shown)
 
 
-def test_speeds_come_with_the_rung_that_reaches_them() -> None:
+def test_the_first_picture_has_all_speeds_and_an_earlier_rung_has_those_up_to_it():
     shown = opening()
     speeds = workshop.speeds_of(workshop.SHAPES["Llama-3-8B, 32 x 4,096"])
     first, *later = (f">{speed:,.0f}<" for speed in speeds.values())
+    assert all(speed in page(shown) for speed in (first, *later))
+    shown.set(rung="1 one page at a time")
     assert first in page(shown)
     assert not any(speed in page(shown) for speed in later)
     assert page(shown).count(">?<") == len(later)
-    shown.set(rung="7 splits and their merge")
-    assert all(speed in page(shown) for speed in (first, *later))
 
 
-def test_the_ladder_is_what_was_measured() -> None:
+def test_the_ladder_is_what_was_measured():
     found = workshop.recorded()
     for shape, case in workshop.SHAPES.items():
         speeds = workshop.speeds_of(case)
@@ -68,12 +66,12 @@ def test_the_ladder_is_what_was_measured() -> None:
         assert all(f">{speed:,.0f}<" in text for speed in speeds.values())
 
 
-def test_rungs_have_the_names_that_the_benchmark_measures() -> None:
+def test_rungs_have_the_names_that_the_benchmark_measures():
     assert [f"rung {name.replace(' ', ', ', 1)}" for name in workshop.RUNGS] == list(ladder.RUNGS)
 
 
 @interpreted
-def test_a_readers_loads_are_drawn_as_they_were() -> None:
+def test_a_readers_loads_are_drawn_as_they_were():
     assert "needed 40 bytes, loaded 40: 1 x" in page(watch.weights(answer("weights")))
     right = says(watch.scores(answer("scores")))
     assert "token 5, head 1, number 3: loaded by (1,0,0)" in right
@@ -82,14 +80,16 @@ def test_a_readers_loads_are_drawn_as_they_were() -> None:
     twice = watch.decode(answer("decode"))
     assert "needed 3,584 bytes, loaded 7,168: 2 x" in page(twice)
     twice.set(step=1)
-    assert sum("not loaded" in said and "no number yet" not in said for said in says(twice)) == 2 * (5 + 1)
+    assert sum("not loaded" in said and "holds nothing" not in said for said in says(twice)) == 2 * (5 + 1)
     assert "loaded 3,584: 1 x" in page(watch.grouped(answer("grouped")))
     assert "loaded 3,584: 1 x" in page(watch.split(answer("split")))
 
 
 @interpreted
-def test_a_stub_loads_nothing_and_a_kernel_that_stops_says_where() -> None:
-    assert "Nothing loaded yet." in page(watch.decode(define(STUB)["my_decode"]))
+def test_a_stub_loads_nothing_and_a_kernel_that_stops_says_where():
+    unwritten = page(watch.decode(define(STUB)["my_decode"]))
+    assert "Nothing loaded yet." in unwritten
+    assert "A smaller case, solved" in unwritten
     stopped = page(watch.weights(answer("weights", "i < n", "i <= n")))
     assert "Stopped: program (2, 0, 0) loads element 10 of s." in stopped
     broken = page(watch.weights(answer("weights", "score - m", "score - absent")))
@@ -97,14 +97,28 @@ def test_a_stub_loads_nothing_and_a_kernel_that_stops_says_where() -> None:
 
 
 @interpreted
-def test_without_a_gpu_the_bench_counts_bytes() -> None:
+@pytest.mark.parametrize("name", workshop.SHOWN)
+def test_a_solved_case_is_what_a_right_kernel_loads(name):
+    """The programs of the small case load what is needed, each as often as those of the puzzle's solution do."""
+    case = workshop.SOLVED[name]
+    loaded = [element for access in case.accesses() for element in access.elements.tolist()]
+    needed = set(range(math.prod(case.shape))) - set(case.empty)
+    assert set(loaded) == needed
+    shown = page(getattr(watch, name)(answer(name)))
+    times = float(re.search(r"loaded [\d,]+: ([\d.]+) x", shown)[1])
+    assert len(loaded) / len(needed) == times
+    assert "A smaller case, solved" not in shown
+
+
+@interpreted
+def test_without_a_gpu_the_bench_counts_bytes():
     assert page(bench(answer("decode"))).count("2 x, 12 programs, at most 7 steps") == 2, "yours, and rung 2"
     assert "No kernel of yours yet" in page(bench()), "nothing is measured, and no guess given away"
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(INTERPRETED), reason="Triton does not compile here")
-def test_on_a_gpu_the_bench_draws_the_readers_kernel_into_the_ladder() -> None:
+def test_on_a_gpu_the_bench_draws_the_readers_kernel_into_the_ladder():
     shape = "Qwen2.5-0.5B, 256 x 1,024"
     for kernel, cut in (answer("decode"), {"tile": 32}), (answer("split"), {"num_warps": 2, "num_stages": 5}):
         shown = html.unescape(page(bench(kernel, shape, **cut)))
@@ -120,13 +134,13 @@ def test_on_a_gpu_the_bench_draws_the_readers_kernel_into_the_ladder() -> None:
 SECTIONS = re.split(r"^## `(\w+)`$", (ROOT / "docs" / "kernel.md").read_text(), flags=re.MULTILINE)[1:]
 
 
-def test_the_page_on_the_kernel_names_every_function_of_the_file() -> None:
+def test_the_page_on_the_kernel_names_every_function_of_the_file():
     file = (ROOT / "pagedlab" / "kernels" / "attention.py").read_text()
     assert SECTIONS[::2] == re.findall(r"^def (\w+)", file, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("name", "text"), zip(SECTIONS[::2], SECTIONS[1::2], strict=True), ids=SECTIONS[::2])
-def test_the_page_on_the_kernel_quotes_it_truly(name: str, text: str) -> None:
+def test_the_page_on_the_kernel_quotes_it_truly(name, text):
     quoted = "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     function = getattr(attention, name)
     assert quoted.rstrip() == inspect.getsource(getattr(function, "fn", function)).rstrip()

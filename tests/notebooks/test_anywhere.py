@@ -3,22 +3,19 @@
 test_without_triton.py runs two of them that way; here all are read.
 """
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+from support.paths import NOTEBOOKS
+
 # A string that is, or an open() or Path() of, a path beside or above the notebook.
 OUTSIDE = re.compile(r"""["']\.\.?/|(?:open|Path)\(["'](?!/|~)[\w.-]+/""")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_cell_reads_a_file_beside_the_notebook(path: Path) -> None:
+def test_no_cell_reads_a_file_beside_the_notebook(path):
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
     cells = [cell for cell in cells if "colab" not in cell.metadata.get("tags", [])]
     found = [cell.source for cell in cells if OUTSIDE.search(cell.source)]

@@ -1,36 +1,30 @@
 """13's streams on a machine so busy that a server's loop sends several tokens at once."""
 
-from __future__ import annotations
-
-import asyncio
 import time
-from pathlib import Path
-from typing import Any
 
 import nbformat
-import pytest
 from openai import OpenAI
 
 from pagedlab import LLM
-from pagedlab.model import Model
 from pagedlab.serving.app import create_app
 from pagedlab.serving.background import BackgroundServer
 from pagedlab.serving.engine_thread import EngineThread
+from support.paths import ROOT
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "13_serve_it.ipynb"
+NOTEBOOK = ROOT / "notebooks" / "13_serve_it.ipynb"
 
 
-def test_stop_strings_do_not_depend_on_which_tokens_come_together(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_strings_do_not_depend_on_which_tokens_come_together(tiny, monkeypatch):
     deliver = vars(EngineThread)["_deliver"]
 
-    def late(engine: EngineThread, loop: asyncio.AbstractEventLoop) -> None:
+    def late(engine, loop):
         time.sleep(0.2)  # the loop is held up, the engine's thread is not
         deliver(engine, loop)
 
     monkeypatch.setattr(EngineThread, "_deliver", late)
     (cell,) = (cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if "stop=stop" in cell.source)
     with BackgroundServer(create_app(LLM(tiny, num_blocks=64, verbose=False))) as server:
-        names: dict[str, Any] = {"client": OpenAI(base_url=f"{server.url}/v1", api_key="none"), "served": tiny.name}
+        names = {"client": OpenAI(base_url=f"{server.url}/v1", api_key="none"), "served": tiny.name}
         exec(cell, names)
         tokens, pieces = names["tokens"], names["pieces"]
         assert len(tokens) == 9

@@ -1,82 +1,101 @@
 """The cell for Google Colab: it does nothing elsewhere, and in Colab it leaves PyTorch and Triton alone."""
 
-from __future__ import annotations
-
-import re
 import shlex
 import sys
-from importlib.metadata import requires
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-ROOT = Path(__file__).resolve().parents[2]
+import normalise_notebooks
+from colab_cell import colab_cell, is_for_colab
+from support.packages import installed_by
+from support.paths import ROOT
+from time_notebooks import code_of
 
 
 class FakeShell:
     """Takes the place of IPython's shell: remembers the commands, runs none."""
 
-    def __init__(self) -> None:
-        self.commands: list[str] = []
+    def __init__(self):
+        self.commands = []
 
-    def system(self, command: str) -> None:
+    def system(self, command):
         self.commands.append(command)
 
-    def run_line_magic(self, name: str, arguments: str, **_: Any) -> None:
+    def run_line_magic(self, name, arguments, **_):
         self.commands.append(f"{name} {arguments}")
 
 
 @pytest.fixture
-def cell() -> str:
-    notebook = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
-    cells = [cell.source for cell in notebook.cells if "colab" in cell.metadata.get("tags", [])]
-    if not cells:
-        pytest.skip("notebook 00 has no cell tagged colab")
-    (source,) = cells
-    assert "OWNER" not in source
-    address = re.sub('^repository = ".*?"', 'repository = "https://example.org/pagedlab"', source, flags=re.MULTILINE)
-    return TransformerManager().transform_cell(address)
+def cell():
+    return TransformerManager().transform_cell(colab_cell("https://example.org/pagedlab").source)
 
 
-def commands(cell: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def series(folder):
+    """Two numbered notebooks, without a cell for Colab."""
+    for name in ("00_one", "01_two"):
+        cells = [new_markdown_cell("# A title", id="a"), new_code_cell("x = 1", id="b")]
+        nbformat.write(new_notebook(cells=cells), folder / f"{name}.ipynb")
+    return sorted(folder.glob("*.ipynb"))
+
+
+def test_once_published_each_notebook_has_the_cell_folded_and_not_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(normalise_notebooks, "repository", lambda: "https://github.com/you/pagedlab")
+    for path in series(tmp_path):
+        notebook = normalise_notebooks.in_series(nbformat.read(path, as_version=4), path)
+        assert [cell.id for cell in notebook.cells] == ["a", "navigation", "colab", "b", "navigation-end"]
+        cell = notebook.cells[2]
+        assert is_for_colab(cell)
+        assert cell.metadata.jupyter.source_hidden
+        assert 'repository = "https://github.com/you/pagedlab"' in cell.source
+        nbformat.write(notebook, path)
+        assert normalise_notebooks.in_series(nbformat.read(path, as_version=4), path) == notebook
+
+
+def test_before_that_a_notebook_keeps_what_it_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(normalise_notebooks, "repository", str)
+    path, _ = series(tmp_path)
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(map(is_for_colab, normalise_notebooks.in_series(notebook, path).cells))
+    notebook.cells.insert(1, colab_cell("https://example.org/old"))
+    (cell,) = filter(is_for_colab, normalise_notebooks.in_series(notebook, path).cells)
+    assert cell.source == colab_cell("").source
+
+
+def test_the_cell_does_not_make_a_notebook_another_one():
+    cells = [new_code_cell("x = 1")]
+    with_colab = [colab_cell("https://example.org/pagedlab"), *cells]
+    assert code_of(new_notebook(cells=cells), "cpu") == code_of(new_notebook(cells=with_colab), "cpu")
+
+
+def test_committed_notebooks_have_the_cell_once_there_is_an_address():
+    for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
+        found = [cell.source for cell in nbformat.read(path, as_version=4).cells if is_for_colab(cell)]
+        if normalise_notebooks.repository() or found:
+            assert found == [colab_cell(normalise_notebooks.repository()).source]
+
+
+def commands(cell, folder, monkeypatch):
     shell = FakeShell()
     monkeypatch.chdir(folder)
     exec(cell, {"get_ipython": lambda: shell})
     return shell.commands
 
 
-def installed_by(requirement: str) -> set[str]:
-    """The names of a requirement and of all it depends on, as installed here, optional ones not asked for left out."""
-    found: set[str] = set()
-    names = [Requirement(requirement).name]
-    while names:
-        name = canonicalize_name(names.pop())
-        if name not in found:
-            found.add(name)
-            needs = map(Requirement, requires(name) or [])
-            names += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
-    return found
-
-
-def test_it_does_nothing_outside_colab(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_nothing_outside_colab(cell, tmp_path, monkeypatch):
     assert commands(cell, tmp_path, monkeypatch) == []
 
 
-def test_in_colab_without_an_address_it_says_what_to_write(
-    cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_colab_without_an_address_it_says_what_to_write(cell, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
     with pytest.raises(SystemExit, match="Write the address of your copy"):
         commands(cell.replace("https://example.org/pagedlab", ""), tmp_path, monkeypatch)
 
 
-def test_in_colab_it_runs_once(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_colab_it_runs_once(cell, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
     assert commands(cell, tmp_path, monkeypatch)
     (tmp_path / "data").mkdir()
@@ -84,7 +103,7 @@ def test_in_colab_it_runs_once(cell: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert commands(cell, tmp_path / "notebooks", monkeypatch) == []
 
 
-def test_it_never_installs_torch(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_never_installs_torch(cell, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
     for command in commands(cell, tmp_path, monkeypatch):
         words = shlex.split(command)
@@ -96,8 +115,8 @@ def test_it_never_installs_torch(cell: str, tmp_path: Path, monkeypatch: pytest.
             assert packages == [".."]
             continue
         for package in packages:
-            assert not installed_by(package) & {"torch", "triton"}, package
+            assert not installed_by([package]) & {"torch", "triton"}, package
 
 
-def test_the_walk_over_dependencies_sees_torch() -> None:
-    assert "torch" in installed_by("accelerate")
+def test_the_walk_over_dependencies_sees_torch():
+    assert "torch" in installed_by(["accelerate"])

@@ -3,92 +3,129 @@
 The second part builds the whole site and takes minutes: `make test-lite` runs it (PAGEDLAB_TEST_LITE=1).
 """
 
-from __future__ import annotations
-
 import os
-import sys
-from collections.abc import Iterator
+import symtable
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-import browser
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from served import lite_folder, only_from, serving
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from build_lite import NOTEBOOKS, CannotFetch, closure, locked_files, sha256  # noqa: E402
-from lite_notebooks import CELLS, NOTE, OWN, convert, for_browser, imports, without_torch  # noqa: E402
-
-
-def code(*sources: str) -> nbformat.NotebookNode:
-    return new_notebook(cells=[new_code_cell(source) for source in sources])
+from build_lite import NOTEBOOKS, CannotFetch, closure, locked_files, sha256
+from colab_cell import is_for_colab
+from lite_notebooks import CELLS, NEEDS_TORCH, NOTE, OWN, STARTS, convert, for_browser, imports, plain, without_torch
+from support import browser
+from support.pages import open_chromium
+from support.paths import ROOT
+from support.site import lite_folder, only_from, serving
 
 
-def converted(notebook: nbformat.NotebookNode) -> list[str]:
-    """The sources of its cells, those that became text as "text"."""
-    result = for_browser(notebook, lambda statement: "torch" not in statement, {"there.ipynb", "../data/README.md"})
+def cell_of(source, needs_torch=False, **options):
+    tags = [NEEDS_TORCH] if needs_torch else []
+    return new_code_cell(source, metadata={"tags": tags}, **options)
+
+
+def converted(*cells):
+    """The sources of the cells for the browser, those that became text as "text"."""
+    notebook = new_notebook(cells=list(cells))
+    result = for_browser(notebook, lambda statement: "torch" not in statement, set())
     nbformat.validate(result)
-    return ["text" if NOTE in cell.source else cell.source for cell in result.cells]
+    cells_after = [cell for cell in result.cells if cell.source != STARTS]
+    return ["text" if NOTE in cell.source else cell.source for cell in cells_after]
 
 
-def test_a_cell_without_torch_stays_as_it_is() -> None:
-    assert converted(code("import json\nx = json.dumps(1)", "x")) == ["import json\nx = json.dumps(1)", "x"]
+TORCH_AND_JSON = cell_of("import torch, json", needs_torch=True)
 
 
-def test_a_cell_that_imports_torch_and_those_that_use_its_names_become_text() -> None:
-    cells = ["from torch import ones\na = ones(2)", "def f():\n    return a", "b = 2", "f()", "b"]
-    assert converted(code(*cells)) == ["text", "text", "b = 2", "text", "b"]
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        ([cell_of("import json\nx = 1"), TORCH_AND_JSON, cell_of("x")], ["import json\nx = 1", "text", "x"]),
+        ([TORCH_AND_JSON, cell_of("json.dumps(1)")], ["text", f"{OWN}\nimport json", "json.dumps(1)"]),
+        ([TORCH_AND_JSON, cell_of("json.dumps(torch)", needs_torch=True)], ["text", "text"]),
+        ([TORCH_AND_JSON, cell_of("my_json = 1")], ["text", "my_json = 1"]),
+    ],
+    ids=["others stay", "imports are kept", "for text they are not", "a name inside another is another"],
+)
+def test_a_cell_with_the_tag_becomes_text(cells, shown):
+    assert converted(*cells) == shown
 
 
-def test_a_name_is_there_again_once_a_cell_without_torch_makes_it() -> None:
-    assert converted(code("import torch\nx = torch.ones(1)", "x = 1", "x")) == ["text", "x = 1", "x"]
+def names_of(source):
+    """The global names that a cell makes, and those that it uses and does not make."""
+    top = symtable.symtable(source, "cell", "exec")
+    made = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    used = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
+    inner = list(top.get_children())
+    while inner:
+        scope = inner.pop()
+        inner += scope.get_children()
+        used |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
+    return made, used - made
 
 
-def test_names_inside_functions_are_nobody_elses() -> None:
-    assert converted(code("import torch\ndef f(x):\n    i = torch\n    return i", "i = x = 1", "i + x"))[1:] == [
-        "i = x = 1",
-        "i + x",
+def cells_without_the_tag(notebook, works):
+    """The ids of the code cells for the browser that import PyTorch, or use a name that only exists where it does."""
+    missing = set()
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        made, used = names_of(plain(cell.source))
+        failing = [statement for statement in imports(cell.source) if not works(statement)]
+        if NEEDS_TORCH in cell.metadata.get("tags", []):
+            missing |= made
+            continue
+        if failing or missing & used:
+            found.append(cell.id)
+        missing -= made
+    return found
+
+
+def test_each_cell_that_needs_torch_has_the_tag(tmp_path):
+    names = [f"{name}.ipynb" for name in NOTEBOOKS]
+    convert(ROOT / "notebooks", names, tmp_path)
+    notebooks = {name: nbformat.read(tmp_path / name, as_version=4) for name in names}
+    cells = [cell for notebook in notebooks.values() for cell in notebook.cells if cell.cell_type == "code"]
+    works = without_torch(statement for cell in cells for statement in imports(cell.source))
+    for name, notebook in notebooks.items():
+        text = {cell.id for cell in notebook.cells if NOTE in cell.source}
+        stored = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        for cell in stored.cells:
+            if cell.id in text:  # its names are those that a browser lacks
+                (after,) = (each for each in notebook.cells if each.id == cell.id)
+                after.update(cell_type="code", source=cell.source, metadata=cell.metadata)
+        assert cells_without_the_tag(notebook, works) == [], f'these cells of {name} lack the tag "{NEEDS_TORCH}"'
+
+
+def test_a_cell_that_lacks_the_tag_is_found():
+    cells = [
+        cell_of("from torch import ones\na = ones(2)", needs_torch=True),
+        cell_of("def f():\n    return a", id="uses"),
+        cell_of("import torch", id="imports"),
+        cell_of("a = 1"),
+        cell_of("a"),
     ]
+    notebook = new_notebook(cells=cells)
+    assert cells_without_the_tag(notebook, lambda statement: "torch" not in statement) == ["uses", "imports"]
 
 
-def test_imports_that_later_cells_need_are_kept() -> None:
-    cells = ["import torch\nimport json, random\nx = torch", "json.dumps(1)"]
-    assert converted(code(*cells)) == ["text", f"{OWN}\nimport json", "json.dumps(1)"]
-
-
-def test_functions_and_classes_that_later_cells_need_are_kept_if_they_rest_on_nothing_missing() -> None:
-    kept = "@staticmethod\ndef f():\n    return 1  # why"
-    source = f"import torch\nsize = 2\n{kept}\nclass C:\n    n = size\ndef g(): return C"
-    assert converted(code(source, "f()", "g()", "C()", "size")) == [
-        "text",
-        f"{OWN}\n{kept}",
-        "f()",
-        "text",
-        "text",
-        "text",
-    ]
-
-
-def test_the_answer_to_a_guess_comes_along_folded() -> None:
-    cell = new_code_cell("import torch")
+def test_the_answer_to_a_guess_comes_along_folded():
+    cell = cell_of("import torch", needs_torch=True)
     cell.outputs = [new_output("display_data", data={"text/html": "<details><summary>The answer</summary></details>"})]
-    (text,) = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
+    text, _ = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
     assert "<details><summary>The answer" in text.source
 
 
-def test_text_cells_show_code_and_stored_output() -> None:
-    cell = new_code_cell("import torch\nprint(1)\ntorch")
+def test_text_cells_show_code_and_stored_output():
+    cell = cell_of("import torch\nprint(1)\ntorch", needs_torch=True)
     cell.outputs = [
         new_output("stream", text="1\n"),
         new_output("display_data", data={"image/png": "aGk=", "text/plain": "a picture"}),
         new_output("execute_result", data={"text/html": "<b>2</b>", "text/plain": "two"}),
         new_output("display_data", data={"image/png": "aGk="}, metadata={"image/png": {"alt": "a [small] drawing"}}),
     ]
-    (text,) = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
+    text, _ = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
     assert text.cell_type == "markdown"
     for part in ("```python\nimport torch\nprint(1)\ntorch\n```", "```text\n1\n```", "```text\ntwo\n```"):
         assert part in text.source
@@ -97,15 +134,15 @@ def test_text_cells_show_code_and_stored_output() -> None:
     assert text.attachments == {f"{i}.png": {"image/png": "aGk="} for i in (1, 3)}
 
 
-def test_links_to_what_does_not_come_along_become_plain_text() -> None:
+def test_links_to_what_does_not_come_along_become_plain_text():
     text = "[a](there.ipynb), [b](gone.ipynb#part), [c](https://example.org/x), [d](../data/README.md) [e](#here)"
-    (cell,) = for_browser(
+    cell, _ = for_browser(
         new_notebook(cells=[new_markdown_cell(text)]), bool, {"there.ipynb", "../data/README.md"}
     ).cells
     assert cell.source == "[a](there.ipynb), b, [c](https://example.org/x), [d](../data/README.md) [e](#here)"
 
 
-def test_each_import_is_tried_where_torch_is_missing() -> None:
+def test_each_import_is_tried_where_torch_is_missing():
     statements = imports(
         "import json\nfrom pagedlab import BlockPool, LLM\nfrom pagedlab.model import load_model\n%pip x"
     )
@@ -116,7 +153,7 @@ def test_each_import_is_tried_where_torch_is_missing() -> None:
     ]
 
 
-def test_our_notebooks_keep_what_a_browser_can_run(tmp_path: Path) -> None:
+def test_our_notebooks_keep_what_a_browser_can_run(tmp_path):
     names = [f"{name}.ipynb" for name in NOTEBOOKS]
     files = convert(ROOT / "notebooks", names, tmp_path)
     assert all((ROOT / "notebooks" / file).is_file() for file in files)
@@ -124,7 +161,7 @@ def test_our_notebooks_keep_what_a_browser_can_run(tmp_path: Path) -> None:
     for name in names:
         before = nbformat.read(ROOT / "notebooks" / name, as_version=4)
         after = nbformat.read(tmp_path / name, as_version=4)
-        assert {cell.id for cell in before.cells} <= {cell.id for cell in after.cells}
+        assert {cell.id for cell in before.cells if not is_for_colab(cell)} <= {cell.id for cell in after.cells}
         lost[name[:2]] = sum(NOTE in cell.source for cell in after.cells)
         first = next(cell for cell in after.cells if cell.cell_type == "code" or NOTE in cell.source)
         assert "explore(" in first.source, "its picture comes first, and can be moved"
@@ -134,7 +171,7 @@ def test_our_notebooks_keep_what_a_browser_can_run(tmp_path: Path) -> None:
     assert 0 < lost["05"] < lost["06"]  # a model answers in 05, and 06 computes with tensors
 
 
-def test_every_cell_for_the_browser_takes_the_place_of_one() -> None:
+def test_every_cell_for_the_browser_takes_the_place_of_one():
     files = sorted(CELLS.glob("*.py"))
     assert files
     for file in files:
@@ -143,7 +180,7 @@ def test_every_cell_for_the_browser_takes_the_place_of_one() -> None:
         assert file.stem[3:] in {cell.id for cell in nbformat.read(path, as_version=4).cells}
 
 
-def test_a_wheel_with_another_sha256_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_with_another_sha256_is_refused(tmp_path, monkeypatch):
     lock = {
         "a": {"depends": ["B_c"], "sha256": sha256(b"a"), "file_name": "a.whl"},
         "b-c": {"depends": [], "sha256": sha256(b"b"), "file_name": "b.whl"},
@@ -156,30 +193,34 @@ def test_a_wheel_with_another_sha256_is_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "server" / "b.whl").write_bytes(b"something else")
     (tmp_path / "cache").mkdir()
     monkeypatch.setattr("build_lite.PYODIDE_SERVER", f"{(tmp_path / 'server').as_uri()}/")
-    monkeypatch.setattr("build_lite.pip", lambda *arguments: _empty_wheel(Path(arguments[3])))
     with pytest.raises(CannotFetch, match=r"b\.whl"):
         locked_files(entries, tmp_path / "cache")
     assert [file.name for file in (tmp_path / "cache").iterdir()] == ["a.whl"]
 
 
-def _empty_wheel(folder: Path) -> None:
-    (folder / "mirror.whl").write_bytes(b"PK\5\6" + bytes(18))  # a zip archive of no files
+def test_wheels_can_be_taken_from_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("build_lite.PYODIDE_SERVER", "file:///nowhere/")
+    entries = {"a": {"sha256": sha256(b"a"), "file_name": "a.whl"}}
+    for folder in ("wheels", "cache"):
+        (tmp_path / folder).mkdir()
+    with pytest.raises(CannotFetch, match="--wheels FOLDER"):
+        locked_files(entries, tmp_path / "cache")
+    with pytest.raises(CannotFetch, match=r"wheels has no a\.whl"):
+        locked_files(entries, tmp_path / "cache", tmp_path / "wheels")
+    (tmp_path / "wheels" / "a.whl").write_bytes(b"a")
+    locked_files(entries, tmp_path / "cache", tmp_path / "wheels")
+    assert (tmp_path / "cache" / "a.whl").read_bytes() == b"a"
 
 
 @pytest.fixture(scope="module")
-def lite() -> Iterator[tuple[str, Any]]:
+def lite():
     """The address of the built site, and a Chromium."""
-    folder = lite_folder()
-    from playwright.sync_api import sync_playwright
-
-    with serving(folder) as url, sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
+    with serving(lite_folder()) as url, open_chromium() as chromium:
         yield url, chromium
-        chromium.close()
 
 
 @contextmanager
-def opened(lite: tuple[str, Any], name: str) -> Iterator[Any]:
+def opened(lite, name):
     """A page with the notebook run from top to bottom, in which no other server was asked for anything."""
     url, chromium = lite
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
@@ -200,7 +241,7 @@ def opened(lite: tuple[str, Any], name: str) -> Iterator[Any]:
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebook_runs_in_the_browser(lite: tuple[str, Any], name: str) -> None:
+def test_notebook_runs_in_the_browser(lite, name):
     with opened(lite, name) as page:
         assert browser.cell_errors(page) == []
         assert (

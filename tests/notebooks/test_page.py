@@ -3,23 +3,18 @@
 Python comes from JupyterLite's folder, so this waits for `make test-lite` (PAGEDLAB_TEST_LITE=1).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
-import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
-from types import ModuleType
-from typing import Any
 
-import browser
 import pytest
-from served import ROOT, lite_folder, only_from, serving
+
+from support.accessibility import serious
+from support.pages import open_chromium
+from support.site import ROOT, lite_folder, only_from, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 FRONT = ROOT / "docs" / "front"
@@ -41,7 +36,7 @@ SHOWN = """() => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def site(tmp_path_factory):
     """The address of what `make site` builds."""
     lite_folder()
     folder = tmp_path_factory.mktemp("site")
@@ -53,21 +48,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def chromium(site: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
+def chromium(site):
+    with open_chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @contextmanager
-def opened(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
+def opened(chromium, url, **options):
     """A page that asks nobody but its own server, and complains of nothing."""
     context = chromium.new_context(viewport={"width": 1200, "height": 900}, **options)
     context.set_default_timeout(60_000)
-    refused, problems = only_from(url, context), list[str]()
+    refused, problems = only_from(url, context), []
     page = context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
     yield page
@@ -75,7 +66,7 @@ def opened(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
     context.close()
 
 
-def python_of_the_page() -> ModuleType:
+def python_of_the_page():
     """fork.py in this process, with the real widget and a story of its own."""
     spec = importlib.util.spec_from_file_location("fork_here", FRONT / "fork.py")
     assert spec is not None
@@ -86,7 +77,7 @@ def python_of_the_page() -> ModuleType:
     return fork
 
 
-def expected(fork: ModuleType) -> dict[str, Any]:
+def expected(fork):
     """What the page must show, asked of pool and tables themselves."""
     session, tables = fork.widget.session, fork.widget.tables
     pool, blocks = session.pool, range(session.num_blocks)
@@ -102,7 +93,7 @@ def expected(fork: ModuleType) -> dict[str, Any]:
     }
 
 
-def click_at_random(page: Any, fork: ModuleType, draw: random.Random) -> str:
+def click_at_random(page, fork, draw):
     """One click on the page, the same verb here, and what it was."""
     if draw.random() < 0.2:
         page.fill("#grid .pl-amount", str(draw.randint(1, 9)))
@@ -138,13 +129,17 @@ def click_at_random(page: Any, fork: ModuleType, draw: random.Random) -> str:
     return str(message)
 
 
-def compare_after_clicks(page: Any, clicks: int) -> None:
-    """AssertionError where what the page shows is not what pool and tables say here after the same verbs."""
-    seed = int(os.environ.get("PAGEDLAB_SEED", random.randrange(10**6)))
-    print(f"PAGEDLAB_SEED={seed}")
-    fork, draw, done = python_of_the_page(), random.Random(seed), list[str]()
+def start(page):
+    """Load Python with a first click, then start the story over."""
+    page.click("[data-teller=s0]")
     page.click("#fork")
-    page.wait_for_selector("#told p")
+    page.wait_for_function("() => document.querySelector('#progress').textContent.includes('beginning')")
+
+
+def compare_after_clicks(page, clicks, seed):
+    """AssertionError where what the page shows is not what pool and tables say here after the same verbs."""
+    fork, draw, done = python_of_the_page(), random.Random(seed), []
+    start(page)
     fork.start(False)
     for _ in range(clicks):
         done.append(click_at_random(page, fork, draw))
@@ -152,13 +147,13 @@ def compare_after_clicks(page: Any, clicks: int) -> None:
     print(*done, sep="\n")
 
 
-def test_the_page_shows_what_python_says_after_a_hundred_clicks(site: str, chromium: Any) -> None:
+def test_the_page_shows_what_python_says_after_a_hundred_clicks(site, chromium, seed):
     with opened(chromium, site) as page:
         page.goto(site)
-        compare_after_clicks(page, 100)
+        compare_after_clicks(page, 100, seed)
 
 
-def test_the_comparison_sees_a_page_that_never_forgets(site: str, chromium: Any) -> None:
+def test_the_comparison_sees_a_page_that_never_forgets(site, chromium, seed):
     """It can fail: the same clicks on a page whose switch does nothing."""
     broken = (
         (FRONT / "fork.py").read_text(encoding="utf-8").replace("NeverCopies if forget else BlockTable", "BlockTable")
@@ -166,51 +161,62 @@ def test_the_comparison_sees_a_page_that_never_forgets(site: str, chromium: Any)
     with opened(chromium, site) as page:
         page.route("**/fork.py", lambda route: route.fulfill(body=broken, content_type="text/x-python"))
         page.goto(site)
-        page.wait_for_selector("#fork")
+        page.wait_for_selector("[data-teller=s0]")
         with pytest.raises(AssertionError, match="write"):
-            compare_after_clicks(page, 300)
+            compare_after_clicks(page, 300, seed)
 
 
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_checker_of_accessibility_finds_nothing_serious(site: str, chromium: Any, width: int, theme: str) -> None:
-    """axe-core, on the page before and after the bug, and on two notebooks."""
-    pytest.importorskip("axe_playwright_python")
-    axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-
-    def serious(page: Any) -> list[str]:
-        page.evaluate(axe)
-        found = page.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
-        return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in ("serious", "critical")]
-
+def test_a_checker_of_accessibility_finds_nothing_serious(site, chromium, width, theme):
+    """axe-core, before and after the bug. test_site.py looks at every page as it is loaded."""
     with opened(chromium, site, color_scheme=theme, reduced_motion="reduce") as page:
         page.set_viewport_size({"width": width, "height": 800})
         page.goto(site)
         page.wait_for_selector(".ps-held")
         assert page.evaluate("document.getAnimations().length") == 0, "who asked for no motion gets none"
-        assert page.inner_text(".ps-root [data-op=play]").endswith("Play"), "but can ask for it"
+        assert page.inner_text(".ps-root [data-op=play]").endswith("Again"), "but can ask for it"
         assert serious(page) == []
-        page.click("#fork")
-        page.wait_for_selector("#told p")
+        start(page)
+        assert "that block is copied" in page.inner_text("#fork-section")
         page.check("#forget")
+        page.wait_for_function("() => document.querySelector('#progress').textContent.includes('forgets')")
         for name in ("s0", "s1"):
             page.click(f"[data-teller={name}]")
         page.wait_for_selector(".wrong")
         assert "never wrote" in page.inner_text("#progress"), "a screen reader is told, too"
+        text = page.inner_text("#fork-section")
+        assert "that block is copied" not in text, "the text tells what happens now"
+        assert "s0 reads a word that it never wrote" in text
         assert serious(page) == []
-        for notebook in ("03_copy_on_write", "09_continuous_batching"):
-            page.goto(f"{site}notebooks/{notebook}.html")
-            assert serious(page) == []
 
 
-def test_all_of_it_can_be_done_with_the_keyboard(site: str, chromium: Any) -> None:
+def test_nothing_large_is_loaded_unasked_and_an_error_stays(site, chromium):
+    with opened(chromium, site) as page:
+        sizes = []
+        page.on("response", lambda answer: sizes.append(len(answer.body())))
+        page.goto(site)
+        page.wait_for_selector("[data-teller=s0]")
+        page.wait_for_timeout(10_000)
+        assert sum(sizes) < 300_000
+        page.route("**/pyodide.mjs", lambda route: route.abort())
+        page.click("[data-teller=s0]")
+        page.wait_for_function("() => document.querySelector('#progress').textContent.includes('did not work')")
+        page.wait_for_timeout(6_000)
+        assert "did not work" in page.inner_text("#progress")
+        page.unroute("**/pyodide.mjs")
+        page.click("[data-teller=s0]")
+        page.wait_for_function("() => document.querySelector('#grid [data-stat=copied]').innerText === '1'")
+
+
+def test_all_of_it_can_be_done_with_the_keyboard(site, chromium):
     with opened(chromium, site, reduced_motion="reduce") as page:
         page.goto(site)
         page.wait_for_selector(".ps-held")
 
-        def tab_to(css: str) -> None:
+        def tab_to(css, key="Tab"):
             for _ in range(40):
-                page.keyboard.press("Tab")
+                page.keyboard.press(key)
                 if page.evaluate("css => document.activeElement.matches(css)", css):
                     return
             raise AssertionError(f"forty times Tab, and {css} has not the keyboard")
@@ -219,16 +225,13 @@ def test_all_of_it_can_be_done_with_the_keyboard(site: str, chromium: Any) -> No
         page.keyboard.press("ArrowRight")  # to "one step back"
         page.keyboard.press("Enter")
         page.wait_for_function(
-            "() => document.querySelector('.ps-root .pl-spoken').textContent.startsWith('Step 29 of')"
+            "() => document.querySelector('.ps-root .pl-spoken').textContent.startsWith('Step 35 of')"
         )
-        tab_to("#fork")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#told p")
         tab_to("#forget")
         page.keyboard.press("Space")
         page.wait_for_function("() => document.querySelector('#progress').textContent.includes('forgets')")
-        for name in ("s0", "s1"):
-            tab_to(f"[data-teller={name}]")
+        for name in ("s1", "s0"):
+            tab_to(f"[data-teller={name}]", "Shift+Tab")
             page.keyboard.press("Enter")
             page.wait_for_function("name => document.activeElement.dataset.teller === name", arg=name)
         page.wait_for_selector(".wrong")

@@ -1,29 +1,32 @@
 """The documentation site: built from the stored outputs without a warning, and sufficient to itself."""
 
-from __future__ import annotations
-
 import html
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 
 import pagedlab
+from colab_cell import is_for_colab
+from notebook_sources import imported_names
+from site_openings import openings_of
+from support.accessibility import serious
+from support.pages import in_browser, open_chromium
+from support.paths import NOTEBOOKS, ROOT
+from support.site import serving
 
 for needed in ("sphinx", "myst_nb", "furo", "latex2mathml"):
-    pytest.importorskip(needed, reason="the site needs pip install 'pagedlab[site]'")
+    pytest.importorskip(needed, reason="the site needs tools/setup_env.py --site")
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
 # What a browser loads of itself: not links, which wait for a click.
 LOADED = re.compile(r"""(?:\bsrc=|<link[^>]*\bhref=|url\(|@import\s)\s*["']?\s*(?:https?:)?//[^\s"')]+""")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")  # the test in a browser runs after all others
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", ROOT / "docs"]
     command += ["-D", "html_extra_path="]  # without JupyterLite, which may have been built here
@@ -36,55 +39,94 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_a_page_with_all_its_outputs(site: Path, path: Path) -> None:
+def test_a_notebook_is_a_page_with_all_its_outputs(site, path):
     cells = nbformat.read(path, as_version=4).cells
     outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
-    code = [cell for cell in cells if cell.cell_type == "code" and "colab" not in cell.metadata.get("tags", [])]
+    code = [cell for cell in cells if cell.cell_type == "code" and not is_for_colab(cell)]
     assert page.count('class="cell_input') == len(code)
     folded = [cell for cell in code if cell.metadata.get("jupyter", {}).get("source_hidden")]
     assert page.count('<details class="admonition hide above-input">') == len(folded)
     assert "google.colab" not in page
-    assert '<a href="../index.html">pagedlab</a>' in page
+    title, _, after_title = page.partition("</h1>")
+    assert 'class="sidebar-brand" href="../index.html"' in title, "the brand leads to the front page"
+    assert '<a href="../index.html">Start page</a>' in after_title[:400], "so does the first link below the title"
     assert "_downloads" in page, "the notebook itself can be downloaded"
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
     alts = {html.unescape(alt) for alt in re.findall(r'alt="([^"]*)"', page)}
     for output in outputs:
         if output.output_type == "stream":
             assert output.text.strip() in text
-        for said in (options["alt"] for options in output.get("metadata", {}).values() if "alt" in options):
-            assert said in alts, "what the picture shows, for who cannot see it"
+        for said in (options["alt"] for options in output.get("metadata", {}).values() if options.get("alt")):
+            assert said in alts, "what the picture shows, in words"
     assert len(re.findall(r'<img [^>]*src="\.\./_images/', page)) >= pictures
+    for picture in re.findall(r'<img [^>]*src="\.\./_images/[^>]*>', page):
+        assert re.search(r'alt="(?!\.\./_images)[^"]', picture), "each picture has words, which are not its file's name"
 
 
-def test_nothing_is_loaded_from_another_server(site: Path) -> None:
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_s_openings_are_beside_its_page(site, path):
+    page = site / "notebooks" / f"{path.stem}.html"
+    places = re.findall(r'data-opening="([^"]+)"', page.read_text(encoding="utf-8"))
+    assert len(places) == len(openings_of(path))
+    for place in places:
+        assert (page.parent / place).is_file()
+    for name in ("openings.js", "openings.css", "explore.js", "frames.js", "stage.js"):
+        assert (site / "_static" / name).is_file()
+
+
+def test_nothing_is_loaded_from_another_server(site):
     files = [file for file in site.rglob("*") if file.suffix in (".html", ".css", ".js")]
     found = {match for file in files for match in LOADED.findall(file.read_text(encoding="utf-8", errors="replace"))}
     assert len(files) > len(NOTEBOOKS)
     assert not found
 
 
-def test_every_page_has_an_icon_and_there_is_a_page_for_what_is_not_there(site: Path) -> None:
+def test_every_page_has_an_icon_and_there_is_a_page_for_what_is_not_there(site):
+    assert '<a href="index.html">start page</a>' in (site / "404.html").read_text(encoding="utf-8")
     for file in (site / "docs" / "index.html", site / "notebooks" / "00_start_here.html", site / "404.html"):
         assert "favicon.svg" in file.read_text(encoding="utf-8")
     page = (site / "notebooks" / "03_copy_on_write.html").read_text(encoding="utf-8")
     assert '<meta property="og:title" content="03 · Copy-on-write"' in page
+    for file in site.rglob("*.html"):
+        page = file.read_text(encoding="utf-8")
+        assert page.count('name="viewport"') == 1, file
+        assert page.count('name="description"') == 1, file
 
 
-def test_formulas_need_no_script(site: Path) -> None:
+def test_a_published_site_leads_to_colab_and_shows_a_card(monkeypatch, tmp_path):
+    import build_front
+
+    monkeypatch.setattr(build_front, "repository", lambda: "https://github.com/you/pagedlab")
+    build_front.build(tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert '<meta property="og:image" content="https://you.github.io/pagedlab/card.png">' in page
+    assert (tmp_path / "card.png").is_file()
+    assert page.count("https://colab.research.google.com/github/you/pagedlab/blob/main/notebooks/") == len(NOTEBOOKS)
+
+
+def test_formulas_need_no_script(site):
     page = (site / "notebooks" / "01_fragmentation.html").read_text(encoding="utf-8")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
 
 
-def test_the_reference_names_everything_public(site: Path) -> None:
+def test_the_reference_names_everything_public(site):
     page = (site / "docs" / "api.html").read_text(encoding="utf-8")
     named = set(re.findall(r'id="pagedlab\.[\w.]+\.(\w+)"', page))
     assert set(pagedlab.__all__) <= named
     assert {"PrefixCache", "match", "insert", "paged_decode", "paged_attention", "generate", "stream"} <= named
 
 
-def test_the_front_page_leads_to_every_notebook(site: Path) -> None:
+def test_the_reference_has_everything_that_notebooks_import(site):
+    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+    names = imported_names(NOTEBOOKS)
+    assert "explore" in names["pagedlab.widgets.explore"]
+    missing = [name for found in names.values() for name in found if not re.search(rf"\b{name}\b", page)]
+    assert missing == []
+
+
+def test_the_front_page_leads_to_every_notebook(site):
     page = (site / "docs" / "index.html").read_text(encoding="utf-8")
     for path in NOTEBOOKS:
         assert f'href="../notebooks/{path.stem}.html"' in page
@@ -92,3 +134,24 @@ def test_the_front_page_leads_to_every_notebook(site: Path) -> None:
     for path in NOTEBOOKS:
         assert f'href="notebooks/{path.stem}.html"' in front
     assert 'href="docs/index.html"' in front
+
+
+# Most of a page's nodes are the coloured words of its code: they are looked at on one page alone.
+CODE = "notebooks/07_the_paged_kernel.html"
+PLAIN_CODE = "() => document.querySelectorAll('.highlight pre').forEach((pre) => { pre.textContent = pre.innerText; })"
+
+
+@in_browser
+def test_a_checker_of_accessibility_finds_nothing_serious_on_any_page(site):
+    pages = [file.relative_to(site).as_posix() for file in sorted(site.rglob("*.html"))]
+    assert {"index.html", "404.html", "docs/index.html", "search.html", CODE} < set(pages)
+    found = {}
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
+        for name in pages:
+            page.goto(url + name)
+            if name != CODE:
+                page.evaluate(PLAIN_CODE)
+            if problems := serious(page):
+                found[name] = problems
+    assert not found

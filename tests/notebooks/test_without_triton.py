@@ -3,20 +3,17 @@
 Each alone in an empty folder: what they read, they find through the package.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 
 from pagedlab.lessons.without_triton import SKIPPED
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # As if it were not installed: no finder finds it.
 BLOCK = """
 from importlib.machinery import PathFinder
@@ -32,7 +29,7 @@ nbformat.write(notebook, sys.argv[1])
 
 
 @pytest.mark.parametrize(("name", "at_most"), [("07_the_paged_kernel", 15), ("10_serving_qwen", 0)])
-def test_it_runs_to_the_end(name: str, at_most: int, tmp_path: Path) -> None:
+def test_it_runs_to_the_end(name, at_most, tmp_path):
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "sitecustomize.py").write_text(BLOCK)
     shutil.copy2(ROOT / "notebooks" / f"{name}.ipynb", tmp_path)

@@ -1,32 +1,38 @@
 """The lesson that docs/your_own.md builds runs from top to bottom, and its check judges right and wrong answers."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
+import nbformat
 import pytest
 
 import pagedlab.model
 from pagedlab.checks import check
 
 pytest.importorskip("anywidget", reason="the widgets need pip install 'pagedlab[notebooks]'")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "your_own.md"
+import time_notebooks
+from support.paths import ROOT
+
+PAGE = ROOT / "docs" / "your_own.md"
+CELL = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+HINT = re.compile(r"<summary>Hint \d</summary>")
+MARKDOWN_CELL = re.compile(r"^````markdown\n(.*?)^````", re.DOTALL | re.MULTILINE)
+
+
+def cells():
+    return CELL.findall(MARKDOWN_CELL.sub("", PAGE.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="module")
-def names() -> dict[str, Any]:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    names: dict[str, Any] = {}
+def names():
+    names = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAGEDLAB_MODEL", str(pagedlab.model.TINY_MODEL))
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), names)
+        for cell in cells():
+            exec(compile(cell, str(PAGE), "exec"), names)
     return names
 
 
-def test_the_stub_is_not_attempted_and_answers_are_judged(names: dict[str, Any]) -> None:
+def test_the_stub_is_not_attempted_and_answers_are_judged(names):
     assert check.empty_slots(names["my_empty_slots"]).status == "not attempted"
     assert check.empty_slots(lambda num_tokens, block_size: -num_tokens % block_size).status == "passed"
     wrong = check.empty_slots(lambda num_tokens, block_size: block_size - num_tokens % block_size)
@@ -34,6 +40,32 @@ def test_the_stub_is_not_attempted_and_answers_are_judged(names: dict[str, Any])
     assert "(4, 4)\nexpected   0\nyours      4" in str(wrong), "the smallest case that differs"
 
 
-def test_the_stage_recorded_both_answers(names: dict[str, Any]) -> None:
+def test_the_folded_solution_passes_and_the_expected_mistakes_fail(names):
+    (markdown,) = MARKDOWN_CELL.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(HINT.findall(markdown)) == 3
+    solution = {}
+    exec(CELL.findall(markdown)[0], solution)
+    assert check.empty_slots(solution["my_empty_slots"]).status == "passed"
+    assert check.empty_slots(names["empty_slots"]).message.startswith("Right in all 4 cases")
+    for mistake in ("forgets_full_blocks", "counts_the_tokens", "counts_from_one"):
+        result = check.empty_slots(names[mistake])
+        assert result.status == "failed"
+        assert "The blocks have 1 x 4 = 4 slots; filled: " in result.message
+
+
+def test_the_right_answer_is_in_a_file_beside_the_notebook(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (written,) = (cell for cell in cells() if "@compared(" in cell)
+    (tmp_path / "my_checks.py").write_text(f"from pagedlab.checks import compared\n\n\n{written}", encoding="utf-8")
+    sources = (cells()[0], "import my_checks", "check.empty_slots(my_checks.empty_slots)")
+    lesson = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    nbformat.write(lesson, tmp_path / "my_lesson.ipynb")
+    _, error = time_notebooks.measure(tmp_path / "my_lesson.ipynb", tmp_path / "done")
+    assert error == ""
+    done = nbformat.read(tmp_path / "done" / "my_lesson.ipynb", as_version=4)
+    assert "passed · empty_slots" in done.cells[-1].outputs[0]["data"]["text/plain"]
+
+
+def test_the_stage_recorded_both_answers(names):
     assert names["llm"].stats.output_tokens > 0
     assert names["stage"].recorded["steps"]

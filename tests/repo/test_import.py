@@ -1,16 +1,14 @@
 """`import pagedlab` changes nothing in the process; what torch needs is set when an engine is first asked for."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import ROOT
+
 OWN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 WITHOUT_SIDE_EFFECTS = """
 import atexit
@@ -49,13 +47,13 @@ assert "torch" in sys.modules
 """
 
 
-def python(*arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments, **own):
     """Run Python without the environment's own thread settings, but with those given."""
     env = {name: value for name, value in os.environ.items() if name not in OWN_SETTINGS} | own
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
-def set_after(code: str, **own: str) -> dict[str, str]:
+def set_after(code, **own):
     """The thread settings in the environment after this code has run."""
     told = f"print({{n: os.environ[n] for n in {OWN_SETTINGS} if n in os.environ}})"
     run = python("-c", f"import os\n{code}\n{told}", **own)
@@ -63,36 +61,43 @@ def set_after(code: str, **own: str) -> dict[str, str]:
     return ast.literal_eval(run.stdout)
 
 
-def test_importing_pagedlab_has_no_side_effects() -> None:
+def test_importing_pagedlab_has_no_side_effects():
     run = python("-W", "error", "-c", WITHOUT_SIDE_EFFECTS)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-def test_a_notebook_gets_neither_hooks_nor_threads() -> None:
+def test_the_help_of_the_package_explains_every_public_name():
+    run = python("-c", "import pagedlab; print(all(f'    {name}: ' in pagedlab.__doc__ for name in pagedlab.__all__))")
+    assert run.stdout == "True\n", run.stderr
+
+
+def test_a_notebook_gets_neither_hooks_nor_threads():
     run = python("-c", IN_A_NOTEBOOK)
     assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("name", ["LLM", "SamplingParams", "KVCache", "Completion"])
-def test_torch_threads_spin_little_once_an_engine_is_asked_for(name: str) -> None:
-    assert set_after("import pagedlab") == {}
+def test_torch_threads_spin_little_once_an_engine_is_asked_for(name):
     assert set_after(f"from pagedlab import {name}") == {"GOMP_SPINCOUNT": "1000"}
 
 
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
-def test_a_users_own_thread_settings_are_left_alone(own: dict[str, str]) -> None:
+def test_a_users_own_thread_settings_are_left_alone(own):
     assert set_after("from pagedlab import LLM", **own) == own
 
 
-def test_nothing_is_set_once_torch_has_been_imported() -> None:
+def test_nothing_is_set_once_torch_has_been_imported():
     """libgomp would not read it any more."""
     assert set_after("import torch; from pagedlab import LLM") == {}
 
 
-@pytest.mark.parametrize("module", ["pagedlab", "pagedlab.serving"])
-def test_the_command_lines_set_it_before_they_import_torch(module: str) -> None:
-    code = f"import runpy, sys\nsys.argv[1:] = ['--help']\ntry: runpy.run_module({module!r}, run_name='__main__')\n"
+@pytest.mark.parametrize(("module", "more"), [("pagedlab", "hi"), ("pagedlab.serving", "--port=0")])
+def test_the_command_lines_set_it_before_they_import_torch(module, more, tmp_path):
+    """A folder without a model is found out after torch is imported."""
+    options = ["--model", str(tmp_path), more]
+    code = f"import runpy, sys\nsys.argv[1:] = {options}\ntry: runpy.run_module({module!r}, run_name='__main__')\n"
     code += "except SystemExit: pass\n"
     told = f"{code}import os; print('set to', os.environ.get('GOMP_SPINCOUNT'))"
     run = python("-c", told)
+    assert "holds no config" in run.stderr
     assert run.stdout.endswith("set to 1000\n"), run.stdout + run.stderr

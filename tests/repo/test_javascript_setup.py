@@ -1,20 +1,14 @@
 """The scripts' tools: pinned, from whatever registry npm is set to, and a plain line where there is none."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import javascript  # noqa: E402
+import javascript
+from support.paths import ROOT
 
 UNREACHABLE = """npm error code ECONNREFUSED
 npm error syscall connect
@@ -26,11 +20,11 @@ npm error A complete log of this run can be found in: debug-0.log
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+def asked(tmp_path, monkeypatch):
     """What npm was asked; it makes an empty node_modules/."""
-    calls: list[tuple[str, ...]] = []
+    calls = []
 
-    def npm(*arguments: str, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    def npm(*arguments, quiet=False):
         calls.append(arguments)
         (tmp_path / "node_modules").mkdir(exist_ok=True)
         return subprocess.CompletedProcess(arguments, 0, "", "")
@@ -43,7 +37,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ..
     return calls
 
 
-def test_packages_are_installed_once_and_again_when_the_lock_changes(asked: list[Any], tmp_path: Path) -> None:
+def test_packages_are_installed_once_and_again_when_the_lock_changes(asked, tmp_path):
     javascript.install()
     javascript.install()
     assert [command for command, *_ in asked] == ["ci"]
@@ -52,7 +46,7 @@ def test_packages_are_installed_once_and_again_when_the_lock_changes(asked: list
     assert [command for command, *_ in asked] == ["ci", "ci"]
 
 
-def test_without_a_registry_one_line_says_so(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_registry_one_line_says_so(asked, monkeypatch):
     failed = subprocess.CompletedProcess((), 1, "", UNREACHABLE)
     monkeypatch.setattr(javascript, "npm", lambda *arguments, quiet: failed)
     with pytest.raises(SystemExit) as exit:
@@ -64,7 +58,7 @@ def test_without_a_registry_one_line_says_so(asked: list[Any], monkeypatch: pyte
     assert not javascript.STAMP.exists(), "the next run must start over"
 
 
-def test_tools_are_pinned_and_the_lock_names_no_registry() -> None:
+def test_tools_are_pinned_and_the_lock_names_no_registry():
     package = json.loads((ROOT / "package.json").read_text())
     lock = json.loads((ROOT / "package-lock.json").read_text())["packages"]
     for name, version in package["devDependencies"].items():
@@ -78,7 +72,7 @@ FOLDERS = ("pagedlab", "docs", "tests", "tools", "data", "notebooks", "benchmark
 SCRIPTS = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.js"))
 
 
-def test_every_script_is_linted_and_typed() -> None:
+def test_every_script_is_linted_and_typed():
     """A script in a folder that nobody names would be neither."""
     folders = {path.parent.as_posix() for path in SCRIPTS}
     typed = json.loads((ROOT / "tsconfig.json").read_text())["include"]
@@ -86,7 +80,7 @@ def test_every_script_is_linted_and_typed() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_lines_have_100_columns(script: Path) -> None:
+def test_lines_have_100_columns(script):
     """biome leaves templates and comments as they are."""
     lines = (ROOT / script).read_text(encoding="utf-8").splitlines()
     assert not [line for line in lines if len(line) > 100]

@@ -1,7 +1,5 @@
 """The repository keeps its promises: one list of dependencies, a light import, notebooks fit to be committed."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -9,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -19,36 +16,33 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 from rattler import MatchSpec
 
+from support.paths import ROOT
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+GROUPS = PYPROJECT["dependency-groups"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
-def python(code: str, *options: str) -> str:
+def python(code, *options):
     return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
-def test_importing_pagedlab_is_light() -> None:
-    heavy = python("import sys, pagedlab; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])")
-    assert heavy.strip() == "[]"
 
 
 PURE = ["blocks", "prefix", "eviction", "sequence", "scheduler", "shipped", "lessons.memory", "lessons.traces"]
 
 
 @pytest.mark.parametrize("module", [*PURE, "checks", "widgets"])
-def test_modules_of_the_first_notebooks_do_not_import_torch(module: str) -> None:
+def test_modules_of_the_first_notebooks_do_not_import_torch(module):
     assert python(f"import sys, pagedlab.{module}; print('torch' in sys.modules)").strip() == "False"
 
 
-def test_public_names_can_be_imported() -> None:
+def test_public_names_can_be_imported():
     import pagedlab
 
     for name in pagedlab.__all__:
@@ -57,22 +51,25 @@ def test_public_names_can_be_imported() -> None:
         _ = pagedlab.nonsense
 
 
-def test_environment_installs_this_project_on_the_same_python() -> None:
+def test_environment_installs_this_project_on_the_same_python():
     *specs, pip = ENVIRONMENT["dependencies"]
-    assert [MatchSpec(spec, strict=True).name.normalized for spec in specs] == ["python", "pip"]
+    assert [MatchSpec(spec, strict=True).name.normalized for spec in specs] == ["python", "pip", "pytorch"]
     assert specs[0] == "python" + PROJECT["requires-python"]
+    torch = next(requirement for requirement in PROJECT["dependencies"] if requirement.startswith("torch"))
+    assert specs[2] == torch.replace("torch", "pytorch"), "conda-forge's, which is the CPU build without a GPU"
     (install,) = pip["pip"]
     extras = re.fullmatch(r"-e \.\[(.+)\]", install)
     assert extras is not None
     assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
 
 
-def test_constraints_satisfy_every_range() -> None:
+def test_constraints_satisfy_every_range():
     pins = dict(
         line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
     )
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     listed = PROJECT["dependencies"] + [r for extra in PROJECT["optional-dependencies"].values() for r in extra]
+    listed += [r for group in GROUPS.values() for r in group if isinstance(r, str)]
     for requirement in map(Requirement, listed):
         if requirement.name == PROJECT["name"]:
             assert requirement.extras <= set(PROJECT["optional-dependencies"])  # one extra takes in another
@@ -80,7 +77,20 @@ def test_constraints_satisfy_every_range() -> None:
             assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
-def test_bars_leave_nothing_behind() -> None:
+def test_extras_are_for_users_and_groups_for_development():
+    assert set(PROJECT["optional-dependencies"]) == {"notebooks", "server", "gguf"}
+    assert set(GROUPS) == {"site", "tests"}
+    included = [entry["include-group"] for entry in GROUPS["tests"] if isinstance(entry, dict)]
+    assert included == ["site"]
+
+
+def test_pre_commit_has_the_ruff_of_the_constraints():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    (rev,) = [repo["rev"] for repo in hooks if repo["repo"].endswith("/ruff-pre-commit")]
+    assert f"ruff=={rev.removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
+
+
+def test_bars_leave_nothing_behind():
     from normalise_notebooks import normalised
 
     bar = {"text/plain": "steps: 1it [00:01,  1.66s/it]", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
@@ -97,17 +107,18 @@ def test_bars_leave_nothing_behind() -> None:
     assert clean.metadata["pagedlab"] == {"cpu": "1"}
 
 
-def test_a_drawing_is_stored_as_github_shows_it() -> None:
+def test_a_drawing_is_stored_as_github_shows_it():
     from normalise_notebooks import normalised
-
     from pagedlab.lessons.drawing import label, svg
+    from pagedlab.widgets.opening import MEDIA_TYPE, opening
     from pagedlab.widgets.page import stored
 
     data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more') | {"text/plain": "two words"}
+    data[MEDIA_TYPE] = opening("explore", {"parts": []})  # stays for the site
     cell = nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("display_data", data=data)])
     clean = normalised(nbformat.v4.new_notebook(cells=[cell]))
     (output,) = clean.cells[0].outputs
-    assert output.data.keys() == {"image/png", "text/plain"}
+    assert output.data.keys() == {"image/png", "text/plain", MEDIA_TYPE}
     size = output.metadata["image/png"]
     assert size["alt"] == 'said "so"'
     with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as picture:
@@ -117,7 +128,7 @@ def test_a_drawing_is_stored_as_github_shows_it() -> None:
     assert normalised(clean) == clean
 
 
-def test_notebooks_are_normalised() -> None:
+def test_notebooks_are_normalised():
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "normalise_notebooks.py", "--check", *NOTEBOOKS],
         capture_output=True,
@@ -128,7 +139,7 @@ def test_notebooks_are_normalised() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_fit_to_read(path: Path) -> None:
+def test_notebook_is_fit_to_read(path):
     """Short cells, no stored error, no widget state, outputs there, nothing of the machine it ran on."""
     text = path.read_text()
     notebook = json.loads(text)
@@ -148,7 +159,7 @@ def test_notebook_is_fit_to_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_links_lead_somewhere(path: Path) -> None:
+def test_notebook_links_lead_somewhere(path):
     """Every relative link in a notebook's text names a file of the repository."""
     for cell in json.loads(path.read_text())["cells"]:
         if cell["cell_type"] == "markdown":
@@ -157,7 +168,7 @@ def test_notebook_links_lead_somewhere(path: Path) -> None:
                     assert (path.parent / target).exists(), target
 
 
-def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen() -> None:
+def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     jobs = workflow["jobs"]
     assert set(jobs) == {"pinned", "newest", "fuzz", "qwen"}
@@ -168,6 +179,10 @@ def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen() ->
     assert "PAGEDLAB_TEST_MODEL" in steps["qwen"]["run"]
     assert "make test-qwen" in steps["qwen"]["run"]
     assert steps["fuzz"]["env"]["PAGEDLAB_OPERATIONS"] == "1000000"
+    for job in jobs.values():
+        for step in job["steps"]:
+            for word in step.get("run", "").split():
+                assert not word.startswith("tests/") or (ROOT / word).exists(), f"ci.yml: there is no {word}"
     words = shlex.split(steps["fuzz"]["run"])
     files = [ROOT / word for word in words if word.startswith("tests/")]
     assert len(files) == 3
@@ -176,7 +191,9 @@ def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen() ->
         assert test in file.read_text(), f"{file.name} has no test that matches {test!r}"
 
 
-def test_the_table_beside_vllm_is_that_of_the_results() -> None:
-    from side_by_side import table
+def test_the_changelog_names_the_version():
+    import pagedlab
 
-    assert table() in (ROOT / "docs/measured.md").read_text(), "python benchmarks/side_by_side.py prints it"
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert changelog.startswith("# Changelog\n")
+    assert f"version {pagedlab.__version__}" in changelog or f"## [{pagedlab.__version__}]" in changelog

@@ -1,21 +1,18 @@
 """What code here never does, and ruff's rules do not see: load pickles in any form, or run a hub's code."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import ROOT
+
 SOURCES = sorted(
     path for folder in ("pagedlab", "tools", "benchmarks", "data") for path in (ROOT / folder).rglob("*.py")
 )
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
 
 
-def findings(source: str) -> Iterator[str]:
+def findings(source):
     """Everything in a Python file that should not be there."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -30,7 +27,7 @@ def findings(source: str) -> Iterator[str]:
                     yield f"{keyword.arg}={ast.unparse(keyword.value)}"
 
 
-def test_nothing_dangerous() -> None:
+def test_nothing_dangerous():
     found = {path.relative_to(ROOT).as_posix(): set(findings(path.read_text())) for path in SOURCES}
     assert {name: what for name, what in found.items() if what} == {}
 
@@ -44,5 +41,5 @@ def test_nothing_dangerous() -> None:
         ("AutoModel.from_pretrained(name, trust_remote_code=flag)", "trust_remote_code=flag"),
     ],
 )
-def test_the_lint_sees_it(line: str, found: str) -> None:
+def test_the_lint_sees_it(line, found):
     assert found in set(findings(line))

@@ -1,34 +1,27 @@
 """benchmarks/serving.py: its rungs are the ones that it names, and each gives its memory to the next."""
 
-from __future__ import annotations
-
 import re
-import sys
 import weakref
-from pathlib import Path
 
 import pytest
 
+import serving
 from pagedlab import LLM
 from pagedlab.accelerate import make_run_ahead
-from pagedlab.model import Model
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import serving
 
 
-def test_every_rung_is_told_in_order() -> None:
+def test_every_rung_is_told_in_order():
     told = re.findall(r"^  (\w+(?: \w+)?)  +\S", serving.__doc__ or "", re.MULTILINE)
-    assert told == ["generate", "continuous", *serving.RUNGS]
+    assert told == ["generate", *serving.RUNGS]
     assert {*serving.ON_GPU_ONLY, *serving.PROFILED, *serving.FIRST_ONLY} <= {*told}
 
 
-def test_a_rung_gives_its_blocks_back(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rung_gives_its_blocks_back(tiny, monkeypatch):
     """`warm_up` freezes what is there, so that a collection alone does not find the engine's cycles any more."""
     caches = []
 
-    def made(*args: object, **options: object) -> LLM:
-        llm = LLM(*args, **options)  # type: ignore[arg-type]
+    def made(*args, **options):
+        llm = LLM(*args, **options)
         caches.append(weakref.ref(llm.cache))
         return llm
 
@@ -40,7 +33,7 @@ def test_a_rung_gives_its_blocks_back(tiny: Model, monkeypatch: pytest.MonkeyPat
     assert [cache() for cache in caches] == [None]
 
 
-def test_graphs_alone_are_waited_for(tiny: Model) -> None:
+def test_graphs_alone_are_waited_for(tiny):
     """One step a window and one window at a time, whatever the balance says."""
     pytest.importorskip("triton")
     llm = LLM(tiny, num_blocks=64, verbose=False)
@@ -48,7 +41,7 @@ def test_graphs_alone_are_waited_for(tiny: Model) -> None:
     serving.one_by_one(llm)
     run_ahead, in_flight = llm.run_ahead, []
     launch = run_ahead.decoder.launch
-    run_ahead.decoder.launch = lambda *args: (in_flight.append(run_ahead.in_flight), launch(*args))[1]  # type: ignore[method-assign]
+    run_ahead.decoder.launch = lambda *args: (in_flight.append(run_ahead.in_flight), launch(*args))[1]
     completions = llm.generate([[1, 2, 3], [4, 5]], serving.sampled([6, 4]))
     assert [len(c.outputs[0].token_ids) for c in completions] == [6, 4]
     assert in_flight == [0] * 6

@@ -1,26 +1,33 @@
 """The set-up before there is anything to set up with: each thing that can be missing ends in a sentence."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
+import json
 import os
 import runpy
 import shutil
 import subprocess
 import sys
 import venv
+from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
+from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.packages import installed_by
+from support.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 @pytest.fixture
-def setup_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def setup_env(tmp_path, monkeypatch):
     """tools/environment.py with an environment of its own to make, no GPU, and no real pip."""
     spec = importlib.util.spec_from_file_location("environment", ROOT / "tools" / "environment.py")
     assert spec is not None
@@ -31,23 +38,31 @@ def setup_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name, value in (("VENV", folder), ("STAMP", folder / "stamp"), ("PYTHON", folder / "bin" / "python")):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "answers", lambda *command: False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["setup_env.py"])
     monkeypatch.setattr(venv, "create", lambda path, **options: Path(path).mkdir(exist_ok=True))
     return module
 
 
-def pip_answers(monkeypatch: pytest.MonkeyPatch, code: int) -> list[list[str]]:
-    """Let pip end with this code; the list fills with what it was asked."""
-    asked: list[list[str]] = []
+def pip_answers(monkeypatch, code, uv_code=0, said=()):
+    """Let pip and uv end with these codes, and pip say these lines; the list fills with what they were asked."""
+    asked = []
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
-        asked.append(command)
-        return subprocess.CompletedProcess(command, code)
+    def run(command, **options):
+        asked.append(list(command))
+        return subprocess.CompletedProcess(command, uv_code if command[0] == "/bin/uv" else code)
+
+    @contextmanager
+    def started(command, **options):
+        done = run(command)
+        yield SimpleNamespace(stdout=iter(said), returncode=done.returncode)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", started)
     return asked
 
 
-def message(setup_env: ModuleType) -> str:
+def message(setup_env):
     with pytest.raises(SystemExit) as exit:
         setup_env.main()
     assert isinstance(exit.value.code, str), "a message, and status 1"
@@ -59,13 +74,14 @@ def message(setup_env: ModuleType) -> str:
 ENTRY = ROOT / "tools" / "setup_env.py"
 TOO_OLD = "pagedlab needs Python 3.10 or newer, and this is {}: make PYTHON=python3.12, or"
 TOO_OLD += " python3.12 tools/setup_env.py"
+EVERYTHING = 4  # calls of pip: torch, the project, a pip that knows dependency groups, the groups
 OLD_PYTHONS = ("2.7", "3.6", "3.9")
 # The syntax that Python 2.7 shares with every later one, as far as the entry needs it.
 OLD_SYNTAX = {"Module", "Expr", "Constant", "Import", "ImportFrom", "alias", "If", "Compare", "Lt", "Eq", "Attribute"}
 OLD_SYNTAX |= {"Name", "Load", "Store", "Tuple", "Call", "Assign", "BinOp", "Add", "Subscript"}
 
 
-def test_python_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_is_too_old(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 9, 18))
     monkeypatch.setattr(sys, "version", "3.9.18 (main)")
     with pytest.raises(SystemExit) as exit:
@@ -73,7 +89,7 @@ def test_python_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exit.value.code == TOO_OLD.format("3.9.18")
 
 
-def test_the_entry_can_be_read_by_any_python() -> None:
+def test_the_entry_can_be_read_by_any_python():
     """Its tree has nodes of old syntax only, and its bytes need no declaration of their encoding."""
     source = ENTRY.read_bytes().decode("ascii")
     tree = ast.parse(source, feature_version=(3, 4))
@@ -83,7 +99,7 @@ def test_the_entry_can_be_read_by_any_python() -> None:
 
 
 @pytest.mark.parametrize("version", OLD_PYTHONS)
-def test_an_old_python_says_which_is_needed(version: str) -> None:
+def test_an_old_python_says_which_is_needed(version):
     """Where such a Python is installed."""
     name = f"python{version}"
     asked = [name, "-c", "import sys; print(sys.version.split()[0])"]
@@ -93,9 +109,7 @@ def test_an_old_python_says_which_is_needed(version: str) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (1, "", TOO_OLD.format(told.stdout.strip()) + "\n")
 
 
-def test_the_path_cannot_hold_an_environment(
-    setup_env: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_path_cannot_hold_an_environment(setup_env, tmp_path, monkeypatch):
     (folder := tmp_path / f"a{os.pathsep}b").mkdir()
     monkeypatch.setattr(setup_env, "VENV", folder / ".venv")
     monkeypatch.setattr(setup_env, "STAMP", folder / ".venv" / "stamp")
@@ -108,33 +122,92 @@ def test_the_path_cannot_hold_an_environment(
     assert not (folder / ".venv").exists()
 
 
-def test_a_stamp_that_is_no_text_counts_as_out_of_date(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [0, 1])
+def test_of_pips_output_large_files_are_shown_and_everything_if_it_fails(setup_env, monkeypatch, capsys, code):
+    large = "Downloading torch-2.13.0-cp311-linux_x86_64.whl (190.6 MB)\n"
+    small = "Downloading idna-3.11-py3-none-any.whl (71 kB)\n"
+    pip_answers(monkeypatch, code, said=(small, large))
+    if code:
+        message(setup_env)
+    else:
+        setup_env.main()
+    output = capsys.readouterr().out
+    assert large in output
+    assert (small in output) == bool(code)
+
+
+def test_a_stamp_that_is_no_text_counts_as_out_of_date(setup_env, monkeypatch):
     asked = pip_answers(monkeypatch, 0)
     setup_env.VENV.mkdir()
     setup_env.STAMP.write_bytes(b"\xff\xfe\x00 \x80")
     setup_env.main()
-    assert len(asked) == 2
+    assert len(asked) == EVERYTHING
     setup_env.main()
-    assert len(asked) == 2
+    assert len(asked) == EVERYTHING
 
 
-def test_a_reader_gets_less_than_the_tests_need(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_gets_less_than_the_tests_need(setup_env, monkeypatch):
     asked = pip_answers(monkeypatch, 0)
     monkeypatch.setattr(sys, "argv", ["setup_env.py", "--reader"])
     setup_env.main()
     assert asked[-1][-1].endswith("[notebooks,gguf]")
     setup_env.main()
     assert len(asked) == 2, "nothing is left to install"
+    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--site"])
+    setup_env.main()
+    assert asked[-2][-1] == "pip>=25.1", "the pip of Python 3.10 knows no dependency groups"
+    assert asked[-1][-2:] == ["--group", f"{ROOT / 'pyproject.toml'}:site"]
     monkeypatch.setattr(sys, "argv", ["setup_env.py"])
     setup_env.main()
-    assert asked[-1][-1].endswith("[notebooks,gguf,tests]")
+    assert asked[-1][-2:] == ["--group", f"{ROOT / 'pyproject.toml'}:tests"]
+    done = len(asked)
+    for option in ("--reader", "--site"):
+        monkeypatch.setattr(sys, "argv", ["setup_env.py", option])
+        setup_env.main()
+    assert len(asked) == done, "what the tests need holds what a reader needs"
+
+
+def test_an_unknown_option(setup_env, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--readr"])
+    assert message(setup_env) == "setup_env.py takes --reader, --site or nothing, not --readr"
+
+
+def test_pip_shows_its_progress(setup_env, monkeypatch):
+    asked = pip_answers(monkeypatch, 0)
+    setup_env.main()
+    assert not any("--quiet" in command or "-q" in command for command in asked)
+
+
+def with_uv(setup_env, monkeypatch, code):
+    """Run the set-up where there is a uv that ends with this code, and pip ends well; what was asked of both."""
+    asked = pip_answers(monkeypatch, 0, uv_code=code)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(sys, "argv", ["setup_env.py", "--reader"])
     setup_env.main()
-    assert len(asked) == 4, "what the tests need holds what a reader needs"
+    return asked
 
 
-def test_the_disk_is_full(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, **options: Any) -> None:
+def test_uv_installs_if_it_is_there(setup_env, monkeypatch):
+    asked = with_uv(setup_env, monkeypatch, 0)
+    assert [command[:5] for command in asked] == [["/bin/uv", "pip", "install", "--python", str(setup_env.PYTHON)]] * 2
+
+
+def test_pip_installs_where_uv_cannot(setup_env, monkeypatch):
+    asked = with_uv(setup_env, monkeypatch, 2)
+    programs = [Path(command[0]).name for command in asked]
+    assert programs == ["uv", "python", "uv", "python"]
+    assert asked[0][-1] == asked[1][-1]
+
+
+def test_a_torch_of_the_machine_is_not_installed_a_second_time(setup_env, monkeypatch):
+    """uv does not see the packages that an environment borrows."""
+    monkeypatch.setattr(setup_env, "answers", lambda *command: True)
+    asked = with_uv(setup_env, monkeypatch, 0)
+    assert [Path(command[0]).name for command in asked] == ["python"]
+
+
+def test_the_disk_is_full(setup_env, monkeypatch):
+    def full(path, **options):
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(venv, "create", full)
@@ -143,11 +216,11 @@ def test_the_disk_is_full(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch
     assert "No space left on device" in said
 
 
-def test_the_disk_is_full_when_the_stamp_is_written(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_full_when_the_stamp_is_written(setup_env, monkeypatch):
     pip_answers(monkeypatch, 0)
     write_text = Path.write_text
 
-    def full(path: Path, text: str) -> int:
+    def full(path, text):
         if path == setup_env.STAMP:
             raise OSError(28, "No space left on device", str(path))
         return write_text(path, text)
@@ -156,44 +229,101 @@ def test_the_disk_is_full_when_the_stamp_is_written(setup_env: ModuleType, monke
     assert "No space left on device" in message(setup_env)
 
 
-def test_venv_has_no_pip(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(path: Path, **options: Any) -> None:
+def test_venv_has_no_pip(setup_env, monkeypatch):
+    def create(path, **options):
         raise subprocess.CalledProcessError(1, "ensurepip")
 
     monkeypatch.setattr(venv, "create", create)
     assert "apt install python3-venv" in message(setup_env)
 
 
-def test_pip_fails(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_fails(setup_env, monkeypatch):
     pip_answers(monkeypatch, 1)
     assert "pip could not install torch==" in message(setup_env)
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["pinned", "newest"])
-def test_a_second_run_does_nothing(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
+def test_a_second_run_does_nothing(setup_env, monkeypatch, newest):
     monkeypatch.setattr(setup_env, "NEWEST", newest)
     asked = pip_answers(monkeypatch, 0)
     setup_env.main()
-    torch, project = asked
+    torch, project, *_ = asked
     assert torch[-1] == "torch" if newest else torch[-1].startswith("torch==")
-    assert project[-1].endswith("[notebooks,gguf,tests]")
+    assert project[-1].endswith("[notebooks,gguf]")
     pins = (setup_env.VENV / "constraints.txt").read_text()
     assert ("torch==" in pins) is not newest
     assert ("==" in pins) is not newest
     setup_env.main()
-    assert len(asked) == 2
+    assert len(asked) == EVERYTHING
     monkeypatch.setattr(setup_env, "NEWEST", not newest)
     setup_env.main()
-    assert len(asked) == 4, "another recipe, another environment"
+    assert len(asked) == 2 * EVERYTHING, "another recipe, another environment"
 
 
-def test_other_requirements_are_installed_into_the_same_environment(
-    setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_other_requirements_are_installed_into_the_same_environment(setup_env, monkeypatch, tmp_path):
     asked, made = pip_answers(monkeypatch, 0), []
     monkeypatch.setattr(venv, "create", lambda path, **options: (made.append(path), Path(path).mkdir(exist_ok=True)))
     setup_env.main()
     base = setup_env.STAMP.read_text().split()[0]
     setup_env.STAMP.write_text(f"{base} another")  # as if pyproject.toml had been changed since
     setup_env.main()
-    assert (len(asked), len(made)) == (4, 1)
+    assert (len(asked), len(made)) == (2 * EVERYTHING, 1)
+
+
+# What the site needs ----------------------------------------------------------------------------------------------
+
+
+def imported_modules(path):
+    """The first part of each module's name that a file imports at its top: before it does anything."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return {name.partition(".")[0] for name in found}
+
+
+def modules_of_the_site():
+    """Third-party modules that `make site` imports: docs/conf.py, its tools, and the tools that these import."""
+    files = [ROOT / "docs" / "conf.py", ROOT / "tools" / "build_lite.py", ROOT / "tools" / "build_front.py"]
+    modules = set()
+    for file in files:  # it grows
+        for name in imported_modules(file):
+            tool = ROOT / "tools" / f"{name}.py"
+            if not tool.exists():
+                modules.add(name)
+            elif tool not in files:
+                files.append(tool)
+    return modules - set(sys.stdlib_module_names) - {"pagedlab"}
+
+
+def test_make_site_installs_what_its_tools_import(setup_env):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = [project["dependency-groups"][group] for group in setup_env.GROUPS["--site"]]
+    extras = [project["project"]["optional-dependencies"][extra] for extra in setup_env.EXTRAS.split(",")]
+    asked = [text for texts in (project["project"]["dependencies"], *groups, *extras) for text in texts]
+    installed = installed_by([text for text in asked if not text.startswith("pagedlab")])
+    packages = packages_distributions()
+    modules = modules_of_the_site()
+    assert {"sphinx", "nbformat", "nbstripout"} <= modules
+    lacking = [name for name in modules if not installed & {canonicalize_name(each) for each in packages[name]}]
+    assert not lacking
+
+
+# What the environment has -----------------------------------------------------------------------------------------
+
+
+def test_node_takes_the_environments_scripts_for_commonjs(setup_env, monkeypatch):
+    """The repository's package.json says "type": "module", and JupyterLab's yarn.js is none."""
+    pip_answers(monkeypatch, 0)
+    setup_env.main()
+    assert json.loads((setup_env.VENV / "package.json").read_text()) == {}
+
+
+def test_the_clone_is_on_the_path_itself(setup_env, monkeypatch):
+    """From the folder above, Python takes a clone named pagedlab for a namespace package, unless the path has it."""
+    asked = pip_answers(monkeypatch, 0)
+    setup_env.main()
+    project = next(command for command in asked if "--editable" in command)
+    assert project[project.index("--config-settings") + 1] == "editable_mode=compat"

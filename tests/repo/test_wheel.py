@@ -1,19 +1,19 @@
 """The wheel: built from a clean copy, installed where nothing of this checkout is on the path, and used there."""
 
-from __future__ import annotations
-
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import ROOT
 
 USE = """
 import sys
@@ -30,8 +30,8 @@ for preset in PRESETS:
     grid = BlockPoolWidget(preset=preset)
     assert grid.state["used"] > 0 and "render" in grid._esm and "{" in grid._css
 assert BlockPoolWidget(BlockPool(8, 4))._repr_mimebundle_()
-assert check.block_of(4).status == "passed"
-assert check.block_of(3).status == "failed"
+assert check.table_by_hand([8, 1, 0]).status == "passed"
+assert check.table_by_hand([5, 1, 0]).status == "failed"
 assert blocks_for(36, 16) == 3
 assert len(quiz_of("13")) == 3
 assert "torch" not in sys.modules
@@ -46,11 +46,10 @@ from pagedlab.lessons import traces
 from pagedlab.model import TINY_MODEL
 from pagedlab.shipped import benchmark, results
 
-assert results("h200")["attention"]["rows"] and results("mutants")["bugs"]
-for name in ("attention", "serving"):
-    assert Path(benchmark(name)).is_relative_to(sys.prefix)
-    done = subprocess.run([sys.executable, benchmark(name), "--help"], capture_output=True, text=True)
-    assert "--json" in done.stdout, done.stderr
+assert results("h200")["attention"]["rows"]
+assert Path(benchmark("attention")).is_relative_to(sys.prefix)
+done = subprocess.run([sys.executable, benchmark("serving"), "--help"], capture_output=True, text=True)
+assert "--json" in done.stdout, done.stderr
 assert Path(TINY_MODEL).is_relative_to(sys.prefix), TINY_MODEL
 assert len(traces.load("conversation")) == len(traces.load("code")) == 2000
 llm = LLM(TINY_MODEL, device="cpu", num_blocks=16, verbose=False)
@@ -60,21 +59,36 @@ assert len(answer.outputs[0].token_ids) == 4
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a copy: setuptools writes into the folder that it builds from
     source.mkdir()
-    for name in ("pagedlab", "data", "benchmarks"):
+    copy_source(source)
+    return build(source)
+
+
+def copy_source(source):
+    for name in ("pagedlab", "data", "benchmarks", "notebooks"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
-    (built,) = folder.glob("*.whl")
+
+
+def build(source):
+    """Build a wheel beside the folder with its source."""
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", source.parent, source)
+    (built,) = source.parent.glob("*.whl")
     return built
 
 
+def metadata_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
 @pytest.fixture(scope="module")
-def python(wheel: Path) -> Path:
+def python(wheel):
     """The Python of an environment with the wheel, which borrows from this one what pagedlab depends on."""
     folder = wheel.parent / "venv"
     venv.create(folder, symlinks=True)
@@ -86,14 +100,14 @@ def python(wheel: Path) -> Path:
     return python
 
 
-def pip(*arguments: str | Path) -> None:
+def pip(*arguments):
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 
 
-def run(python: Path, *arguments: str) -> str:
-    """Run Python without a model in its reach but the shipped one; what it prints. Nothing may come on stderr."""
+def run(python, *arguments):
+    """Run a program of the environment, with no model in its reach but the shipped one. Nothing may come on stderr."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PAGEDLAB_")}
     env["HF_HOME"] = str(python.parent / "no-models")
     run = subprocess.run([python, *arguments], cwd=python.parent, env=env, capture_output=True, text=True, check=False)
@@ -101,11 +115,11 @@ def run(python: Path, *arguments: str) -> str:
     return run.stdout
 
 
-def use(python: Path, code: str) -> None:
+def use(python, code):
     run(python, "-I", "-c", code)
 
 
-def test_carries_every_file_of_the_package_and_its_licence(wheel: Path) -> None:
+def test_carries_every_file_of_the_package_and_its_licence(wheel):
     with zipfile.ZipFile(wheel) as archive:
         carried = set(archive.namelist())
     source = {
@@ -122,16 +136,75 @@ def test_carries_every_file_of_the_package_and_its_licence(wheel: Path) -> None:
     assert not any(name.endswith((".py", ".txt")) for name in rest)  # the training script and its texts stay behind
 
 
-def test_widgets_presets_and_checks_work_from_the_wheel(python: Path) -> None:
+def test_widgets_presets_and_checks_work_from_the_wheel(python):
     use(python, USE)
 
 
-def test_the_tiny_model_traces_and_results_come_with_the_wheel(python: Path) -> None:
+def test_the_tiny_model_traces_and_results_come_with_the_wheel(python):
     use(python, USE_DATA)
 
 
-def test_the_command_line_writes_nothing_to_stderr(python: Path) -> None:
+def test_the_command_pagedlab_comes_with_the_wheel_and_writes_nothing_to_stderr(python):
     """With the versions of this environment: those that CI's job "newest" has are the newest allowed ones."""
-    printed = run(python, "-I", "-m", "pagedlab", "hi")
+    printed = run(python.with_name("pagedlab"), "generate", "hi", "--max-tokens", "3")
+    assert printed.startswith("loading ")
     assert "> hi" in printed
     assert "model: tiny-qwen2" in printed
+
+
+def test_the_notebooks_come_with_the_wheel(python):
+    folder = python.parent / "series"
+    printed = run(python.with_name("pagedlab"), "notebooks", str(folder), "--no-open")
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert printed.startswith(f"{len(names)} notebooks copied to {folder}\n")
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_says_who_made_it_and_what_it_is(wheel):
+    metadata = metadata_of(wheel)
+    assert metadata["Author"] == "the pagedlab contributors"
+    assert "kv-cache" in metadata["Keywords"]
+    assert "Framework :: Jupyter" in metadata.get_all("Classifier", [])
+    assert set(metadata.get_all("Provides-Extra", [])) == {"notebooks", "server", "gguf"}
+    assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+RELATIVE = re.compile(r"\]\((?!https?:|#)")
+
+
+def test_its_description_has_no_relative_link(wheel):
+    description = str(metadata_of(wheel).get_payload())
+    assert description.lstrip().startswith("# pagedlab")
+    assert not RELATIVE.search(description)
+
+
+def test_its_description_is_for_somebody_without_a_clone(wheel):
+    description = str(metadata_of(wheel).get_payload())
+    assert 'pip install "pagedlab[notebooks]"' in description
+    for words in (".venv", "make lab", "make test", "In a clone of this repository"):
+        assert words not in description
+    assert "(weights of 4 bits) on a CPU" not in description  # the caption of a picture that is left out
+
+
+def test_all_addresses_follow_from_that_of_the_source(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    copy_source(source)
+    address = "https://example.org/someone/pagedlab"
+    project = (source / "pyproject.toml").read_text()
+    project = re.sub(r'\n(# )?\[project\.urls\]\n(# )?Source = ".*"\n', "\n", project)
+    (source / "pyproject.toml").write_text(f'{project}\n[project.urls]\nSource = "{address}"\n')
+    metadata = metadata_of(build(source))
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
+    assert urls == {
+        "Source": address,
+        "Documentation": f"{address}/tree/main/docs",
+        "Issues": f"{address}/issues",
+        "Changelog": f"{address}/blob/main/CHANGELOG.md",
+    }
+    description = str(metadata.get_payload())
+    assert not RELATIVE.search(description)
+    targets = re.findall(rf"{address}/(blob|raw)/main/([^)#\s]+)", description)
+    assert ("blob", "notebooks/00_start_here.ipynb") in targets
+    for _, target in targets:
+        assert (ROOT / target).exists(), target

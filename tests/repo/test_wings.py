@@ -1,7 +1,5 @@
 """One can delete a wing, and the rest runs: the core writes on the tiny model without any of them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil
@@ -9,11 +7,11 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import ROOT
+
 WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
 WINGS += ("speculative", "beam", "eviction", "hub", "logits", "trace")
 CORE = """
@@ -40,7 +38,7 @@ ALSO = {  # what else must run without a wing
 }
 
 
-def run(folder: Path, code: str) -> None:
+def run(folder, code):
     """Run code with the package in that folder; its error goes to a file there."""
     os.chdir(folder)
     sys.path.insert(0, str(folder))
@@ -52,7 +50,7 @@ def run(folder: Path, code: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Any:
+def processes():
     """Processes without pagedlab that need not import torch each, where the system can copy one."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -64,7 +62,7 @@ def processes() -> Any:
 
 
 @pytest.mark.parametrize("gone", [*[(wing,) for wing in WINGS], WINGS], ids=lambda gone: "+".join(gone)[:24])
-def test_the_rest_runs_without(gone: tuple[str, ...], tmp_path: Path, processes: Any) -> None:
+def test_the_rest_runs_without(gone, tmp_path, processes):
     shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=shutil.ignore_patterns("__pycache__"))
     for wing in gone:
         shutil.rmtree(tmp_path / "pagedlab" / wing)
@@ -78,17 +76,17 @@ def test_the_rest_runs_without(gone: tuple[str, ...], tmp_path: Path, processes:
     assert process.exitcode == 0, error.read_text() if error.exists() else process.exitcode
 
 
-def test_an_arrow_that_points_upward_fails_the_lint(tmp_path: Path) -> None:
+def test_an_arrow_that_points_upward_fails_the_lint(tmp_path):
     shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
-    kept = subprocess.run(lint, **options)  # type: ignore[call-overload]
+    kept = subprocess.run(lint, **options)
     assert kept.returncode == 0, kept.stdout
     with (tmp_path / "pagedlab" / "batch.py").open("a") as file:
         file.write("\nfrom pagedlab.lessons.colors import NEUTRAL  # noqa\n")
-    broken = subprocess.run(lint, **options)  # type: ignore[call-overload]
+    broken = subprocess.run(lint, **options)
     assert broken.returncode != 0
     assert "pagedlab.batch" in broken.stdout
     assert "3 broken" in broken.stdout

@@ -1,29 +1,19 @@
 """Log-probabilities over HTTP: OpenAI's shapes through its own client, and what lm-evaluation-harness asks for."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import httpx
-import openai
 import pytest
 import torch
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.model import Model
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.serving.app import create_app
 from pagedlab.serving.background import BackgroundServer
 from pagedlab.serving.logprobs import LEAST, OfCompletion, Spelling, of_chat
-
-MODEL = "tiny-qwen2"
-STORY = "Once upon a time, there was a"
-CHAT: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
+from support.served import CHAT, MODEL, STORY, ask, chat, client_of
 
 
 @pytest.fixture(scope="module")
-def server(tiny: Model) -> Iterator[BackgroundServer]:
+def server(tiny):
     llm = LLM(tiny, num_blocks=256, max_batch_tokens=64, verbose=False)
     with BackgroundServer(create_app(llm)) as running:
         yield running
@@ -31,26 +21,24 @@ def server(tiny: Model) -> Iterator[BackgroundServer]:
 
 
 @pytest.fixture(scope="module")
-def client(server: BackgroundServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+def client(server):
+    return client_of(server)
 
 
-def close(a: Any, b: Any) -> bool:
+def close(a, b):
     return a == pytest.approx(b, rel=1e-5, abs=1e-5)
 
 
-def test_a_chat_in_openais_shape_streamed_and_whole(client: openai.OpenAI, tiny: Model, seed: int) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "messages": CHAT, "max_tokens": 12, "n": 2, "seed": seed}
+def test_a_chat_in_openais_shape_streamed_and_whole(client, tiny, seed):
+    asked = {"max_tokens": 12, "n": 2, "seed": seed}
     params = SamplingParams(max_tokens=12, temperature=1.0, n=2, seed=seed, logprobs=3)
     (expected,) = LLM(tiny, num_blocks=64, verbose=False).generate([CHAT], params)
-    whole = client.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
-    streamed: dict[int, list[Any]] = {0: [], 1: []}
-    for event in client.chat.completions.create(**asked, logprobs=True, top_logprobs=3, stream=True):
+    whole = chat(client, **asked, logprobs=True, top_logprobs=3)
+    streamed = {0: [], 1: []}
+    for event in chat(client, **asked, logprobs=True, top_logprobs=3, stream=True):
         for part in event.choices:
-            assert part.logprobs is not None
             streamed[part.index] += part.logprobs.content or []
     for choice, output in zip(whole.choices, expected.outputs, strict=True):
-        assert choice.logprobs is not None
         content = choice.logprobs.content or []
         assert len(content) == len(output.token_ids) == len(streamed[choice.index])
         for one, later, said in zip(content, streamed[choice.index], output.logprobs or [], strict=True):
@@ -61,20 +49,19 @@ def test_a_chat_in_openais_shape_streamed_and_whole(client: openai.OpenAI, tiny:
         special = 1 if output.finish_reason == "stop" else 0
         spelled = b"".join(bytes(one.bytes or []) for one in content[: len(content) - special])
         assert spelled.decode(errors="replace") == choice.message.content
-    plain = client.chat.completions.create(**asked)
+    plain = chat(client, **asked)
     assert [choice.logprobs for choice in plain.choices] == [None, None]
-    (first, *_) = client.chat.completions.create(**asked, logprobs=True).choices
-    assert first.logprobs is not None
+    (first, *_) = chat(client, **asked, logprobs=True).choices
     assert [one.top_logprobs for one in first.logprobs.content or []] == [[]] * len(first.logprobs.content or [])
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_completion_in_openais_shape_streamed_and_whole(client: openai.OpenAI, echo: bool, seed: int) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "prompt": [STORY, "The"], "max_tokens": 9, "n": 2, "seed": seed}
+def test_a_completion_in_openais_shape_streamed_and_whole(client, echo, seed):
+    asked = {"model": MODEL, "prompt": [STORY, "The"], "max_tokens": 9, "n": 2, "seed": seed}
     asked |= {"logprobs": 2, "echo": echo}
-    whole = client.completions.create(**asked).choices
-    texts, streamed = dict.fromkeys(range(4), ""), {i: dict[str, list[Any]]() for i in range(4)}
-    for event in client.completions.create(**asked, stream=True):
+    whole = ask(client, **asked).choices
+    texts, streamed = dict.fromkeys(range(4), ""), {i: {} for i in range(4)}
+    for event in ask(client, **asked, stream=True):
         for part in event.choices:
             texts[part.index] += part.text
             for name, column in (part.logprobs.model_dump() if part.logprobs else {}).items():
@@ -96,11 +83,8 @@ def test_a_completion_in_openais_shape_streamed_and_whole(client: openai.OpenAI,
             assert choice.text[start : start + len(token)] == token or ended or "bytes:" in "".join(shape["tokens"])
 
 
-@pytest.mark.parametrize("max_tokens", [0, 1])
-@pytest.mark.parametrize("before", ["nothing", "the same prompts"])
-def test_a_harness_scores_as_transformers_does(
-    server: BackgroundServer, tiny: Model, max_tokens: int, before: str
-) -> None:
+@pytest.mark.parametrize(("max_tokens", "before"), [(0, "nothing"), (1, "the same prompts")])
+def test_a_harness_scores_as_transformers_does(server, tiny, max_tokens, before):
     """The request of lm-evaluation-harness's local-completions, and its arithmetic: endings in several contexts."""
     contexts = ["The capital of France is", STORY, "Two and two make", "One day a little girl named"] * 4
     endings = [" Paris.", " little girl named Lily. She", " five", " Tim"] * 4
@@ -125,7 +109,7 @@ def test_a_harness_scores_as_transformers_does(
         assert greedy[: len(ending)] == (rows.argmax(1) == torch.tensor(ending)).tolist()
 
 
-def test_tokens_are_spelled_as_bytes(tiny: Model) -> None:
+def test_tokens_are_spelled_as_bytes(tiny):
     spell = Spelling(tiny.tokenizer)
     for text in ["Once upon", "naïve café", "😀👩‍🚀", "日本語", " \n\t\x00", "<|im_end|>"]:
         assert b"".join(map(spell, tiny.encode(text))).decode() == text
@@ -134,16 +118,16 @@ def test_tokens_are_spelled_as_bytes(tiny: Model) -> None:
     assert len({spell(i) for i in range(len(tiny.tokenizer))}) == len(tiny.tokenizer)
 
 
-def test_no_infinity_and_of_equal_texts_the_likeliest(tiny: Model) -> None:
+def test_no_infinity_and_of_equal_texts_the_likeliest(tiny):
     spell = Spelling(tiny.tokenizer)
     said = TokenLogprob(5, -torch.inf, [(7, -0.5), (8, -torch.inf)])
     assert of_chat(spell, [said])["content"][0]["logprob"] == LEAST
-    spell.text = lambda token_id: "same"  # type: ignore[method-assign]
+    spell.text = lambda token_id: "same"
     assert OfCompletion(spell)(0, [(5, said)])["top_logprobs"] == [{"same": -0.5}]
 
 
 @pytest.mark.parametrize("body", [{"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": 2}])
-def test_what_a_chat_cannot_be_told(server: BackgroundServer, body: dict[str, Any]) -> None:
+def test_what_a_chat_cannot_be_told(server, body):
     answer = httpx.post(f"{server.url}/v1/chat/completions", json={"model": MODEL, "messages": CHAT, **body})
     assert answer.status_code == 400
     assert "logprobs" in answer.json()["error"]["message"]

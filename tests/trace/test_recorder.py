@@ -1,12 +1,8 @@
 """A replay after step i is the engine as it was after step i."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +14,8 @@ from pagedlab.lessons.timeline import run_of
 from pagedlab.speculative import PromptLookup
 from pagedlab.trace import Recorder, Replay, check_recording, moments, record
 from pagedlab.trace.format import FORMAT, QUEUES, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
+from support.engines import exactly, output_of
+from support.paths import ROOT
 
 PROMPTS = [
     "The cat",
@@ -26,12 +24,12 @@ PROMPTS = [
     "The cat sat on the mat and the cat sat on",
     "Zoë 你好 🎉",
 ]
-PLAIN: dict[str, Any] = {}
-SAMPLES: dict[str, Any] = {"n": 3, "temperature": 1.0, "seed": 1}
-BEAMS: dict[str, Any] = {"beam_width": 2}
+PLAIN = {}
+SAMPLES = {"n": 3, "temperature": 1.0, "seed": 1}
+BEAMS = {"beam_width": 2}
 
 
-def state_of(llm: LLM) -> dict[str, Any]:
+def state_of(llm):
     """What the engine itself says of its pool and of its sequences."""
     pool = llm.pool
     sequences = {}
@@ -50,7 +48,7 @@ def state_of(llm: LLM) -> dict[str, Any]:
     }
 
 
-def replayed_state(replay: Replay) -> dict[str, Any]:
+def replayed_state(replay):
     """The same of a replay."""
     sequences = {}
     for name, sequence in replay.sequences.items():
@@ -66,7 +64,7 @@ def replayed_state(replay: Replay) -> dict[str, Any]:
     }
 
 
-def plan_of(llm: LLM) -> dict[str, Any]:
+def plan_of(llm):
     """What the engine's latest plan says, as a recording does."""
     plan = llm.plan
     return {
@@ -79,7 +77,7 @@ def plan_of(llm: LLM) -> dict[str, Any]:
     }
 
 
-def recorded_plan(step: dict[str, Any]) -> dict[str, Any]:
+def recorded_plan(step):
     drafts = step.get("drafts", {}).values()
     return {
         "computed": step.get("computed", {}),
@@ -104,9 +102,7 @@ ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
     drafts=st.booleans(),
     actions=st.lists(st.one_of(ADD, STEP, STEP, STEP, ABORT), min_size=5, max_size=40),
 )
-def test_a_replay_after_any_step_is_the_engine_after_it(
-    tiny: Any, preemption: Any, num_blocks: int, prefix_caching: bool, drafts: bool, actions: list[Any]
-) -> None:
+def test_a_replay_after_any_step_is_the_engine_after_it(tiny, preemption, num_blocks, prefix_caching, drafts, actions):
     """Samples, beams, drafts, chunks, a cache, too few blocks, requests that are aborted."""
     llm = LLM(
         tiny,
@@ -119,11 +115,11 @@ def test_a_replay_after_any_step_is_the_engine_after_it(
         verbose=False,
     )
     llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds is in step 0
-    states, plans, live = list[Any](), list[Any](), list[int]()
+    states, plans, live = [], [], []
     with Recorder(llm) as recorder:
         states.append(state_of(llm))
 
-        def look() -> None:
+        def look():
             states.append(state_of(llm))
             plans.append(plan_of(llm))
 
@@ -132,7 +128,7 @@ def test_a_replay_after_any_step_is_the_engine_after_it(
             if verb == "add":
                 prompt, most, kind = arguments
                 options = PLAIN if drafts and kind is BEAMS else kind
-                live.append(llm.add(prompt, SamplingParams(max_tokens=most, ignore_eos=True, **options)))
+                live.append(llm.add(prompt, exactly(most, **options)))
             elif verb == "abort" and live:
                 llm.abort(live.pop(arguments[0] % len(live)))
             else:
@@ -152,7 +148,7 @@ def test_a_replay_after_any_step_is_the_engine_after_it(
     check_totals(llm, recording, plans)
 
 
-def check_totals(llm: LLM, recording: dict[str, Any], plans: list[Any]) -> None:
+def check_totals(llm, recording, plans):
     """The rows of the recording have all that the plans computed, and each draft."""
     run = run_of(recording)
     assert run.steps == len(plans)
@@ -163,9 +159,9 @@ def check_totals(llm: LLM, recording: dict[str, Any], plans: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny: Any, preemption: Any) -> None:
+def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny, preemption):
     llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, preemption=preemption, verbose=False)
-    params = [SamplingParams(max_tokens=30, temperature=1.0, seed=i, ignore_eos=True) for i in range(4)]
+    params = [exactly(30, temperature=1.0, seed=i) for i in range(4)]
     recording = record(llm, [PROMPTS[3]] * 4, params)
     steps = recording["steps"]
     how = Counter(how for step in steps for how in step.get("preempted", {}).values())
@@ -177,18 +173,18 @@ def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny: Any, 
     assert sorted(found.values()) == [0, 8, 8, 8], "three find the first block of the first"
 
 
-def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny: Any) -> None:
+def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny):
     llm = LLM(tiny, num_blocks=16, block_size=4, prefix_caching=False, verbose=False)
-    recording = record(llm, [PROMPTS[3]], [SamplingParams(max_tokens=1, ignore_eos=True)])
+    recording = record(llm, [PROMPTS[3]], [exactly(1)])
     (start, stop), (held,) = recording["steps"][1]["computed"]["r0"], recording["steps"][1]["held"].values()
     assert start == 0
     assert len(held) == -(-stop // 4), "it ended in this step, and its blocks are free again"
     assert Replay(recording).seek(1).sequences["r0"].blocks == []
 
 
-def test_ids_and_chances_are_noted_for_whoever_asks(tiny: Any) -> None:
+def test_ids_and_chances_are_noted_for_whoever_asks(tiny):
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
-    params = SamplingParams(max_tokens=6, temperature=0.8, seed=3, ignore_eos=True)
+    params = exactly(6, temperature=0.8, seed=3)
     recording = check_recording(record(llm, [PROMPTS[1]], [params], ids=True, chances=3))
     last = Replay(recording).seek(len(recording["steps"]) - 1).sequences["r0"]
     assert llm.decode(last.ids) == "".join(last.words)
@@ -205,7 +201,7 @@ def test_ids_and_chances_are_noted_for_whoever_asks(tiny: Any) -> None:
         assert 1 > first >= second > 0, "the model's own probabilities, the sampled token is the likeliest"
 
 
-def test_without_words_it_still_knows_how_long_each_sequence_is() -> None:
+def test_without_words_it_still_knows_how_long_each_sequence_is():
     engines = [ToyEngine(num_blocks=12), ToyEngine(num_blocks=12)]
     recordings = []
     for engine, words in zip(engines, (True, False), strict=True):
@@ -222,7 +218,7 @@ def test_without_words_it_still_knows_how_long_each_sequence_is() -> None:
     assert lengths == [[sequence.length for sequence in moment.values()] for moment in moments(recordings[0])]
 
 
-def test_readings_are_taken_after_each_step() -> None:
+def test_readings_are_taken_after_each_step():
     engine = ToyEngine()
     with Recorder(engine, readings={"free": lambda: engine.pool.num_free}) as recorder:
         engine.add(8, 5)
@@ -232,13 +228,13 @@ def test_readings_are_taken_after_each_step() -> None:
     assert [step["readings"]["free"] for step in steps] == [64 - step["used"] for step in steps]
 
 
-def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny: Any) -> None:
+def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny):
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
     with Recorder(llm, chances=2) as recorder:
-        llm.add(PROMPTS[0], SamplingParams(max_tokens=3, ignore_eos=True))
+        llm.add(PROMPTS[0], exactly(3))
         forward = llm.forward
 
-        def fails(*arguments: Any) -> Any:
+        def fails(*arguments):
             raise RuntimeError("no memory")
 
         llm.forward = fails
@@ -251,25 +247,25 @@ def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny: Any) -> None:
     assert all("likely" in step for step in recorder.recording["steps"][1:])
 
 
-def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny: Any) -> None:
+def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny):
     llm = LLM(tiny, num_blocks=32, verbose=False)
-    plain = llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))[0].outputs[0].text
+    plain = output_of(llm, PROMPTS[0], SamplingParams(max_tokens=3)).text
     calls = []
 
-    def fails(plan: Any, logits: Any) -> None:
+    def fails(plan, logits):
         calls.append(tuple(logits.shape))
         raise KeyError("mine")
 
     stop = llm.on_forward(fails)
     with pytest.warns(UserWarning, match="a callback after the forward pass raised KeyError"):
-        assert llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))[0].outputs[0].text == plain
+        assert output_of(llm, PROMPTS[0], SamplingParams(max_tokens=3)).text == plain
     stop()
     assert calls == [(1, tiny.vocab_size)] * 3
     llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))
     assert len(calls) == 3
 
 
-def test_a_recorder_that_is_closed_watches_nothing(tiny: Any) -> None:
+def test_a_recorder_that_is_closed_watches_nothing(tiny):
     llm = LLM(tiny, num_blocks=32, verbose=False)
     with Recorder(llm) as recorder:
         pass
@@ -281,8 +277,8 @@ def test_a_recorder_that_is_closed_watches_nothing(tiny: Any) -> None:
     assert not llm.pool._callbacks
 
 
-def test_the_page_of_the_format_describes_each_field() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "trace.md").read_text(encoding="utf-8")
+def test_the_page_of_the_format_describes_each_field():
+    page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert described >= {*RECORDING_FIELDS, *STEP_FIELDS[FORMAT], *TEXT_FIELDS[FORMAT]}

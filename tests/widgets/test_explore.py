@@ -1,35 +1,32 @@
 """The drawing with controls: what moves it, and what it leaves in a stored notebook."""
 
-from __future__ import annotations
-
 import base64
 import io
 import pydoc
+import random
 import xml.etree.ElementTree as ET
-from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from pagedlab.lessons.drawing import label, svg
 from pagedlab.widgets import explore
-from pagedlab.widgets.explore import Explorer
+from pagedlab.widgets.opening import MEDIA_TYPE, unpacked
 
 
-def squares(size: int, text: str, dark: bool) -> str:
+def squares(size, text, dark):
     return f'<svg viewBox="0 0 90 20"><text fill="var(--ink)" x="{size}">{text}</text></svg>' + "<br>" * dark
 
 
-def ask(shown: Explorer, number: int, **at: Any) -> None:
+def ask(shown, number, **at):
     """What the page does when a control is moved."""
     shown.set_state({"asked": {"number": number, "at": {**shown.asked["at"], **at}}})
 
 
-def test_each_control_is_given_by_name_and_moves_the_drawing() -> None:
-    drawn: list[tuple[int, str, bool]] = []
+def test_each_control_is_given_by_name_and_moves_the_drawing():
+    drawn = []
 
-    def draw(size: int, text: str, dark: bool) -> str:
+    def draw(size, text, dark):
         drawn.append((size, text, dark))
         return squares(size, text, dark)
 
@@ -68,25 +65,25 @@ def test_each_control_is_given_by_name_and_moves_the_drawing() -> None:
         (([], 9), "x needs an option at least"),
     ],
 )
-def test_a_control_that_makes_no_sense_is_refused(given: Any, message: str) -> None:
+def test_a_control_that_makes_no_sense_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         explore(lambda x: "<p></p>", x=given)
 
 
 @pytest.mark.parametrize("drawn", [None, 5])
-def test_what_is_no_drawing_is_refused(drawn: Any) -> None:
+def test_what_is_no_drawing_is_refused(drawn):
     with pytest.raises(
         TypeError, match=f"^draw must return a matplotlib figure, or SVG or HTML as a str, got {drawn}$"
     ):
         explore(lambda: drawn)
 
 
-def test_a_caption_is_text() -> None:
+def test_a_caption_is_text():
     with pytest.raises(TypeError, match=r"caption must be a str, the line below the drawing; .* another name"):
         explore(lambda caption: "<p></p>", caption=([1, 2], 1))
 
 
-def test_controls_get_new_options_but_no_other_kind() -> None:
+def test_controls_get_new_options_but_no_other_kind():
     shown = explore(lambda x: f"<p>{x}</p>", x=([1, 2], 1))
     shown.offer(x=([3, 4], 4))
     assert (shown.values, shown.drawn["html"]) == ({"x": 4}, "<p>4</p>")
@@ -97,7 +94,7 @@ def test_controls_get_new_options_but_no_other_kind() -> None:
     assert shown.values == {"x": 4}
 
 
-def test_a_drawing_that_fails_says_so_and_the_page_gets_its_answer() -> None:
+def test_a_drawing_that_fails_says_so_and_the_page_gets_its_answer():
     shown = explore(lambda text: f"<b>{int(text)}</b>", text="1")
     ask(shown, 1, text="<i>")
     assert shown.drawn == {
@@ -106,8 +103,8 @@ def test_a_drawing_that_fails_says_so_and_the_page_gets_its_answer() -> None:
     }
 
 
-def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_the_pixels() -> None:
-    def draw(width: int) -> Figure:
+def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_the_pixels():
+    def draw(width):
         from pagedlab.lessons.plots import figure
 
         shown, ax = figure(width, 1)
@@ -118,13 +115,15 @@ def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_
     assert shown.drawn["html"].startswith("<svg")
     assert "var(--soft)" in shown.drawn["html"]
     data, metadata = shown._repr_mimebundle_()
-    assert Image.open(io.BytesIO(base64.b64decode(data["image/png"]))).size == (384, 192)
-    assert metadata["image/png"] == {"width": 192, "height": 96}
+    stored = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
+    assert stored.size == (384, 192)
+    assert stored.convert("RGBA").getpixel((0, 0))[3] == 0, "the page's own ground is seen"
+    assert metadata["image/png"] == {"width": 192, "height": 96, "alt": "Figure. a title. A drawing, for width = 2"}
     assert data["text/plain"].endswith("for width = 2")
     assert "application/vnd.jupyter.widget-view+json" in data
 
 
-def test_an_svg_is_stored_with_its_own_colours_and_ground_and_html_in_a_card() -> None:
+def test_an_svg_is_stored_with_its_own_colours_and_ground_and_html_in_a_card():
     data, _ = explore(squares, size=([1], 1), text="x", dark=False)._repr_mimebundle_()
     root = ET.fromstring(data["image/svg+xml"])  # noqa: S314
     assert [child.tag.split("}")[1] for child in root] == ["rect", "text"]
@@ -136,7 +135,7 @@ def test_an_svg_is_stored_with_its_own_colours_and_ground_and_html_in_a_card() -
     assert "#1976d2" in data["text/html"]
 
 
-def test_a_drawing_is_called_by_what_it_says_first_and_by_its_caption() -> None:
+def test_a_drawing_is_called_by_what_it_says_first_and_by_its_caption():
     empty = "<svg viewBox='0 0 9 9'></svg>"
     assert repr(explore(lambda: empty)) == "A drawing"
     assert repr(explore(lambda n: empty, n=(range(3), 1))) == "A drawing, for n = 1"
@@ -149,7 +148,75 @@ def test_a_drawing_is_called_by_what_it_says_first_and_by_its_caption() -> None:
     )
 
 
-def test_help_says_what_a_control_is() -> None:
+def test_help_says_what_a_control_is():
     said = pydoc.render_doc(explore, renderer=pydoc.plaintext)
     assert "(options, first)" in said
     assert len(said.splitlines()) < 50
+
+
+# Openings: what a page without a kernel plays ------------------------------------------------------------------
+
+
+def frames_of(shown):
+    """The values of an opening, and its drawings in the order of the settings."""
+    values = unpacked(shown.opening() or {})
+    drawings = []
+    for runs in values["frames"]:
+        drawing = ""
+        for first, length in zip(runs[::2], runs[1::2], strict=True):
+            drawing += "".join(values["parts"][first : first + length])
+        drawings.append(drawing)
+    return values, [drawings[frame] for frame in values["order"]]
+
+
+def test_an_opening_has_a_drawing_for_each_setting_that_is_no_text():
+    shown = explore(squares, "Move it.", size=([1, 2, 3], 2), text="a", dark=False)
+    values, drawings = frames_of(shown)
+    assert drawings == [squares(size, "a", dark) for size in (1, 2, 3) for dark in (False, True)]
+    assert values["at"] == {"size": 1, "text": "a", "dark": False}
+    assert [control["fixed"] for control in values["controls"]] == [False, True, False]
+    assert len(values["parts"]) == len(set(values["parts"])), "no part is written twice"
+
+
+def test_of_too_many_settings_the_longest_slider_plays():
+    shown = explore(lambda a, b: f"<p>{a} of {b}</p>", a=(range(100), 7), b=([*range(4)], 2))
+    values, drawings = frames_of(shown)
+    assert drawings == [f"<p>{a} of 2</p>" for a in range(100)]
+    assert [control["fixed"] for control in values["controls"]] == [False, True]
+
+
+def test_an_opening_says_where_a_drawing_fails():
+    _, drawings = frames_of(explore(lambda n: f"<p>{6 // n}</p>", n=([0, 1], 1)))
+    assert drawings == ['<p class="pl-alert">ZeroDivisionError: integer division or modulo by zero</p>', "<p>6</p>"]
+
+
+def test_what_cannot_be_moved_or_pointed_at_has_no_opening():
+    assert explore(lambda: "<p>a</p>").opening() is None
+    assert explore(lambda: '<p data-say="b">a</p>').opening() is not None
+
+
+def test_drawings_that_would_make_a_notebook_large_are_not_stored():
+    assert explore(lambda n: f"<p>{'a' * 100_000}</p>", n=([1, 2], 1)).opening() is None
+    rng = random.Random(0)
+    noise = [f"<p>{rng.randbytes(10_000).hex()}</p>" for _ in range(30)]
+    assert explore(lambda n: noise[n], n=(range(30), 1)).opening() is None
+
+
+def test_openings_are_stored_where_notebooks_are_executed_to_be_stored(monkeypatch):
+    shown = explore(lambda n: f"<p>{n}</p>", n=([0, 1], 1))
+    assert MEDIA_TYPE not in shown._repr_mimebundle_()[0]
+    monkeypatch.setenv("PAGEDLAB_OPENINGS", "1")
+    data, _ = shown._repr_mimebundle_()
+    assert data[MEDIA_TYPE] == shown.opening()
+    assert shown.values == {"n": 1}
+
+
+def test_the_same_figure_has_the_same_opening():
+    def draw(n):
+        from pagedlab.lessons.plots import figure
+
+        shown, ax = figure(2, 1)
+        ax.plot([0, n])
+        return shown
+
+    assert explore(draw, n=([1, 2], 1)).opening() == explore(draw, n=([1, 2], 1)).opening()

@@ -1,17 +1,13 @@
 """The guess before a result: what it keeps, and what it leaves in a stored notebook."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from matplotlib.figure import Figure
 
 from pagedlab.widgets.guess import Guess, guess, in_words, parse
-
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
+from support.paths import NOTEBOOKS
 
 
 @pytest.mark.parametrize(
@@ -23,12 +19,12 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"
         *(("10k", 10_000), ("2x", 2), ("1/2", 0.5), ("100ms", 100), ("<3", 3), ("\N{MINUS SIGN}2", -2), ("10-20", 10)),
     ],
 )
-def test_a_number_is_found_in_what_people_type(typed: str, number: float) -> None:
+def test_a_number_is_found_in_what_people_type(typed, number):
     assert parse(typed) == number
 
 
 @pytest.mark.parametrize("typed", ["", "   ", "no idea", "nan", "inf", "%", "1,2,3", "1/0", "1e999", "H100"])
-def test_no_number_is_no_guess(typed: str) -> None:
+def test_no_number_is_no_guess(typed):
     assert parse(typed) is None
 
 
@@ -40,11 +36,11 @@ def test_no_number_is_no_guess(typed: str) -> None:
         (-0.000012345, "-0.0000123"),
     ],
 )
-def test_numbers_are_written_without_an_exponent(number: float, said: str) -> None:
+def test_numbers_are_written_without_an_exponent(number, said):
     assert in_words(number) == said
 
 
-def test_the_truth_is_on_the_page_only_when_it_is_asked_for() -> None:
+def test_the_truth_is_on_the_page_only_when_it_is_asked_for():
     shown = Guess("How much?", "%").reveal(6.0209, "because 1 < 2")
     assert shown.page == ""
     assert "6.0" not in repr(shown) + str(shown.get_state())
@@ -54,7 +50,7 @@ def test_the_truth_is_on_the_page_only_when_it_is_asked_for() -> None:
     assert "you said" not in shown.page
 
 
-def test_answered_reveals_both_and_keeps_up_with_a_new_answer_wherever_it_is_typed() -> None:
+def test_answered_reveals_both_and_keeps_up_with_a_new_answer_wherever_it_is_typed():
     asked = Guess("How many?", "requests")
     asked.typed = "30"
     shown = asked.reveal(142.9)
@@ -72,20 +68,20 @@ def test_answered_reveals_both_and_keeps_up_with_a_new_answer_wherever_it_is_typ
 @pytest.mark.parametrize(
     ("typed", "truth", "places"), [("-2", 0, (100, 0)), ("-2", -4, (0, 50)), ("0", 0, (0, 0)), ("5", 2, (40, 100))]
 )
-def test_both_lie_on_one_scale_with_zero_on_it(typed: str, truth: float, places: tuple[float, float]) -> None:
+def test_both_lie_on_one_scale_with_zero_on_it(typed, truth, places):
     asked = Guess("How many?")
     asked.typed = typed
     assert [float(at) for at in re.findall(r"--at:([\d.]+)%", asked.reveal(truth).page)] == list(places)
 
 
-def test_the_question_is_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_question_is_text_not_markup(capsys):
     asked = guess("Is 1 < 2 & <b>bold</b>?")
     assert "Is 1 < 2" in capsys.readouterr().out, "outside a notebook the question is printed"
     for shown in (asked, asked.reveal(1)):
         assert "<b>bold" not in shown._repr_mimebundle_()[0]["text/html"]
 
 
-def test_what_is_stored_reads_without_a_kernel_and_folds_the_answer_away() -> None:
+def test_what_is_stored_reads_without_a_kernel_and_folds_the_answer_away():
     asked = Guess("How much?", "%")
     stored, _ = asked._repr_mimebundle_()
     assert "How much?" in stored["text/html"]
@@ -97,8 +93,43 @@ def test_what_is_stored_reads_without_a_kernel_and_folds_the_answer_away() -> No
     assert "6" not in stored["text/plain"]
 
 
+def test_a_guess_outlives_a_second_run_of_its_cell_and_so_does_a_skip():
+    first = guess("How many survive?", "blocks")
+    first.typed = "10"
+    again = guess("How many survive?", "blocks")
+    assert again.typed == "10"
+    assert "you said <b>10 blocks</b>" in again.reveal(12).page
+    assert guess("How many others?").typed == ""
+    skipped = guess("How many are skipped?")
+    skipped.reveal(3).shown = True
+    assert "it is <b>3</b>" in guess("How many are skipped?").reveal(3).page
+
+
+def test_a_share_is_between_0_and_100_percent():
+    asked = Guess("What share of the slots is used?", "%")
+    shown = asked.reveal(80)
+    for refused in ("150", "-5 %"):
+        asked.typed = refused
+        assert asked.page == "A share is between 0 and 100 %."
+        assert (asked.value, shown.page) == (None, "")
+    asked.typed = "50"
+    assert "you said <b>50 %</b>" in shown.page
+    longer = Guess("What is its time, in % of plain decoding?", "%")
+    longer.typed = "150"
+    assert longer.page == "Noted: 150 %."
+
+
+def test_one_is_said_in_the_singular():
+    asked = Guess("How many?", "tokens")
+    asked.typed = "1"
+    assert asked.page == "Noted: 1 token."
+    slow = Guess("How long?", "ms")
+    slow.typed = "1"
+    assert slow.page == "Noted: 1 ms."
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_stored_answer_stands_open_beside_its_guess(path: Path) -> None:
+def test_no_stored_answer_stands_open_beside_its_guess(path):
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
     asked = {name: i for i, cell in enumerate(cells) for name in re.findall(r"^(\w+) = guess\(", cell.source, re.M)}
     for name, start in asked.items():

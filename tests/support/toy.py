@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import pagedlab
-from pagedlab import LLM, Completion
+from pagedlab import LLM
 from pagedlab.accelerate.run_ahead import RunAhead
 from pagedlab.batch import Batch, build_batch
 from pagedlab.sampling import sample
@@ -63,7 +63,7 @@ def toy(tiny: Model, **options: Any) -> LLM:
 def toy_ahead(tiny: Model, **options: Any) -> LLM:
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
     llm = toy(tiny, **options)
-    llm.run_ahead = RunAhead(FakeDevice(llm), llm.scheduler, max_steps=4)  # type: ignore[arg-type]
+    llm.run_ahead = RunAhead(FakeDevice(llm), llm.scheduler, max_steps=4)
     return llm
 
 
@@ -155,8 +155,3 @@ def at_no_line() -> Iterator[None]:
     sys.settrace(None)
     yield
     sys.settrace(before)
-
-
-def texts(completions: list[Completion]) -> list[list[list[int]]]:
-    """Token ids of every output of every completion."""
-    return [[output.token_ids for output in completion.outputs] for completion in completions]

@@ -1,6 +1,6 @@
-"""JupyterLab in headless Chromium, for tests, benchmarks and screenshots. Imported, not collected.
+"""JupyterLab in headless Chromium, for tests.
 
-    with jupyter_lab(folder, theme="dark") as lab, lab.notebook("demo.ipynb") as page:
+    with jupyter_lab(folder, chromium) as lab, lab.notebook("demo.ipynb") as page:
         run_all(page)
         page.locator('[data-op="new"]').click()
 
@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.paths import ROOT
+
 LAB_SETTINGS = {
     # "full" takes cells that are scrolled away out of the page, where no selector finds them
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
@@ -32,7 +34,6 @@ LAB_SETTINGS = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync"]
-REPO = Path(__file__).parents[2]
 OPEN = "async (path) => { await window.jupyterapp.commands.execute('docmanager:open', { path }); }"
 IS_IDLE = """(path) => {
     const notebook = window.jupyterapp?.shell.currentWidget;
@@ -106,14 +107,11 @@ class Lab:
 
 
 @contextmanager
-def jupyter_lab(root: Path, theme: str = "light") -> Iterator[Lab]:
-    """Start a JupyterLab on the loopback interface that serves `root`, and a headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+def jupyter_lab(root: Path, chromium: Any) -> Iterator[Lab]:
+    """Start a JupyterLab on the loopback interface that serves `root`, to be opened in this Chromium."""
+    with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        settings = {**LAB_SETTINGS, "@jupyterlab/apputils-extension/themes": {"theme": THEMES[theme]}}
-        for plugin, value in settings.items():
+        for plugin, value in LAB_SETTINGS.items():
             file = scratch / "settings" / f"{plugin}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(value), encoding="utf-8")
@@ -124,7 +122,7 @@ def jupyter_lab(root: Path, theme: str = "light") -> Iterator[Lab]:
         options = {
             "ServerApp.ip": "127.0.0.1",
             "ServerApp.port": port,
-            "ServerApp.port_retries": 0,
+            "ServerApp.port_retries": 50,  # another program may take the free port first
             "ServerApp.root_dir": root,
             "ServerApp.disable_check_xsrf": True,
             "IdentityProvider.token": "",
@@ -139,18 +137,12 @@ def jupyter_lab(root: Path, theme: str = "light") -> Iterator[Lab]:
         with log.open("wb") as output:
             server = subprocess.Popen(
                 [*command, *(f"--{name}={value}" for name, value in options.items())],
-                env={**os.environ, **homes, "IPYTHONDIR": str(scratch / "ipython"), "PYTHONPATH": str(REPO)},
+                env={**os.environ, **homes, "IPYTHONDIR": str(scratch / "ipython"), "PYTHONPATH": str(ROOT)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_up(url, server, log)
-            browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-            try:
-                yield Lab(url, root, browser)
-            finally:
-                browser.close()
+            yield Lab(_wait_until_up(scratch / "runtime", server, log), root, chromium)
         finally:
             server.terminate()  # it ends its kernels too
             try:
@@ -160,15 +152,16 @@ def jupyter_lab(root: Path, theme: str = "light") -> Iterator[Lab]:
                 server.wait()
 
 
-def _wait_until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_up(runtime: Path, server: subprocess.Popen[bytes], log: Path) -> str:
+    """The address that the server wrote into its runtime folder, once it answers there."""
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
+    while time.monotonic() < deadline and server.poll() is None:
         try:
+            (info,) = runtime.glob("jpserver-*.json")
+            url = f"http://127.0.0.1:{json.loads(info.read_text(encoding='utf-8'))['port']}"
             urllib.request.urlopen(f"{url}/api/status", timeout=2).close()
-            return
-        except (urllib.error.URLError, OSError):
+            return url
+        except (ValueError, OSError):  # no file yet, or half of one; no answer yet
             time.sleep(0.1)
     raise RuntimeError("JupyterLab did not start:\n" + log.read_text(errors="replace")[-3000:])
 

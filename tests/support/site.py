@@ -1,4 +1,4 @@
-"""The built site and a server for it, for tests that open it in a browser. Imported, not collected.
+"""The built site and a server for it, for tests that open it in a browser.
 
 Building takes minutes: `make test-lite` asks for it (PAGEDLAB_TEST_LITE=1).
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import browser
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from support import browser
+from support.paths import ROOT
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -41,7 +41,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def only_from(url: str, context: Any) -> list[str]:
-    """Let pages of this browser's context ask nobody but `url`; returned is the list of what was refused."""
+    """Let pages of this browser context ask no server but `url`, and return the list of refused addresses."""
     refused: list[str] = []
 
     def only_ours(route: Any) -> None:
@@ -57,7 +57,7 @@ def only_from(url: str, context: Any) -> list[str]:
 
 @cache
 def lite_folder() -> Path:
-    """JupyterLite, built anew by whoever asks first. Skips the test where that is not wanted or not possible."""
+    """JupyterLite, built at the first call. Skips the test if the build is not wanted or not possible."""
     if not os.environ.get("PAGEDLAB_TEST_LITE"):
         pytest.skip("building JupyterLite takes minutes: make test-lite")
     if why := browser.missing():

@@ -1,0 +1,65 @@
+"""Plausible wrong answers to the exercises of notebook 14, and right ones that differ from the solution."""
+
+from itertools import groupby
+
+from pagedlab.lessons.measuring import OURS
+
+
+def by_groups(runs):
+    ratios = {}
+    for key, group in groupby(sorted(runs), key=lambda run: run.compared):
+        rates = {run.engine: run.tokens_per_s for run in group}
+        ours = rates.pop(OURS, None)
+        if ours is not None and rates:
+            ratios[key] = ours / max(rates.values())
+    return ratios
+
+
+# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
+EDITS = [
+    ("arrivals", "-math.log(1 - u) / rate", "1 / rate"),
+    ("arrivals", "-math.log(1 - u) / rate", "2 * u / rate"),
+    ("arrivals", "now += -math", "now = -math"),
+    ("arrivals", "/ rate", "* rate"),
+    ("arrivals", "math.log(1 - u)", "math.log(u or 1e-9)"),
+    (
+        "arrivals",
+        "        now += -math.log(1 - u) / rate\n        times.append(now)",
+        "        times.append(now)\n        now += -math.log(1 - u) / rate",
+    ),
+    ("latencies", "times[0] - arrived", "times[0] - admitted"),
+    ("latencies", "times[0] - arrived", "times[0]"),
+    ("latencies", "max(gaps, default=0.0)", "sum(gaps) / max(1, len(gaps))"),
+    ("latencies", "max(gaps, default=0.0)", "max([times[0] - arrived, *gaps])"),
+    ("latencies", "max(gaps, default=0.0)", "gaps[-1] if gaps else 0.0"),
+    ("latencies", "times[0] - arrived", "times[-1] - arrived"),
+    (
+        "fair_ratios",
+        "best[run.compared] = max(run.tokens_per_s, best.get(run.compared, 0.0))",
+        "best.setdefault(run.compared, []).append(run.tokens_per_s)\n"
+        "    best = {key: sum(rates) / len(rates) for key, rates in best.items()}",
+    ),
+    (
+        "fair_ratios",
+        "max(run.tokens_per_s, best.get(run.compared, 0.0))",
+        'min(run.tokens_per_s, best.get(run.compared, float("inf")))',
+    ),
+    ("fair_ratios", "rate / best[key]", "best[key] / rate"),
+    (
+        "fair_ratios",
+        "    return {",
+        "    best = {key: max(r for k, r in best.items() if k.workload == key.workload) for key in best}\n    return {",
+    ),
+    ("fair_ratios", "if key in best}", "if key in best and rate >= best[key]}"),
+    ("fair_ratios", "max(run.tokens_per_s, best.get(run.compared, 0.0))", "run.tokens_per_s"),
+    (
+        "fair_ratios",
+        "rate / best[key] for key, rate in ours.items() if key in best",
+        "rate / best.get(key, rate) for key, rate in ours.items()",
+    ),
+]
+RIGHT_EDITS = [
+    ("arrivals", "-math.log(1 - u)", "math.log(1 / (1 - u))"),
+    ("latencies", "max(gaps, default=0.0)", "sorted([0.0, *gaps])[-1]"),
+]
+RIGHT = {"fair_ratios": [by_groups]}

@@ -1,0 +1,358 @@
+"""The commands: what they print, their exit codes, and errors of one line."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pagedlab import __version__
+from pagedlab.__main__ import main
+from pagedlab.cli.main import COMMANDS
+from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL
+from pagedlab.shipped import notebooks
+from support.paths import ROOT
+
+README = ROOT / "README.md"
+
+
+def test_prints_texts_and_statistics(capsys):
+    prompts = ["Once upon a time", "The memory of a computer is made of"]
+    code = main([*prompts, "--model", str(TINY_MODEL), "--attention", "online", "--max-tokens", "12"])
+    out = capsys.readouterr().out
+    assert code == 0
+    assert all(f"> {prompt}" in out for prompt in prompts)
+    assert "blocks" in out
+    assert "tokens/s" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "hello", "--max-tokens", "0"], "--max-tokens must be a whole number of at least 1, got 0"),
+        (["generate", "hello", "--temperature", "-1"], "--temperature must be a number of at least 0, got -1"),
+        (["generate", "hello", "--ranks", "0"], "--ranks must be a whole number of at least 1, got 0"),
+        (["generate", "hello", "--block-size", "0"], "--block-size must be a whole number of at least 1, got 0"),
+        (["generate", "hello", "--num-blocks", "0"], "--num-blocks must be a whole number of at least 1, got 0"),
+        (
+            ["generate", "hello", "--device", "gpu"],
+            "there is no device 'gpu': choose 'auto', 'cpu', 'cuda' or for instance 'cuda:1'",
+        ),
+        (["generate", "hello", "--dtype", "int3"], "--dtype must be one of 'auto', 'float32',"),
+        (["generate", "hello", "--attention", "magic"], "--attention must be one of 'auto', 'torch',"),
+        (["generate", "hello", "--seed", "-1"], "--seed must be a whole number of at least 0, got -1"),
+        (["chat", "--max-tokens", "many"], "--max-tokens must be a whole number of at least 1, got 'many'"),
+        (["chat", "--temperature", "hot"], "--temperature must be a number of at least 0, got 'hot'"),
+        (["serve", "--port", "x"], "--port must be a whole number from 0 to 65535, got 'x'"),
+        (["serve", "--device", "gpu", "--port", "0"], "there is no device 'gpu'"),
+        (["chat", "--model", "/nope"], "there is no '/nope'"),
+        ([""], "empty"),
+        (["a long text " * 50, "--num-blocks", "2"], "the pool has 2: lower --max-tokens or raise --num-blocks"),
+        (["generate", "hello", "--model", "./no-such-folder"], "there is no './no-such-folder'"),
+        (["generate", "hello", "--model", "some/model"], "`pagedlab download some/model` fetches it"),
+        (
+            ["generate", "hello", "--model", "nothing"],
+            "in the local Hugging Face cache: name a folder, a .gguf file or a hub id like Qwen/",
+        ),
+        (["generate"], 'error: name a prompt, for example pagedlab generate "Once upon a time"\n'),
+        (["--max-tokens", "3"], "error: name a prompt, for example"),
+        (
+            ["generate", "hello", "--model", str(README)],
+            f"error: '{README}' is not a .gguf file: name a folder, a .gguf file or a hub id",
+        ),
+        *(
+            (["download", name], f"error: a hub id is like {DEFAULT_MODEL}, got {name!r}\n")
+            for name in ("???", "a/b/c", "../models", ".hidden", "")
+        ),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, capsys, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+    needs_more = any(said in message for said in ("the pool has", "fetches it", "Face cache", "a hub id is like"))
+    assert needs_more or printed.out == "", "it is found before torch is imported"
+
+
+@pytest.mark.parametrize("arguments", [["chat"], ["info"]])
+def test_a_model_of_the_environment_that_does_not_exist(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", "/nope")
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: there is no '/nope': name a folder")
+    assert "model:" not in printed.out
+
+
+def test_a_gguf_file_names_its_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pagedlab.extras.find_spec", lambda name: None)
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    assert main(["generate", "hello", "--model", str(tmp_path / "a.gguf")]) == 2
+    assert capsys.readouterr().err == 'error: gguf is not installed: pip install "pagedlab[gguf]"\n'
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("serv", "did you mean serve?"),
+        ("Chat", "did you mean chat?"),
+        ("hi", "to continue it as a prompt: pagedlab generate hi"),
+        ("it's", """to continue it as a prompt: pagedlab generate 'it'"'"'s'"""),
+    ],
+)
+def test_a_mistyped_command_is_no_prompt(word, hint, capsys):
+    assert main([word, "--max-tokens", "3"]) == 2
+    assert capsys.readouterr() == ("", f"error: there is no command {word!r}; {hint}\n")
+
+
+def test_without_arguments_the_commands_are_listed(capsys):
+    assert main([]) == 2
+    printed = capsys.readouterr().out
+    assert all(f"\n  {name} " in printed for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "hello", "--nonsense"], "unrecognized arguments: --nonsense; see pagedlab generate --help"),
+        (
+            ["generate", "hi", "--temprature", "3"],
+            "unrecognized arguments: --temprature 3; did you mean --temperature?; see pagedlab generate --help",
+        ),
+        (["info", "now"], "unrecognized arguments: now; see pagedlab info --help"),
+    ],
+)
+def test_an_unknown_option_is_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"pagedlab {__version__}\n"
+
+
+def test_one_prompt_grows_as_several_do_at_once(capsys):
+    common = ["--model", str(TINY_MODEL), "--max-tokens", "12", "--chat"]
+    assert main(["generate", "What is a drum?", *common]) == 0
+    alone = capsys.readouterr().out
+    assert main(["generate", "What is a drum?", "What is a mill?", *common]) == 0
+    together = capsys.readouterr().out
+    (text,) = re.findall(r"> What is a drum\?\n(.+)\n", alone)
+    assert f"> What is a drum?\n{text}\n" in together
+    assert re.search(
+        r"\n12 tokens in \d+\.\d\d s \(.+ tokens/s\); at the peak 2 blocks of 16 tokens were in use \(", alone
+    )
+
+
+def test_the_attention_that_was_asked_for_is_named_and_one_block_is_no_blocks(
+    capsys,
+):
+    assert main(["generate", "hi", "--model", str(TINY_MODEL), "--attention", "online", "--max-tokens", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "attention: online (you asked for it)\n" in printed
+    assert re.search(r"\n1 token in .*; at the peak 1 block of 16 tokens was in use \(\d+ KiB\)\n", printed)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["info"], ["serve", "--port", "0"]])
+def test_a_full_disk_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pagedlab", *arguments]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: nothing more can be written: No space left on device\n")
+
+
+def test_download_fetches(monkeypatch, capsys):
+    fetched = []
+    monkeypatch.setattr("pagedlab.hub.download", fetched.append)
+    for arguments in (["--download"], ["--download", "some/model"], ["download"], ["download", "some/model"]):
+        assert main(arguments) == 0
+    assert fetched == [DEFAULT_MODEL, "some/model"] * 2
+    assert capsys.readouterr().out.startswith(f"asking the Hugging Face hub for {DEFAULT_MODEL} ...\n")
+    assert main(["generate", "hello", "--download", str(TINY_MODEL), "--max-tokens", "1"]) == 0
+    assert f"model: {TINY_MODEL.name}" in capsys.readouterr().out, "what was fetched answers"
+    assert main(["generate", "hello", "--download", "--model", str(TINY_MODEL), "--max-tokens", "1"]) == 0
+    assert fetched[4:] == [str(TINY_MODEL), DEFAULT_MODEL]
+
+
+def test_a_download_that_fails_is_one_line(capsys):
+    from pagedlab.serving.__main__ import main as serve
+
+    for program in (main, serve):
+        assert program(["--download", *(["--port", "0"] if program is serve else [])]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {DEFAULT_MODEL} was not fetched (")
+        assert len(error.splitlines()) == 1
+
+
+def test_a_download_that_is_stopped(monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pagedlab.hub.HfApi", lambda: SimpleNamespace(model_info=stop))
+    assert main(["download"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_info_names_versions_and_the_model(capsys, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for begin in (
+        f"pagedlab {__version__}",
+        "python 3.",
+        "torch 2.",
+        "transformers 5.",
+        "extra server: ",
+        "devices: cpu",
+    ):
+        assert f"\n{begin}" in f"\n{printed}"
+    assert f"model: {TINY_MODEL} (PAGEDLAB_MODEL says so)" in printed
+
+
+# Notebooks --------------------------------------------------------------------------------------------------------
+
+
+def test_notebooks_are_copied_and_never_overwritten(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "03_copy_on_write.ipynb").write_text("my work")
+    assert main(["notebooks", str(folder), "--no-open"]) == 0
+    names = {path.name for path in notebooks().glob("*.ipynb")}
+    assert len(names) > 1
+    assert {path.name for path in folder.iterdir()} == names
+    assert (folder / "03_copy_on_write.ipynb").read_text() == "my work"
+    assert capsys.readouterr().out == (
+        f"{len(names) - 1} notebooks copied to {folder}, 1 that were there are as they were\n"
+        f"open them with: jupyter lab {folder}/00_start_here.ipynb\n"
+    )
+
+
+def test_notebooks_are_opened(tmp_path, monkeypatch):
+    started = []
+
+    def run(command, **_):
+        started.append(command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("pagedlab.cli.notebooks.subprocess.run", run)
+    assert main(["notebooks", str(tmp_path)]) == 0
+    assert started == [[sys.executable, "-m", "jupyterlab", str(tmp_path / "00_start_here.ipynb")]]
+
+
+def test_notebooks_need_jupyterlab(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pagedlab.extras.find_spec", lambda name: None)
+    assert main(["notebooks", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == ('error: jupyterlab is not installed: pip install "pagedlab[notebooks]"\n')
+    assert not list(tmp_path.iterdir())
+
+
+def test_notebooks_where_nothing_can_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["notebooks", str(tmp_path / "file" / "folder"), "--no-open"]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot copy the notebooks to ")
+    assert main(["notebooks", str(tmp_path / "file"), "--no-open"]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'file'} is a file, not a folder: name a folder\n"
+
+
+# A missing extra --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("pagedlab.serving.app", "fastapi", "server"),
+        ("pagedlab.widgets", "anywidget", "notebooks"),
+        ("pagedlab.lessons.plots", "matplotlib", "notebooks"),
+    ],
+)
+def test_an_import_names_the_missing_extra(module, package, extra):
+    done = python(f"{without(package)}\nimport {module}")
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == (f'pagedlab.extras.MissingExtra: {package} is not installed: pip install "pagedlab[{extra}]"')
+
+
+@pytest.mark.parametrize("command", ["['serve']", "['serve', '--help']"])
+def test_the_server_names_its_extra_in_one_line(command):
+    done = python(f"{without('uvicorn')}\nfrom pagedlab.cli.main import main\nraise SystemExit(main({command}))")
+    assert (done.returncode, done.stderr) == (
+        2,
+        'error: uvicorn is not installed: pip install "pagedlab[server]"\n',
+    )
+
+
+def without(package):
+    """Code after which no finder finds the package."""
+    return f"""
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name == {package!r} else find(name, *rest))
+"""
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+# Time -------------------------------------------------------------------------------------------------------------
+
+
+FIRST_LINES = """
+import contextlib, io, json, sys
+
+class Heavy(BaseException):
+    pass
+
+class Refuses:
+    def find_spec(self, name, *rest):
+        if name in {"torch", "transformers", "numpy", "rich", "huggingface_hub"}:
+            raise Heavy
+
+sys.meta_path.insert(0, Refuses())
+from pagedlab.cli.main import main
+
+for arguments in COMMANDS:
+    assert "fastapi" not in sys.modules
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(Heavy, SystemExit):
+        main(arguments)
+    print(printed.getvalue().partition("\\n")[0])
+"""
+
+
+def test_something_is_printed_before_torch_is_imported():
+    """A process in which nothing heavy can be imported prints the first line of each command, and every help."""
+    begins = {
+        ("say hi",): "loading ",
+        ("generate", "hi"): "loading ",
+        ("chat",): "loading ",
+        ("info",): "pagedlab ",
+        ("download",): "asking ",
+        ("--help",): "usage: pagedlab [-h] [--version] COMMAND",
+        **{(name, "--help"): f"usage: pagedlab {name} [-h]" for name in COMMANDS},
+        ("serve", "--port", "0"): "loading ",
+    }
+    done = python(FIRST_LINES.replace("COMMANDS", repr([list(arguments) for arguments in begins])))
+    assert (done.returncode, done.stderr) == (0, "")
+    for line, begin in zip(done.stdout.splitlines(), begins.values(), strict=True):
+        assert line.startswith(begin)
+
+
+def test_output_into_a_pipe_that_is_closed(monkeypatch):
+    def broken(arguments):
+        raise BrokenPipeError
+
+    monkeypatch.setitem(COMMANDS, "info", broken)
+    stdout = sys.stdout
+    try:
+        assert main(["info"]) == 1
+    finally:
+        sys.stdout = stdout

@@ -1,0 +1,35 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { rolesOf } from "../../pagedlab/widgets/chat_template.js";
+
+const CHAT = [
+  "",
+  "user",
+  "\n",
+  "Why",
+  "\n",
+  "not",
+  "?",
+  "",
+  "\n",
+  "",
+  "assistant",
+  "\n",
+  "So",
+  "\n",
+];
+
+test("a chat's roles are named once, and what the template wrote is not to be read", () => {
+  const roles = ["", "user", "", null, null, null, null, "", "", "", "assistant", ""];
+  assert.deepEqual(rolesOf(CHAT, 12), roles);
+});
+
+test("a message of the system is part of the template", () => {
+  const words = ["", "system", "\n", "You", " are", "", "\n", "", "user", "\n", "Hi"];
+  assert.deepEqual(rolesOf(words, 11), ["", "system", "", "", "", "", "", "", "user", "", null]);
+});
+
+test("a prompt that is no chat is read as it is, incomplete characters too", () => {
+  assert.deepEqual(rolesOf(["", "\n", "user"], 3), [null, null, null]);
+  assert.deepEqual(rolesOf(["user", "\n", "Why"], 2), [null, null]);
+});

@@ -1,0 +1,171 @@
+"""The model of a server, percentiles, and runs of several engines, as notebook 14 uses them."""
+
+import math
+
+import matplotlib
+import pytest
+
+from pagedlab.checks import check
+from pagedlab.checks.measuring import fair_ratios, latencies
+from pagedlab.lessons.colors import INK, NEUTRAL, ink_on
+from pagedlab.lessons.load_plots import (
+    draw_curve,
+    draw_load,
+    draw_measured,
+    draw_peers,
+    draw_requests,
+    draw_stamps,
+    draw_step_parts,
+)
+from pagedlab.lessons.measuring import (
+    OURS,
+    Asked,
+    Compared,
+    Run,
+    StepTimes,
+    best_other,
+    first_tokens,
+    goodput,
+    peers,
+    percentile,
+    simulate,
+    workload,
+)
+from pagedlab.lessons.plots import LATE, figure
+from pagedlab.shipped import results
+
+matplotlib.use("Agg")
+STEP = StepTimes(fixed=1.0, a_sequence=0.0, a_prompt_token=0.1)
+
+
+def test_a_request_waits_for_a_slot_and_the_step_of_its_prompt_is_longer():
+    first, second = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
+    assert (first.admitted, first.times) == (0.0, [2.0, 3.0, 4.0])
+    assert (second.admitted, second.times) == (4.0, [5.0])
+    assert first_tokens([first, second]) == [2.0, 4.5]
+    assert first_tokens([first, second], "admission") == [2.0, 1.0]
+
+
+def test_an_idle_server_waits_for_the_next_arrival():
+    served = simulate([Asked(0.0, 0, 1), Asked(9.0, 0, 2)], STEP, slots=4)
+    assert [one.times for one in served] == [[1.0], [10.0, 11.0]]
+
+
+def test_every_request_gets_its_tokens_in_order():
+    requests = workload([0.1 * i for i in range(50)], 1, 9, seed=1)
+    served = simulate(requests, StepTimes(0.2, 0.01, 0.001), slots=3)
+    for request, one in zip(requests, served, strict=True):
+        assert len(one.times) == request.answer
+        assert request.arrived == one.arrived <= one.admitted < one.times[0]
+        assert one.times == sorted(one.times)
+
+
+@pytest.mark.parametrize(("percent", "value"), [(0, 1), (1, 1), (50, 2), (51, 3), (99, 4), (100, 4)])
+def test_a_percentile_is_one_of_the_values(percent, value):
+    assert percentile([4, 2, 1, 3], percent) == value
+
+
+def test_seeds_are_averaged_and_hosts_stay_apart():
+    measured = {
+        "about": "text",
+        "machine A": {
+            OURS: {"model": "m", "uniform seed 1": {"tokens/s": 10}, "uniform seed 2": {"tokens/s": 30}},
+            "vllm, shape of x": {"model": "m", "one": {"ms a token": 2.0}, "prefill": {"prompt tokens/s": 7}},
+        },
+        "machine B": {"vllm": {"model": "m", "uniform seed 1": {"tokens/s": 5}}},
+    }
+    assert peers(measured) == [
+        Run("machine A", "m", "uniform", OURS, 20.0, (10, 30)),
+        Run("machine A", "m", "one", "vllm", 500.0, (500.0,)),
+        Run("machine A", "m", "prefill", "vllm", 7.0, (7,)),
+        Run("machine B", "m", "uniform", "vllm", 5.0, (5,)),
+    ]
+    assert fair_ratios(peers(measured)) == {}
+
+
+def test_the_best_other_engine_is_the_fastest_of_them():
+    runs = [Run("A", "m", "w", *pair) for pair in ((OURS, 9.0), ("x", 2.0), ("y", 4.0), ("z", 3.0))]
+    assert best_other(runs) == {Compared("A", "m", "w"): runs[2]}
+
+
+def test_the_figures_are_drawn_from_the_recorded_results():
+    runs = peers(results("h200_peers"))
+    ratios = fair_ratios(runs)
+    assert ratios
+    assert all(math.isfinite(ratio) for ratio in ratios.values())
+    fig = draw_peers(runs, ratios)
+    words = [text.get_text() for ax in fig.axes for text in ax.texts]
+    panels = {(row.host, row.model) for row in ratios}
+    assert len(words) == len(ratios) + len(panels)
+    assert len(fig.axes) == len({row.model for row in ratios})
+    fig.canvas.draw()
+    lines = {"first": {"p50": [1, 2], "p99": [3, 4]}, "gap": {"p50": [1, 1], "p99": [2, 2]}}
+    assert len(draw_measured([0.5, 2.0], lines, [5.0, 1.0], 10.0).axes) == 3
+    assert "longest gap" in [text.get_text() for text in draw_stamps().axes[0].texts]
+    engines = {"pagedlab": results("h200_vllm")["load"]["pagedlab"]}
+    fig, (one, two, three, four) = figure(8, 8, nrows=4)
+    draw_load(one, engines, "ttft p99", "ms")
+    served = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
+    draw_requests(two, served)
+    draw_curve(three, [1, 2], {"median": [0.1, 0.2], "p99": [1.0, 2.0]}, 2)
+    draw_step_parts(four, {"x": {"attention": 1.0, "the device waits": 2.0}})
+    assert [text.get_text() for text in four.texts] == [" 3.00 ms"]
+    fig.canvas.draw()
+
+
+def test_the_chart_shows_losses_and_names_vllm_in_one_process():
+    runs = [
+        Run("machine A", "m", "w", *rest)
+        for rest in ((OURS, 9.0, (8.0, 10.0)), ("vllm in one process", 10.0, (9.0, 11.0)))
+    ]
+    (ax,) = draw_peers(runs, fair_ratios(runs)).axes
+    assert [text.get_text() for text in ax.texts] == ["machine A, 2 rounds", "0.90"]
+    assert ax.get_title().endswith("ahead in 0, tied in 0, behind in 1")
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "vLLM in one process (not its default)" in legend
+
+
+@pytest.mark.parametrize(
+    ("ours", "title", "color"),
+    [
+        (10.3, "ahead in 1, tied in 0, behind in 0", INK),
+        (10.1, "ahead in 0, tied in 1, behind in 0", NEUTRAL),
+        (9.9, "ahead in 0, tied in 1, behind in 0", NEUTRAL),
+        (9.7, "ahead in 0, tied in 0, behind in 1", LATE),
+    ],
+)
+def test_a_difference_of_two_per_cent_is_a_tie(ours, title, color):
+    runs = [Run("machine A", "m", "w", *rest) for rest in ((OURS, ours, (ours,)), ("vllm", 10.0, (10.0,)))]
+    (ax,) = draw_peers(runs, fair_ratios(runs)).axes
+    assert ax.get_title().endswith(title)
+    assert ax.texts[-1].get_color() == color
+
+
+def test_a_run_without_seeds_shows_none():
+    run = Run("A", "m", "w", "vllm", 2.0)
+    assert repr(run) == "Run(host='A', model='m', workload='w', engine='vllm', tokens_per_s=2.0)"
+    assert eval(repr(run._replace(seeds=(1.0, 3.0)))) == run._replace(seeds=(1.0, 3.0))
+
+
+def test_a_clock_that_starts_at_admission_is_named():
+    told = str(check.latencies(lambda arrived, admitted, times: (times[0] - admitted, 0.0)))
+    assert "You started the clock at admission" in told
+    other = str(check.latencies(lambda arrived, admitted, times: (times[0], 0.0)))
+    assert "admission" not in other
+
+
+def test_goodput_counts_the_requests_within_both_limits():
+    served = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
+    assert goodput(served, latencies, (2.0, 1.0)) == 1 / 5
+    assert goodput(served, latencies, (4.5, 1.0)) == 2 / 5
+    assert goodput(served, latencies, (4.5, 0.9)) == 1 / 5
+
+
+def test_text_on_a_filled_shape_is_black_on_light_colors_and_white_on_dark_ones():
+    assert ink_on("#FFFFFF") == ink_on("#F0E442") == "black"
+    assert ink_on("#000000") == ink_on("#0072B2") == "white"
+
+
+def test_vllm_in_one_process_is_named_so():
+    measured = {"machine A": {"vllm": {"model": "m", "how": "in one process, random weights", "one": {"tokens/s": 5}}}}
+    assert [run.engine for run in peers(measured)] == ["vllm in one process"]

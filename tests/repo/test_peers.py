@@ -1,0 +1,69 @@
+"""benchmarks/peers.py: its requests, and one engine from end to end."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import peer_engines
+import peer_workloads
+from support.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.mark.parametrize("name", peer_workloads.WORKLOADS)
+def test_a_workload_depends_on_its_seed_alone(name):
+    make = peer_workloads.WORKLOADS[name]
+    assert make(5) == make(5)
+    assert make(5).rounds[0].prompts != make(6).rounds[0].prompts
+
+
+def test_requests_arrive_at_their_rate():
+    requests = peer_workloads.arrivals(100, "chat", 1)
+    assert len(requests) == 800
+    assert 6 < requests[-1].due < 10
+    assert [r.due for r in requests] == sorted(r.due for r in requests)
+    assert max(r.length for r in requests) <= 1024
+
+
+class FakeEngine:
+    """It needs a millisecond a token of the longest answer, by a clock of its own."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def generate(self, work):
+        self.now += 0.001 * max(work.lengths)
+        return [[[7] * length for _ in range(work.answers)] for length in work.lengths]
+
+
+@pytest.mark.parametrize(("name", "unit"), [("one", "ms a token"), ("step", "ms a step")])
+def test_milliseconds_are_the_difference_of_two_works(name, unit, monkeypatch):
+    engine = FakeEngine()
+    monkeypatch.setattr(peer_engines.time, "perf_counter", lambda: engine.now)
+    found = peer_engines.measure(engine, name, seed=1)
+    assert found["unit"] == unit
+    assert found["figure"] == pytest.approx(1)
+
+
+def test_an_engine_from_end_to_end(tmp_path):
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(BENCHMARKS / "peers.py"), "--model", str(ROOT / "data/tiny-qwen2")]
+    command += ["--engines", "pagedlab", "--workloads", "one", "--rounds", "1", "--vocabulary", "2000"]
+    done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    (answer,) = result["rounds"]["one"]["pagedlab"]
+    assert answer["unit"] == "ms a token"
+    assert 0 < answer["figure"] < 1000
+    assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256}
+
+
+def test_an_engine_that_does_not_start_is_named(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "peers.py"), "--model", str(tmp_path)]
+    command += ["--engines", "pagedlab", "--json", str(tmp_path / "result.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode != 0
+    assert "pagedlab ended; see" in done.stderr

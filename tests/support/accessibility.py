@@ -1,0 +1,36 @@
+"""axe-core on a page: what it calls serious or critical. Imported, not collected.
+
+`make lint` and `make test-js` install axe-core with npm, at the version that package-lock.json names.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from support.paths import ROOT
+
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@cache
+def axe() -> str:
+    """The checker's source. Skips the test where it is not installed."""
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: make test-js installs it")
+    return AXE.read_text(encoding="utf-8")
+
+
+def violations(page: Any) -> list[dict[str, str]]:
+    """Each rule that the page breaks: its impact, its id, and the first node that breaks it."""
+    page.evaluate(axe())
+    broken = page.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
+    return [{"impact": rule["impact"], "id": rule["id"], "node": rule["nodes"][0]["html"]} for rule in broken]
+
+
+def serious(page: Any) -> list[str]:
+    """The serious and the critical ones, one line each."""
+    found = violations(page)
+    return [f"{one['id']}: {one['node']}" for one in found if one["impact"] in ("serious", "critical")]

@@ -1,0 +1,180 @@
+"""Ragged batches on pages for attention, with keys and values once more without pages, and how close is close.
+
+Unwritten slots hold NaN, blocks are shuffled, and block tables are padded with ids that do not exist: whatever reads
+too much shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+
+from pagedlab.attention import paged_attention
+
+HEADS = [(4, 4), (8, 2), (5, 1), (14, 2), (28, 4)]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of the kernels, which run in the interpreter on a CPU
+# No bf16 on the CPU: the interpreter's tl.dot is wrong there.
+KERNEL_DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")
+
+
+@dataclass
+class Case:
+    """A ragged batch on pages, and its keys and values once more without pages."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+    query_starts: torch.Tensor
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+    def arguments(self, device: str = "cpu") -> list[torch.Tensor]:
+        """What `paged_attention` takes, in its order."""
+        tensors = (self.q, self.k_cache, self.v_cache, self.block_tables, self.seq_lens, self.query_starts)
+        return [tensor.to(device) for tensor in tensors]
+
+    def attend(self, backend: str, scale: float | None = None) -> torch.Tensor:
+        """The backend's result, on the CPU."""
+        args = self.arguments(DEVICE if backend == "triton" else "cpu")
+        return paged_attention(*args, scale, backend=backend).cpu()
+
+    def dense(self, dtype: torch.dtype, scale: float | None = None) -> torch.Tensor:
+        """Attention without pages in `dtype`, row by row: fp64 is the truth, others are what torch makes of it."""
+        out = torch.zeros(self.q.shape, dtype=dtype)
+        starts = self.query_starts.tolist()
+        for b, (k, v) in enumerate(zip(self.keys, self.values, strict=True)):
+            n, group = starts[b + 1] - starts[b], self.q.shape[1] // k.shape[1]
+            for i in range(n):
+                seen = len(k) - n + i + 1
+                if seen < 1:
+                    continue
+                row = self.q[starts[b] + i].to(dtype)[:, None]  # [Hq, 1, D]
+                # Query head h reads KV head h // group: written out, and repeated, on purpose.
+                head = torch.arange(self.q.shape[1]) // group
+                ks, vs = (x[:seen].to(dtype)[:, head].transpose(0, 1) for x in (k, v))  # [Hq, seen, D]
+                if dtype == torch.float64:
+                    scores = (row * ks).sum(2) * (self.q.shape[2] ** -0.5 if scale is None else scale)
+                    out[starts[b] + i] = (torch.softmax(scores, 1)[:, :, None] * vs).sum(1)
+                else:
+                    out[starts[b] + i] = F.scaled_dot_product_attention(row, ks, vs, scale=scale)[:, 0]
+        return out
+
+    def set_keys(self, b: int, keys: torch.Tensor) -> None:
+        """Replace the keys of sequence b, on pages and without."""
+        self.keys[b] = keys
+        size = self.k_cache.shape[1]
+        for position, key in enumerate(keys):
+            self.k_cache[self.block_tables[b, position // size], position % size] = key
+
+
+def make(
+    seed: int,
+    lengths: list[tuple[int, int]],
+    heads: tuple[int, int] = (4, 2),
+    dim: int = 64,
+    block_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    """Sequences of (queries, tokens whose KV is there); a sequence may have none of either."""
+    dice, rng = random.Random(seed), torch.Generator().manual_seed(seed)
+    needed = [-(-length // block_size) for _, length in lengths]
+    num_blocks = sum(needed) + 3
+    blocks = dice.sample(range(num_blocks), sum(needed))
+    shape = (num_blocks, block_size, heads[1], dim)
+    k_cache, v_cache = (torch.full(shape, torch.nan, dtype=dtype) for _ in range(2))
+    tables = torch.empty(len(lengths), max(needed, default=0) + 2, dtype=torch.int32)
+    keys, values = [], []
+    for b, (_, length) in enumerate(lengths):
+        mine = [blocks.pop() for _ in range(needed[b])]
+        tables[b] = torch.tensor(
+            mine + [dice.choice([-1, num_blocks, 2**31 - 1]) for _ in range(len(tables[b]) - len(mine))]
+        )
+        k, v = torch.randn(2, length, heads[1], dim, generator=rng).to(dtype)
+        for position in range(length):
+            k_cache[mine[position // block_size], position % block_size] = k[position]
+            v_cache[mine[position // block_size], position % block_size] = v[position]
+        keys.append(k)
+        values.append(v)
+    query_starts = torch.tensor([0, *(n for n, _ in lengths)]).cumsum(0).int()
+    q = torch.randn(int(query_starts[-1]), heads[0], dim, generator=rng).to(dtype)
+    seq_lens = torch.tensor([length for _, length in lengths], dtype=torch.int32)
+    return Case(q, k_cache, v_cache, tables, seq_lens, query_starts, keys, values)
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> tuple[list[tuple[int, int]], tuple[int, int], int, int]:
+    pair = st.integers(0, 40).flatmap(lambda length: st.tuples(st.integers(0, length), st.just(length)))
+    return (
+        draw(st.lists(pair, min_size=1, max_size=6)),
+        draw(st.sampled_from([(1, 1), (4, 2), (6, 3), (7, 1)])),
+        draw(st.sampled_from([2, 8, 20])),
+        draw(st.integers(1, 20)),
+    )
+
+
+@contextmanager
+def nan_in_fresh_memory() -> Iterator[None]:
+    """Let torch.empty and torch.empty_like return NaN: what a kernel fails to write shows, or reads too early."""
+    empty = torch.empty
+    empty_like = torch.empty_like
+
+    def filled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *args, **options: filled(empty(*args, **options)))
+        patch.setattr(torch, "empty_like", lambda *args, **options: filled(empty_like(*args, **options)))
+        yield
+
+
+def assert_close(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
+    """Right up to rounding: a wrong key gives an error that is far larger."""
+    assert out.dtype == case.q.dtype
+    assert out.shape == case.q.shape
+    assert not out.isnan().any(), "an unwritten slot was read, or a row was not written"
+    tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[out.dtype]
+    torch.testing.assert_close(out.double(), case.dense(torch.float64, scale), atol=tolerance, rtol=0)
+
+
+def assert_as_close_as_torch(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
+    """Error against fp64 at most twice that of torch's attention in the same dtype, and no value far off.
+
+    In a small batch torch's error is a matter of luck. So one rounding of the largest value is allowed in addition in
+    fp32, where the roundings of the scores count, and a fiftieth of one in other dtypes.
+    """
+    assert out.dtype == case.q.dtype
+    assert out.shape == case.q.shape
+    assert not out.isnan().any(), "an unwritten slot was read, or a row was not written"
+    truth = case.dense(torch.float64, scale)
+    if not out.numel():
+        return
+    rounding = torch.finfo(out.dtype).eps * truth.abs().max()
+
+    def error(values: torch.Tensor) -> torch.Tensor:
+        return (values.double() - truth).square().mean().sqrt()
+
+    allowed = 2 * error(case.dense(out.dtype, scale)) + rounding * (1 if out.dtype == torch.float32 else 0.02)
+    assert error(out) <= allowed, f"error {error(out):.2e}, allowed is {allowed:.2e}"
+    assert (out.double() - truth).abs().max() <= 20 * allowed + rounding, "one value is far off"
+
+
+def set_scores_of_a_million(case: Case, sign: str, seed: int) -> None:
+    """Make every score a multiple of 64 of up to 2^20 in size: with scale=1.0 all are exact in fp32.
+
+    Scores are equal or far apart. Those a few units apart would be rounded: the kernels multiply them by log2(e).
+    """
+    rng = torch.Generator().manual_seed(seed)
+    low, high = {"mixed": (-128, 129), "negative": (100, 129), "positive": (100, 129)}[sign]
+    queries = {"mixed": (-2, 3), "negative": (-2, 0), "positive": (1, 3)}[sign]
+    case.q = 64.0 * torch.randint(*queries, case.q.shape, generator=rng)
+    for b, keys in enumerate(case.keys):
+        case.set_keys(b, torch.randint(low, high, keys.shape, generator=rng).float())

@@ -1,0 +1,167 @@
+"""Engines with poisoned caches, prompts for them, and what must hold when they are done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pagedlab import LLM, BlockPool, Completion, SamplingParams
+from pagedlab.blocks import blocks_for
+
+if TYPE_CHECKING:
+    from pagedlab.model import Model
+
+Generate = Callable[["Model", list[int], int], list[int]]  # of the fixture `hugging_face`
+TEXT = """The library at the end of the street keeps its books on shelves of sixteen. When a reader asks for a story,
+the librarian does not look for one long free shelf. She puts the first pages on any shelf that has room,
+the next pages on another, and writes down in a small table which shelf comes first and which comes next.
+Nobody who reads the story notices. When two readers want the same story, she gives both of them the same
+shelves and makes a mark beside each: two are reading here. Only when one of them wants to write an ending
+of his own does she copy the last shelf, so that the other one keeps what was there. In the evening, when
+the readers have gone home, she takes the marks away one by one, and every shelf without a mark is free
+again. A boy once asked her why she did not keep a whole row for each story, as the old librarian had done.
+She laughed and showed him the old plan of the house. Most of the rows had been reserved for stories that
+were never told, and people had stood outside in the rain while half of the shelves were empty."""
+LENGTHS = [3, 17, 31, 40, 9, 64, 48, 5]
+NEW = 24
+PREEMPTIONS = ["recompute", "swap"]
+
+
+def prompts_of(model: Model, lengths: list[int]) -> list[list[int]]:
+    """Prompts of these lengths, each from another place of the text."""
+    ids = model.encode(TEXT)
+    assert len(ids) > max(lengths) + 7 * len(lengths), "the text is too short for these prompts"
+    return [ids[7 * i : 7 * i + n] for i, n in enumerate(lengths)]
+
+
+def prompt_of(model: Model, length: int) -> list[int]:
+    return prompts_of(model, [length])[0]
+
+
+def engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
+    """An engine whose cache is full of NaN."""
+    llm = LLM(model, num_blocks=num_blocks, block_size=block_size, **options)
+    llm.cache.keys.fill_(torch.nan)
+    llm.cache.values.fill_(torch.nan)
+    return llm
+
+
+def assert_idle(llm: LLM) -> None:
+    """Assert that nothing runs, nothing waits and every block is free."""
+    assert llm.step() == []  # it aborts the requests of streams that are gone
+    assert not llm.scheduler.running
+    assert not llm.scheduler.waiting
+    assert not llm.scheduler.swapped
+    assert llm.sequences() == []
+    assert llm.pool.num_free == llm.pool.num_blocks
+    assert llm.stats.blocks_used == 0
+    if isinstance(llm.pool, BlockPool):
+        llm.pool.check([])
+
+
+def ids_of(completions: list[Completion]) -> list[list[int]]:
+    """Token ids of the first output of every completion."""
+    return [completion.outputs[0].token_ids for completion in completions]
+
+
+def output_of(llm: LLM, prompt: Any, sampling: SamplingParams) -> Any:
+    """The first output of this prompt."""
+    return llm.generate(prompt, sampling)[0].outputs[0]
+
+
+def greedy_ids(hugging_face: Generate, model: Model, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+    """The first tokens of Hugging Face's `generate`, prompt by prompt."""
+    return [hugging_face(model, prompt, 64)[:num_tokens] for prompt in prompts]
+
+
+def all_ids_of(completions: list[Completion]) -> list[list[list[int]]]:
+    """Token ids of every output of every completion."""
+    return [[output.token_ids for output in completion.outputs] for completion in completions]
+
+
+def texts_of(completions: list[Completion]) -> list[list[tuple[list[int], str | None]]]:
+    """Token ids and finish reason of every output of every completion."""
+    return [[(output.token_ids, output.finish_reason) for output in completion.outputs] for completion in completions]
+
+
+def exactly(num_tokens: int, **options: Any) -> SamplingParams:
+    """Parameters of texts with that many tokens: the end of text does not end them."""
+    return SamplingParams(max_tokens=num_tokens, ignore_eos=True, **options)
+
+
+def drain(llm: LLM) -> dict[int, Completion]:
+    """Step until the engine is idle and return the finished completions by request id."""
+    done: dict[int, Completion] = {}
+    while touched := llm.step():
+        done |= {completion.request_id: completion for completion in touched if completion.finished}
+    return done
+
+
+def drain_despite(
+    llm: LLM, error: type[BaseException], check: Callable[[], object]
+) -> tuple[dict[int, Completion], int]:
+    """Step until nothing is unfinished, though steps raise `error` and are followed by `check()` then.
+
+    Returns:
+        the finished completions by request id, and the number of errors.
+    """
+    done: dict[int, Completion] = {}
+    errors = 0
+    while llm.num_unfinished:
+        try:
+            done |= {completion.request_id: completion for completion in llm.step() if completion.finished}
+        except error:
+            errors += 1
+            check()
+    return done, errors
+
+
+def come_and_go(
+    llm: LLM, prompts: list[list[int]], params: list[SamplingParams], texts: Any, rng: random.Random
+) -> None:
+    """Add requests between steps and abort some, at random: the others must get these texts."""
+    todo, ids, done, aborted = list(range(len(prompts))), {}, {}, set()
+    while todo or llm.num_unfinished:
+        if todo and rng.random() < 0.5:
+            i = todo.pop(0)
+            ids[llm.add(prompts[i], params[i])] = i
+        done |= {ids[completion.request_id]: completion for completion in llm.step() if completion.finished}
+        if ids and rng.random() < 0.15 and ids[request_id := rng.choice(list(ids))] not in done:
+            llm.abort(request_id)
+            aborted.add(ids[request_id])
+    for i, completion in done.items():
+        assert texts_of([completion]) == [texts[i]], i
+    assert sorted(done) == [i for i in range(len(prompts)) if i not in aborted]
+    assert_idle(llm)
+
+
+def smallest(lengths: list[int], new_tokens: int, block_size: int, num_sequences: int = 1) -> int:
+    """Return how many blocks the smallest pool has that can run each of these requests alone."""
+    return max(
+        n // block_size + num_sequences * (blocks_for(n + new_tokens - 1, block_size) - n // block_size)
+        for n in lengths
+    )
+
+
+def arrive_in_any_order(
+    llm: LLM, prompts: list[list[int]], rng: random.Random, expected: Callable[[list[int]], list[int]]
+) -> None:
+    """Add prompts one by one between steps and abort some: the other requests must get the expected tokens."""
+    ids: dict[int, list[int]] = {}
+    aborted: set[int] = set()
+    done = {}
+    for prompt in prompts:
+        ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
+        for _ in range(rng.randrange(6)):
+            done |= {c.request_id: c for c in llm.step() if c.finished}
+        if rng.random() < 0.25:
+            aborted.add(victim := rng.choice(list(ids)))
+            llm.abort(victim)
+    done |= drain(llm)
+    for request_id, prompt in ids.items():
+        if request_id not in aborted:
+            assert done[request_id].outputs[0].token_ids == expected(prompt)
+    assert_idle(llm)

@@ -1,0 +1,28 @@
+"""Questions to a server of the tiny model, through OpenAI's own client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+
+from pagedlab.serving.background import BackgroundServer
+
+MODEL = "tiny-qwen2"
+CHAT: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
+STORY = "Once upon a time, there was a"
+LONG = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+
+
+def client_of(server: BackgroundServer, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+def ask(client: openai.OpenAI, prompt: Any = STORY, **options: Any) -> Any:
+    """Continue this prompt."""
+    return client.completions.create(**{"model": MODEL, "prompt": prompt, **options})
+
+
+def chat(client: openai.OpenAI, messages: Any = CHAT, **options: Any) -> Any:
+    """Answer these messages."""
+    return client.chat.completions.create(model=MODEL, messages=messages, **options)
