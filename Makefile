@@ -9,8 +9,10 @@
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
 # make lint        ruff, mypy and who may import whom; make format mends what can be mended
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/
+# make terminal    the picture of a conversation in a terminal, docs/chat.svg, with PAGEDLAB_MODEL (or the tiny model)
 # make site        the first page, the notebooks as pages and to run in a browser, glossary and reference, in build/site
-# make lite        those to run in a browser alone, in build/live/lite; make test-lite runs them, and the first page
+# make lite        those to run in a browser alone, in build/live/lite (LITE="--wheels FOLDER": with Pyodide's files from a
+#                  folder); make test-lite runs them, and the first page
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -22,30 +24,37 @@ ON_A_GPU := $(wildcard notebooks/07_*.ipynb notebooks/08_*.ipynb notebooks/10_*.
 ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
+# JupyterLab refuses to start as root without it.
+AS_ROOT := $(if $(filter 0,$(shell id -u 2>/dev/null)),--allow-root)
 
-.PHONY: lab test test-js test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup setup-reader
+.PHONY: lab test test-main test-js test-browser test-notebooks test-about test-qwen test-qwen-notebooks test-qwen-rest notebooks sources notebooks-gpu time lint format wheel site lite test-lite setup setup-reader setup-site terminal
 
 lab: setup-reader
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
+	@echo "JupyterLab starts. If no browser opens, open the last address below. Press Ctrl-C twice to end it."
+	@$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-test: lint test-js
+# Three parts at once, the longest first: a browser waits more than it computes, and the main part has $(WORKERS)
+# processes. So two cores are busy to the end. test-js is first, since it installs what lint and the browser need.
+test: test-js
+	$(MAKE) -j 3 test-main test-browser lint test-about test-notebooks
+
+test-main:
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" --ignore tests/notebooks --ignore tests/repo tests
-	$(MAKE) -j 3 test-browser test-notebooks test-about
 
 # The widgets' scripts, under node.
 test-js: setup
 	$(BIN)/python tools/javascript.py test
 
-# In a process of their own: together with others, their event loop would be in the way.
+# In one process: they share Chromium and JupyterLab.
 test-browser:
-	$(RUN) -m pytest -m browser tests
+	$(RUN) -m pytest -m browser --ignore tests/notebooks tests
 
 test-notebooks:
 	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
 
-# Those about the notebooks and the repository, beside the two above: each of the three waits now and then.
+# Those about the notebooks, the site and the repository. Some look at the built site in a browser.
 test-about:
-	$(RUN) -m pytest -m "not browser" tests/notebooks tests/repo
+	$(RUN) -m pytest tests/notebooks tests/repo
 
 test-qwen: setup
 	@test -d "$$PAGEDLAB_TEST_MODEL" || { echo "PAGEDLAB_TEST_MODEL names no folder with a real Qwen"; exit 2; }
@@ -64,7 +73,7 @@ notebooks: setup
 	$(RUN) tools/normalise_notebooks.py $(NOTEBOOKS)
 
 sources: setup
-	$(RUN) tools/refresh_sources.py $(NOTEBOOKS)
+	$(RUN) tools/notebook_sources.py $(NOTEBOOKS)
 
 notebooks-gpu:
 	@test -n "$$PAGEDLAB_MODEL" || { echo "say which weights: PAGEDLAB_MODEL=FOLDER"; exit 2; }
@@ -86,26 +95,34 @@ format: setup
 	$(BIN)/python tools/javascript.py format
 
 # build/lib is where setuptools leaves what it packed before, files that are gone by now included.
-wheel: setup
+wheel: setup-reader
 	rm -rf build/lib
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@echo "building a wheel (a minute)"
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
-site: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .venv/constraints.txt --editable ".[site]"
+site: setup-site
 	rm -rf build/site
-	$(RUN) tools/build_lite.py || { test $$? -eq 3 && rm -rf build/live && echo "so the page has no Python in it"; }
+	$(RUN) tools/build_lite.py $(LITE) || { test $$? -eq 3 && rm -rf build/live && echo "so the page has no Python in it"; }
 	$(RUN) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
 	$(RUN) tools/build_front.py build/site
 	@echo "Look at it: $(PYTHON) -m http.server --directory build/site, and open localhost:8000"
 
+terminal: setup
+	$(ASKED) $(BIN)/python tools/make_terminal.py
+
 lite: setup
-	$(RUN) tools/build_lite.py
+	$(RUN) tools/build_lite.py $(LITE)
 
 test-lite: setup
 	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/notebooks/test_lite.py tests/notebooks/test_page.py
 
 setup:
 	@$(PYTHON) tools/setup_env.py
+
+# What builds the site, without the tools of the tests.
+setup-site:
+	@$(PYTHON) tools/setup_env.py --site
 
 # What a reader needs, without the tools of the tests.
 setup-reader:

@@ -1,31 +1,47 @@
 """Build the site's first page into a folder: python tools/build_front.py build/site
 
-The stage plays a recording at once; the real pagedlab comes through Pyodide when somebody forks, if `make lite` has put
-it beside the pages. Below stands the map of the series. Nothing is asked of another server. The page's files are those
-of docs/front, with stage.js and block_grid.js from pagedlab/widgets.
+The stage plays a recording at once. Two stories that share blocks are drawn as fork.py leaves them here; a visitor's
+first click on them loads Pyodide and pagedlab itself, if `make lite` has put both beside the pages. A map of the series
+follows. Nothing is asked of another server. The page's files are those of docs/front, with stage.js and block_grid.js
+from pagedlab/widgets.
+
+By hand, because the theme's frame of a Sphinx page would leave no room for a first screen that is one picture.
 """
 
 from __future__ import annotations
 
 import html
+import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's pagedlab, installed or not
 
 import nbformat  # noqa: E402
 from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
-from normalise_notebooks import MAP_ROW, repository  # noqa: E402
+from normalise_notebooks import MAP_ROW, minutes, repository  # noqa: E402
 
+from pagedlab.lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
 from pagedlab.widgets.assets import script, style  # noqa: E402
 
-FRONT, RECORDINGS = ROOT / "docs" / "front", ROOT / "data" / "recordings"
+DOCS = ROOT / "docs"
+FRONT = DOCS / "front"
+RECORDINGS = ROOT / "data" / "recordings"
 # What front.js fetches for the fork.
 PYTHON = ("*.wasm", "python_stdlib.zip", "pyodide-lock.json", "traitlets-*.whl", "pagedlab-*.whl")
-COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A8A8A"]
+DESCRIPTION = (
+    "A free, interactive course: build PagedAttention, the memory management of today's LLM servers, block by block in "
+    "notebooks, until a real Qwen model runs on your code."
+)
+CARD = "card.png"  # what a link to the site shows elsewhere
+DRAWN_BLOCKS = 16  # of the recording's pool of 64, of which it uses nine
+COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
     "00": "0110 101 .... 0.... 1......",
@@ -42,6 +58,7 @@ THUMBNAILS = {
     "11": "000.111 000.111 000.111 000.111",
     "12": "000444. 000044. 0000444 0000000",
     "13": "0..2..1 01.2.11 0122.11 0122211",
+    "14": "5...... 5.....1 5...111 5011111",
 }
 
 
@@ -57,19 +74,21 @@ def thumbnail(rows: str) -> str:
 
 
 def card(number: str, name: str, question: str, lite: bool) -> str:
-    """A notebook of the map: what it asks, and where it can be read and run."""
+    """A notebook of the map: a click anywhere reads it, and links below its question run it."""
     stem = next((ROOT / "notebooks").glob(f"{number}_*.ipynb")).stem
     title = html.escape(f"{number} · {name}")
-    links = [f'<a href="notebooks/{stem}.html" aria-label="read {title}">read</a>']
+    links = list[str]()
     if lite and stem in LITE:
         where = f"lite/notebooks/index.html?path=notebooks/{stem}.ipynb"
-        links.append(f'<a href="{where}" aria-label="run {title} in the browser">run in the browser</a>')
+        links.append(f'<a href="{where}" aria-label="run in the browser: {title}">run in the browser</a>')
     if source := repository():
         colab = source.replace("https://github.com", "https://colab.research.google.com/github")
         where = f"{colab}/blob/main/notebooks/{stem}.ipynb"
-        links.append(f'<a href="{where}" aria-label="open {title} in Colab">open in Colab</a>')
-    words = f"<h3>{title}</h3><p>{html.escape(question[0].upper() + question[1:])}</p>"
-    return f'<article>{thumbnail(THUMBNAILS[number])}{words}<p class="links">{"".join(links)}</p></article>'
+        links.append(f'<a href="{where}" aria-label="open in Colab: {title}">open in Colab</a>')
+    heading = f'<h3><a class="read" href="notebooks/{stem}.html">{title}</a></h3>'
+    words = f"<p>{html.escape(question[0].upper() + question[1:])}</p>"
+    others = f'<p class="links">{"".join(links)}</p>' if links else ""
+    return f"<article>{thumbnail(THUMBNAILS[number])}{heading}{words}{others}</article>"
 
 
 def site_address() -> str:
@@ -84,24 +103,99 @@ def first_line() -> str:
     return f"**[Try it in your browser]({address})**: nothing to install." if address else ""
 
 
+def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
+    """The recording as the page shows it: chats with plain names, without the chat template, up to its fullest step."""
+    used = [step["used"] for step in recording["steps"]]
+    fullest = max(index for index, blocks in enumerate(used) if blocks == max(used))
+    steps = [step | {"texts": renamed(step.get("texts", {}))} for step in recording["steps"][: fullest + 1]]
+    return recording | {"drawn": DRAWN_BLOCKS, "steps": steps}
+
+
+def renamed(texts: dict[str, Any]) -> dict[str, Any]:
+    """What a step says of "r0", said of "chat 1", and so on."""
+    result = {}
+    for name, change in texts.items():
+        first, pieces = change.get("words", [0, []])
+        if "prompt" in change:
+            change = change | {"words": [first, without_template(pieces)]}
+        result[f"chat {int(name.removeprefix('r')) + 1}"] = change
+    return result
+
+
+def without_template(pieces: list[str]) -> list[str]:
+    """A prompt's pieces: a note in place of the system message, then the question, then the answer on a new line."""
+    question = pieces.index("user") + 2
+    answer = pieces.index("assistant")
+    end = max(index for index in range(answer) if pieces[index].strip()) + 1
+    hidden = ["[hidden instructions] ", *[""] * (question - 1)]
+    gap = ["\n", *[""] * (answer + 1 - end)]
+    return [*hidden, *pieces[question:end], *gap, *pieces[answer + 2 :]]
+
+
+def prepared_fork() -> str:
+    """What fork.py says at the start of its story. It runs in a process of its own, as it does on the page."""
+    program = (
+        "import fork, json, sys; "
+        "fork.story.update(json.load(open(sys.argv[1], encoding='utf-8'))); print(fork.start(False))"
+    )
+    command = [sys.executable, "-c", program, RECORDINGS / "one_story.json"]
+    folders = f"{FRONT}{os.pathsep}{ROOT}"
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def card_tags() -> str:
+    """The tags for the picture that other sites show beside a link; they need an absolute address."""
+    address = site_address()
+    if not address:
+        return ""
+    tags = {"og:url": address, "og:image": address + CARD, "og:image:alt": "Blocks of memory, coloured by chat"}
+    lines = [f'<meta property="{name}" content="{value}">\n' for name, value in tags.items()]
+    return "".join([*lines, '<meta name="twitter:card" content="summary_large_image">\n'])
+
+
 def build(site: Path) -> None:
     """Write the page and all that it loads."""
     site.mkdir(parents=True, exist_ok=True)
     pyodide = site / "lite" / "static" / "pyodide"
     lite = (pyodide / "pyodide.mjs").is_file()
-    cells = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells
-    rows = [row for cell in cells for row in MAP_ROW.findall(cell.source)]
-    source = f' · <a href="{repository()}">Source</a>' if repository() else ""
+    first = ROOT / "notebooks" / "00_start_here.ipynb"
+    notebook = nbformat.read(first, as_version=4)
+    rows = [row for cell in notebook.cells for row in MAP_ROW.findall(cell.source)]
+    loaded = sum(file.stat().st_size for name in PYTHON for file in pyodide.glob(name))
+    recording = json.loads((RECORDINGS / "three_answers.json").read_text(encoding="utf-8"))
+    values = {
+        "description": html.escape(DESCRIPTION),
+        "card": card_tags(),
+        "first": first.stem,
+        "count": str(len(rows)),
+        "minutes": str(minutes(notebook)),
+        "block_size": str(recording["block_size"]),
+        "bytes": str(loaded),
+        "megabytes": str(round(loaded / 1e6)),
+        "map": "\n".join(card(*row, lite=lite) for row in rows),
+        "source": f'<a href="{repository()}">Source</a>' if repository() else "",
+    }
     page = (FRONT / "index.html").read_text(encoding="utf-8")
-    page = page.replace("{map}", "\n".join(card(*row, lite=lite) for row in rows)).replace("{source}", source)
-    page = page.replace("{bytes}", str(sum(file.stat().st_size for name in PYTHON for file in pyodide.glob(name))))
     if not lite:  # no Python to load: what needs it is left out
-        page = re.sub(r'<section aria-labelledby="fork-title">.*?</section>', "", page, flags=re.DOTALL)
+        page = re.sub(r'<section id="fork-section".*?</section>', "", page, flags=re.DOTALL)
+        page = page.replace('<a href="#fork-title">Try it</a>', "")
+    for name, value in values.items():
+        page = page.replace(f"{{{name}}}", value)
     (site / "index.html").write_text(page, encoding="utf-8")
+    (site / "three_answers.json").write_text(json.dumps(for_visitors(recording)), encoding="utf-8")
+    (site / "fork_start.json").write_text(prepared_fork(), encoding="utf-8")
     for name in ("front.css", "front.js", "lean.py", "fork.py"):
         shutil.copy2(FRONT / name, site)
-    for name in ("three_answers.json", "one_story.json"):
-        shutil.copy2(RECORDINGS / name, site)
+    for file in (
+        RECORDINGS / "one_story.json",
+        DOCS / "stage.webp",
+        DOCS / "static" / "favicon.svg",
+        DOCS / "static" / CARD,
+    ):
+        shutil.copy2(file, site)
     for name in ("stage", "block_grid"):
         (site / f"{name}.js").write_text(script(name), encoding="utf-8")
     (site / "stage.css").write_text(style("block_grid", "stage"), encoding="utf-8")

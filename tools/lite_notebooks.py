@@ -1,10 +1,13 @@
 """Notebooks for a browser, where there is no PyTorch: what needs it becomes text with the output that was stored.
 
-A code cell needs PyTorch if it imports something that does not import without it, or uses a name that such a cell
-made. It becomes a text cell: a note, its code, its stored output. Its other imports, functions and classes stay
-runnable in a cell of their own, if later cells rely on them. Where a notebook can go on without a model, a file of
-tools/lite_cells takes the place of the cell that has its number and id: words for a model's words, and the real
-pool, cache or scheduler. Links to notebooks that do not come along become plain text.
+The second cell says what happens while Python loads. A code cell with the tag "needs-torch" becomes a text cell: a
+note, its code, its stored output. Its imports that work without PyTorch stay in a cell of their own, if later cells
+use them. Where a notebook can go on without a model, a file of tools/lite_cells takes the place of the cell that has
+its number and id: words for a model's words, and the real pool, cache or scheduler. The cell that sets up Colab is left
+out. Links to notebooks that are not part of the site become plain text. tests/notebooks/test_lite.py finds a cell that
+lacks the tag.
+
+By hand, because nbconvert removes tagged cells, but has no filter that makes them text with their outputs.
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ import ast
 import json
 import re
 import subprocess
-import symtable
 import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import nbformat
+from colab_cell import is_for_colab
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
@@ -26,7 +29,13 @@ ABSENT = ("torch", "transformers", "triton", "safetensors", "tokenizers")
 NOTE = (
     "**PyTorch does not run in a browser**, so this cell is text here: its code, and its output from a run elsewhere."
 )
-OWN = "# what the cell above imports or defines and a browser has"
+STARTS = (
+    "**This notebook runs in your browser**: nothing is installed, and nothing leaves this page. The first cell that "
+    "you run loads Python and NumPy. The first time this can take twenty seconds or more, and the circle at the top "
+    "right turns meanwhile. Later cells are fast."
+)
+NEEDS_TORCH = "needs-torch"  # the tag of a cell that needs PyTorch
+OWN = "# what the cell above imports and a browser has"
 CELLS = Path(__file__).parent / "lite_cells"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")  # not to an address with a scheme
 Works = Callable[[str], bool]
@@ -47,7 +56,7 @@ print(json.dumps(failed))
 def imports(source: str) -> list[str]:
     """The import statements at the top level of a cell, one name each."""
     found = []
-    for node in ast.parse(_plain(source)).body:
+    for node in ast.parse(plain(source)).body:
         if isinstance(node, ast.Import):
             found += [ast.unparse(ast.Import([alias])) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -64,40 +73,43 @@ def without_torch(statements: Iterable[str]) -> Works:
 
 
 def for_browser(notebook: NotebookNode, works: Works, present: Collection[str]) -> NotebookNode:
-    """A copy for the browser. `present`: the files, relative to the notebook, that links may point to."""
+    """A copy for the browser.
+
+    Args:
+        notebook: a notebook of the series.
+        works: whether an import statement works without PyTorch.
+        present: the files, relative to the notebook, that links may point to.
+    """
     cells: list[NotebookNode] = []
-    missing: set[str] = set()  # names that only exist where PyTorch does
-    needed: set[str] = set()  # names that the cells which stay runnable use
-    for cell in notebook.cells:
+    for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
             cells.append(new_markdown_cell(_links(cell.source, present), id=cell.id))
-            continue
-        statements = imports(cell.source)
-        good = [statement for statement in statements if works(statement)]
-        made, used = _names(_plain(cell.source))
-        if len(good) == len(statements) and not missing & used:
-            missing -= made
-            needed |= used
+        elif needs_torch(cell):
+            cells.append(_as_text(cell))
+            later = "\n".join(after.source for after in notebook.cells[number + 1 :] if runs_in_browser(after))
+            kept = [statement for statement in imports(cell.source) if works(statement) and _is_used(statement, later)]
+            if kept:
+                cells.append(new_code_cell("\n".join([OWN, *kept]), id=f"{cell.id}-own"))
+        elif runs_in_browser(cell):
             cells.append(new_code_cell(cell.source, id=cell.id, outputs=cell.outputs, metadata=cell.metadata))
-            continue
-        here = _definitions(cell.source, missing | made, good)
-        missing |= made
-        for statement in here:
-            missing -= _names(statement)[0]
-        cells.append(_as_text(cell))
-        cells.append(new_code_cell("\n".join([OWN, *here]), id=f"{cell.id}-own", metadata={"statements": here}))
-    for cell in reversed([cell for cell in cells if "statements" in cell.metadata]):
-        wanted: list[str] = []
-        for statement in reversed(cell.metadata.pop("statements")):
-            made, used = _names(statement)
-            if made & needed:
-                wanted.insert(0, statement)
-                needed |= used
-        cell.source = "\n".join([OWN, *wanted])
-        if not wanted:
-            cells.remove(cell)
+    cells.insert(1, new_markdown_cell(STARTS, id="in-the-browser"))
     kernel = {"display_name": "Python (Pyodide)", "language": "python", "name": "python"}
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+def needs_torch(cell: NotebookNode) -> bool:
+    return NEEDS_TORCH in cell.metadata.get("tags", [])
+
+
+def runs_in_browser(cell: NotebookNode) -> bool:
+    """Whether this is a code cell of the notebook for the browser."""
+    return cell.cell_type == "code" and not needs_torch(cell) and not is_for_colab(cell)
+
+
+def _is_used(statement: str, source: str) -> bool:
+    """Whether a source has the name that an import statement with one name makes."""
+    name = statement.split()[-1].split(".")[0]
+    return bool(re.search(rf"\b{name}\b", source))
 
 
 def linked(notebook: NotebookNode) -> set[str]:
@@ -106,36 +118,9 @@ def linked(notebook: NotebookNode) -> set[str]:
     return {target for _, target, _ in LINK.findall(text)}
 
 
-def _definitions(source: str, missing: Collection[str], imports: list[str]) -> list[str]:
-    """What can be had of a cell where `missing` are not: those imports, and functions and classes that rest on them."""
-    found, absent = [*imports], set(missing) - _names("\n".join(imports))[0]
-    for node in ast.parse(source := _plain(source)).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            absent.discard(node.name)
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
-            if _names(text := "\n".join(source.splitlines()[first : node.end_lineno]))[1] & absent:
-                absent.add(node.name)
-            else:
-                found.append(text)
-    return found
-
-
-def _plain(source: str) -> str:
+def plain(source: str) -> str:
     """The cell without its magics: lines that begin with % or !, indented or not."""
     return re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.MULTILINE)
-
-
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """The global names that a cell makes, and those that it uses and does not make."""
-    top = symtable.symtable(source, "cell", "exec")
-    made = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    used = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
-    inner = list(top.get_children())
-    while inner:
-        scope = inner.pop()
-        inner += scope.get_children()
-        used |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
-    return made, used - made
 
 
 def _links(text: str, present: Collection[str]) -> str:
@@ -168,7 +153,8 @@ def convert(folder: Path, names: Iterable[str], destination: Path) -> set[str]:
     notebooks = {name: nbformat.read(folder / name, as_version=4) for name in names}
     for name, book in notebooks.items():
         for cell in book.cells:
-            if (instead := CELLS / f"{name[:2]}_{cell.id}.py").is_file():
+            instead = CELLS / f"{name[:2]}_{cell.id}.py"
+            if instead.is_file():
                 cell.source = instead.read_text(encoding="utf-8").rstrip()
     sources = [cell.source for book in notebooks.values() for cell in book.cells if cell.cell_type == "code"]
     works = without_torch(statement for source in sources for statement in imports(source))

@@ -1,62 +1,76 @@
-"""Make the README's animation: the site's first page in a real browser, step by step.
+"""Make the README's animation and the site's card: the first page in a real browser, step by step.
 
-python tools/make_animation.py [docs/stage.webp]
+python tools/make_animation.py
+
+The animation is narrow, so that its words can be read on a phone. The card is what other sites show beside a link.
+playwright and Pillow do the work; by hand is only the order of the steps.
 """
 
 from __future__ import annotations
 
-import functools
-import http.server
 import io
 import sys
 import tempfile
-import threading
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "widgets"))
-import browser
-from build_front import build
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from build_front import CARD, build
+from support import browser
+from support.site import serving
 
-WIDTH, HEIGHT, SCALE = 1040, 460, 1.0  # the picture in page pixels, and pixels to one of them
+WIDTH = 560  # of the animation, in pixels of the page
+CARD_SIZE = {"width": 1200, "height": 630}
+SET_VALUE = "(node, value) => { node.value = value; node.dispatchEvent(new Event('input', { bubbles: true })); }"
 STEP, END = 140, 3000  # milliseconds
 
 
-def film(address: str) -> list[Image.Image]:
-    """The stage after each step of its recording."""
+def film(chrome: Any, address: str) -> list[Image.Image]:
+    """The stage after each step of its recording that has words, as large as after the last one."""
+    page = chrome.new_page(viewport={"width": WIDTH + 32, "height": 1400}, reduced_motion="reduce")
+    page.goto(address)
+    slider = page.locator(".pl-scrubber")
+    slider.wait_for()
+    page.add_style_tag(content=".ps-controls, .pl-detail, .pl-stats, .ps-more { display: none !important; }")
+    stage = page.locator(".ps-root")
+    box = stage.bounding_box()
+    stage.evaluate("(node, height) => { node.style.minHeight = `${height}px`; }", box["height"])
     frames = []
-    with sync_playwright() as playwright:
-        chrome = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
-        page = chrome.new_page(
-            viewport={"width": WIDTH + 40, "height": 900}, device_scale_factor=SCALE, reduced_motion="reduce"
-        )
-        page.goto(address)
-        slider, root = page.locator(".pl-scrubber"), page.locator(".ps-root")
-        slider.wait_for()
-        page.evaluate("() => document.querySelector('.ps-rate').style.visibility = 'hidden'")
-        box = {**(root.bounding_box() or {}), "height": HEIGHT}
-        for step in range(int(slider.get_attribute("max") or 0) + 1):
-            slider.fill(str(step))
-            slider.blur()
-            frames.append(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB"))  # type: ignore[arg-type]
-        chrome.close()
+    for step in range(int(slider.get_attribute("max")) + 1):
+        slider.evaluate(SET_VALUE, str(step))
+        if not page.locator(".ps-held").count():
+            continue  # a picture that does not move shows the first frame, so it needs words
+        frames.append(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB"))
+    page.close()
     return frames
 
 
+def card(chrome: Any, address: str, path: Path) -> None:
+    """The first screen of the page, without motion."""
+    page = chrome.new_page(viewport=CARD_SIZE, reduced_motion="reduce")
+    page.goto(address)
+    page.locator(".pl-scrubber").wait_for()
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(64).save(path, optimize=True)
+    page.close()
+
+
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else browser.REPO / "docs" / "stage.webp"
-    with tempfile.TemporaryDirectory() as folder:
+    film_path = browser.ROOT / "docs" / "stage.webp"
+    card_path = browser.ROOT / "docs" / "static" / CARD
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as address, sync_playwright() as playwright:
         build(Path(folder))
-        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        frames = film(f"http://127.0.0.1:{server.server_address[1]}/")
-        server.shutdown()
+        chrome = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
+        frames = film(chrome, address)
+        card(chrome, address, card_path)
+        chrome.close()
     durations = [STEP] * (len(frames) - 1) + [END]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0, quality=55, method=6)
-    print(f"{path.name}: {len(frames)} frames, {sum(durations) / 1000:.1f} s, {path.stat().st_size:,} bytes")
+    rest = frames[1:]
+    frames[0].save(film_path, save_all=True, append_images=rest, duration=durations, loop=0, quality=55, method=6)
+    print(f"{film_path.name}: {len(frames)} frames of {frames[0].size}, {film_path.stat().st_size:,} bytes")
+    print(f"{card_path.name}: {card_path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

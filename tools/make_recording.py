@@ -5,6 +5,8 @@ python tools/make_recording.py [--model NAME] [--output FOLDER]
 three_answers.json   two questions at once, and a third when one has its answer: its blocks go to the newcomer. Greedy.
                      The stage plays it (pagedlab/widgets/stage.js; docs/trace.md describes the format)
 one_story.json       a beginning and four samples of how it goes on, as words: what the page's siblings tell
+
+By hand, because it records this package's engine in this package's format.
 """
 
 from __future__ import annotations

@@ -3,8 +3,11 @@
 python tools/normalise_notebooks.py [--check] notebook.ipynb ...
 
 Outputs stay, since they are what people browse. What a numbered notebook says of the series (previous, map, next, the
-minutes it takes, the map in 00) is written anew from the files beside it. `--check` changes nothing and fails if a file
-is not normal.
+minutes it takes, the map in 00) is written anew from the files beside it. Once the series is published ("Source" in
+pyproject.toml), each numbered notebook has the folded cell that sets up Google Colab. `--check` changes nothing and
+fails if a file is not normal.
+
+nbstripout strips. By hand is what it does not know: closed bars, drawings as PNG, and what is said of the series.
 """
 
 from __future__ import annotations
@@ -20,19 +23,18 @@ import sys
 from pathlib import Path
 
 import nbformat
+from colab_cell import colab_cell, is_for_colab
 from nbstripout import strip_output
+from progress_bars import WIDGET_VIEW, moved
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-BAR = re.compile(r"\[\d\d:\d\d.*(it/s|s/it)")
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NAVIGATION = ("navigation", "navigation-end")  # ids of the cells behind the title and at the end
 TAKES = re.compile(r"\*\*Takes\*\* \d+ minutes")
 MAP_ROW = re.compile(r"^\| \**(\d\d)\** \| \[?([^|\]]*?)(?:\]\([^)]*\))? \| ([^|]*?) \|.*$", re.MULTILINE)
-REPOSITORY = re.compile(r'^repository = ".*?"', re.MULTILINE)
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 SOLUTION = re.compile(r"<summary>\s*Solution\s*</summary>.*?```python\n(.*?)```", re.DOTALL)
 
@@ -82,17 +84,6 @@ def draw(output: nbformat.NotebookNode) -> None:
     output.metadata["image/png"] = {"width": width // 2, "height": height // 2, "alt": alt}
 
 
-def moved(output: nbformat.NotebookNode) -> bool:
-    """Whether this is what a bar of tqdm leaves behind, a widget or lines that were written over; or a link to a server
-    that is gone."""
-    if output.output_type == "stream":
-        return output.name == "stderr" and "\r" in output.text and bool(BAR.search(output.text))
-    data = output.get("data", {})
-    plain = data.get("text/plain", "")
-    gone = bool(BAR.search(plain)) or "http://127.0.0.1:" in plain
-    return WIDGET_VIEW in data and data.keys() <= {WIDGET_VIEW, "text/plain"} and gone
-
-
 def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """Join neighbouring pieces of one stream: how a kernel cuts its prints is chance."""
     result: list[nbformat.NotebookNode] = []
@@ -110,7 +101,7 @@ def minutes(notebook: nbformat.NotebookNode) -> int:
     four minutes and one for three lines of its solution."""
     words = exercises = 0.0
     for cell in notebook.cells:
-        if cell.id not in NAVIGATION:
+        if cell.id not in NAVIGATION and not is_for_colab(cell):
             words += len(FOLDED.sub("", cell.source).split())
             exercises += sum(4 + len(found.splitlines()) / 3 for found in SOLUTION.findall(cell.source))
             for output in cell.get("outputs", []):
@@ -129,9 +120,11 @@ def in_series(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookN
         links.insert(0, f"[‹ {title(series[here - 1])}]({series[here - 1].name})")
     if path != series[-1]:
         links.append(f"[{title(series[here + 1])} ›]({series[here + 1].name})")
-    cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
+    first, *rest = [cell for cell in notebook.cells if cell.id not in NAVIGATION and not is_for_colab(cell)]
     top, end = (nbformat.v4.new_markdown_cell(" | ".join(links), id=name) for name in NAVIGATION)
-    notebook.cells = [cells[0], top, *cells[1:], end]
+    is_wanted = repository() or any(is_for_colab(cell) for cell in notebook.cells)
+    colab = [colab_cell(repository())] if is_wanted else []
+    notebook.cells = [first, top, *colab, *rest, end]
 
     def map_row(row: re.Match[str]) -> str:
         number, name, question = row.groups()
@@ -141,8 +134,6 @@ def in_series(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookN
         return f"| **{number}** | [{name}]({file.name}) | {question} | {minutes(nbformat.read(file, 4))} |"
 
     for cell in notebook.cells:
-        if "colab" in cell.metadata.get("tags", []):
-            cell.source = REPOSITORY.sub(f'repository = "{repository()}"', cell.source)
         if cell.cell_type == "markdown":
             cell.source = TAKES.sub(f"**Takes** {minutes(notebook)} minutes", cell.source)
             if not here:

@@ -1,15 +1,16 @@
-"""Execute notebooks and say how long they take: seconds in all and of processor time, longest cell, longest silence.
+"""Execute notebooks and say how long they and their longest cells take.
 
 python tools/time_notebooks.py [--out FOLDER] [--over 3] notebooks/08_qwen.ipynb ...
 
-Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names. A silence is time in
-which a cell prints, draws and moves nothing. --over N lists every cell of more than N seconds. The processor's time
-tells what a busy machine made of it: with OMP_NUM_THREADS=1 it is about what a cell takes on a quiet one.
+Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names. It can import the
+modules beside it. --over N lists every cell of more than N seconds.
 
---out keeps what was executed; `--out notebooks` is what `make notebooks` commits, and a notebook that failed stays as
+--out keeps what was executed, with what a page without a kernel plays (pagedlab/widgets/opening.py), which takes
+longer than a reader's run; `--out notebooks` is what `make notebooks` commits, and a notebook that failed stays as
 it was. Cells tagged "gpu" keep their outputs where there is no GPU, the others of such a notebook where there is one.
 The notebook's metadata says what its code was when it ran; tests/notebooks/test_stored.py reads that.
-Only nbclient and ipykernel are needed.
+
+nbclient executes and times. By hand is only what it does not know: whose outputs a GPU writes, and what the code was.
 """
 
 from __future__ import annotations
@@ -21,55 +22,29 @@ import io
 import os
 import sys
 import tempfile
-import time
 import tokenize
-from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import nbformat
-import psutil
 import torch
+from colab_cell import is_for_colab
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
+from progress_bars import moved
 
 
-class Timed(NotebookClient):
-    """Remembers of each cell its seconds, those of the processor, and the longest time between two messages of it."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.seconds: dict[int, float] = {}
-        self.processor: dict[int, float] = {}
-        self.silence: dict[int, float] = {}
-
-    def process_message(self, msg: dict[str, Any], cell: nbformat.NotebookNode, cell_index: int) -> Any:
-        self.heard(cell_index)
-        return super().process_message(msg, cell, cell_index)
-
-    def heard(self, index: int) -> None:
-        now = time.perf_counter()
-        self.silence[index] = max(self.silence.get(index, 0.0), now - self.last)
-        self.last = now
-
-    async def async_execute_cell(self, cell: nbformat.NotebookNode, cell_index: int, **options: Any) -> Any:
-        self.last = start = time.perf_counter()
-        busy = self.worked()
-        try:
-            return await super().async_execute_cell(cell, cell_index, **options)
-        finally:
-            self.heard(cell_index)
-            self.seconds[cell_index] = time.perf_counter() - start
-            self.processor[cell_index] = self.worked() - busy
-
-    def worked(self) -> float:
-        """Seconds of processor time of the kernel and of all that it started."""
-        with suppress(psutil.Error):
-            kernel = psutil.Process(self.km.provisioner.pid)
-            times = kernel.cpu_times()
-            children = sum(sum(child.cpu_times()[:4]) for child in kernel.children(recursive=True))
-            return sum(times[:4]) + children
+def seconds_of(cell: nbformat.NotebookNode) -> float:
+    """How long a cell ran, from the times that nbclient has written into its metadata."""
+    times = cell.metadata.get("execution", {})
+    began, ended = times.get("iopub.execute_input"), times.get("shell.execute_reply")
+    if not began or not ended:
         return 0.0
+    return (as_time(ended) - as_time(began)).total_seconds()
+
+
+def as_time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def is_of(cell: nbformat.NotebookNode, kind: str, mixed: bool) -> bool:
@@ -80,9 +55,10 @@ def is_of(cell: nbformat.NotebookNode, kind: str, mixed: bool) -> bool:
 def code_of(notebook: nbformat.NotebookNode, kind: str) -> str:
     """A short name of what those code cells do whose outputs come from that kind of machine, "cpu" or "gpu".
 
-    Comments and blank lines do not count: who corrects one need not run the notebook again.
+    Comments and blank lines do not count, so one can be corrected without running the notebook again. The cell for
+    Google Colab does not count either: it does nothing elsewhere.
     """
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and not is_for_colab(cell)]
     mixed = any("gpu" in cell.metadata.get("tags", []) for cell in code)
     sources = "\0".join(without_comments(cell.source) for cell in code if is_of(cell, kind, mixed))
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
@@ -110,25 +86,37 @@ def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None
     for cell, old in zip(notebook.cells, stored.cells, strict=True):
         if not is_of(cell, here, mixed):
             cell.update({key: old[key] for key in ("outputs", "execution_count") if key in old})
+        elif cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not moved(output)]  # closed progress bars
     notebook.metadata["pagedlab"] = (ran if mixed else {}) | {here: code_of(notebook, here)}
 
 
-def measure(path: Path, out: Path | None) -> tuple[Timed, str]:
-    """Execute one notebook in an empty folder; the error, if one ended it."""
-    notebook, error = nbformat.read(path, as_version=4), ""
-    stored = nbformat.from_dict(copy.deepcopy(notebook))
+def environment_beside(path: Path) -> dict[str, str]:
+    """The environment of a kernel that can import the modules in the notebook's own folder."""
+    folders = [str(path.resolve().parent)]
+    if os.environ.get("PYTHONPATH"):
+        folders.append(os.environ["PYTHONPATH"])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+
+
+def measure(path: Path, out: Path | None) -> tuple[list[float], str]:
+    """Execute one notebook in an empty folder: the seconds of each cell, and the error, if one ended it."""
+    notebook = nbformat.read(path, as_version=4)
+    stored = copy.deepcopy(notebook)
+    error = ""
     with tempfile.TemporaryDirectory() as folder:
-        quiet = ["--log-level=ERROR"]
-        client = Timed(notebook, timeout=1800, resources={"metadata": {"path": folder}}, extra_arguments=quiet)
+        options = {"resources": {"metadata": {"path": folder}}, "extra_arguments": ["--log-level=ERROR"]}
+        client = NotebookClient(notebook, timeout=1800, **options)
         try:
-            client.execute()
+            client.execute(env=environment_beside(path))
         except (CellExecutionError, DeadKernelError) as failed:
             error = f"{getattr(failed, 'ename', 'the kernel')}: {getattr(failed, 'evalue', 'died')}"
+    seconds = [seconds_of(cell) for cell in notebook.cells]
     if out and not (error and out.resolve() == path.resolve().parent):
         out.mkdir(parents=True, exist_ok=True)
         kept(notebook, stored)
         nbformat.write(notebook, out / path.name)
-    return client, error
+    return seconds, error
 
 
 def main() -> int:
@@ -141,22 +129,18 @@ def main() -> int:
     if model and Path(model).expanduser().exists():
         model = os.environ["PAGEDLAB_MODEL"] = str(Path(model).expanduser().resolve())
     print(f"PAGEDLAB_MODEL={model}, load {os.getloadavg()[0]:.1f} at the start")
-    print(f"{'notebook':28}{'seconds':>9}{'processor':>11}{'longest cell':>22}{'longest silence':>22}", flush=True)
+    print(f"{'notebook':28}{'seconds':>9}{'longest cell':>22}", flush=True)
+    if arguments.out:  # pages without a kernel play what the notebook stores
+        os.environ["PAGEDLAB_OPENINGS"] = "1"
     bad = 0
     for path in arguments.notebooks:
-        client, error = measure(path, arguments.out)
-        worst = ""
-        for times in (client.seconds, client.silence):
-            index, t = max(times.items(), key=lambda item: item[1])
-            worst += f"{t:10.1f} s in cell {index:3}"
-        print(
-            f"{path.stem:28}{sum(client.seconds.values()):9.1f}{sum(client.processor.values()):11.1f}{worst}  {error}",
-            flush=True,
-        )
-        for index, t in client.seconds.items():
-            if t > arguments.over:
-                busy, quiet = client.processor[index], client.silence[index]
-                print(f"    cell {index}: {t:.1f} s, processor {busy:.1f}, silent for {quiet:.1f}", flush=True)
+        seconds, error = measure(path, arguments.out)
+        longest = max(seconds)
+        where = f"{longest:10.1f} s in cell {seconds.index(longest):3}"
+        print(f"{path.stem:28}{sum(seconds):9.1f}{where}  {error}", flush=True)
+        for index, each in enumerate(seconds):
+            if each > arguments.over:
+                print(f"    cell {index}: {each:.1f} s", flush=True)
         bad += bool(error)
     return bad
 

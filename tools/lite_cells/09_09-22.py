@@ -7,7 +7,7 @@ late = model.encode(story)[:300]
 
 def with_a_late_prompt(budget):
     llm = engine(num_blocks=64, max_batch_tokens=budget)
-    with Timeline(llm, blocks=False) as timeline:
+    with Timeline(llm, blocks=False, most_tokens=304) as timeline:
         for prompt in prompts[:4]:
             llm.add(prompt, *asks([36]))
         for _ in range(8):

@@ -1,0 +1,160 @@
+"""What notebooks take from the package: the sources that they show, and the names that they import.
+
+python tools/notebook_sources.py notebooks/*.ipynb
+
+This renews the package's sources that notebooks show, without running the notebooks. A cell that calls
+`show_source(Name, Name.attribute, ...)` shows what is in a file, so its output depends on the file alone. Each stored
+output of such a call is replaced by what the call shows now. docs/conf.py adds the imported names to docs/api.md.
+
+By hand, because only this series has `show_source`, and Sphinx documents modules, not what notebooks import of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+MAGIC = re.compile(r"^(\s*)[%!].*", re.MULTILINE)
+PACKAGE = "pagedlab"
+HEAD = f"# {PACKAGE}/"  # the beginning of every shown source of the package
+
+
+def parsed(cell: nbformat.NotebookNode) -> ast.Module:
+    """The code of a cell as a tree, without its magics; an empty tree for a cell without code."""
+    source = cell.source if cell.cell_type == "code" else ""
+    return ast.parse(MAGIC.sub(r"\1pass", source))
+
+
+def imports(tree: ast.Module) -> Iterable[tuple[str, ast.alias]]:
+    """The module and the name of each import from the package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE:
+            for alias in node.names:
+                yield node.module, alias
+
+
+def item_of(module: str, name: str) -> Any:
+    """What `from module import name` imports, which may be a module."""
+    parent = importlib.import_module(module)
+    return getattr(parent, name) if hasattr(parent, name) else importlib.import_module(f"{module}.{name}")
+
+
+# Shown sources
+
+
+def refresh(notebook: nbformat.NotebookNode) -> int:
+    """Renew the shown sources of a notebook, and return how many outputs have changed.
+
+    Raises:
+        ValueError: For a call of `show_source` whose arguments are not imported from pagedlab by the notebook.
+    """
+    from pagedlab.lessons.show import show_source
+
+    names: dict[str, Any] = {}
+    changed = 0
+    for cell in notebook.cells:
+        tree = parsed(cell)
+        names |= {alias.asname or alias.name: item_of(module, alias.name) for module, alias in imports(tree)}
+        shown = [output for output in cell.get("outputs", []) if plain_text(output).startswith(HEAD)]
+        if not shown:
+            continue
+        for output, call in zip(shown, calls(tree), strict=True):
+            source = show_source(*[value_of(argument, names) for argument in call.args])
+            data = {"text/markdown": source._repr_markdown_(), "text/plain": source.text}
+            changed += output.data != data
+            output.data = nbformat.from_dict(data)
+    return changed
+
+
+def plain_text(output: nbformat.NotebookNode) -> str:
+    return output.get("data", {}).get("text/plain", "")
+
+
+def calls(tree: ast.Module) -> list[ast.Call]:
+    """The cell's calls of `show_source`, in the order of the text."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [call for call in found if isinstance(call.func, ast.Name) and call.func.id == "show_source"]
+    return sorted(found, key=lambda call: (call.lineno, call.col_offset))
+
+
+def value_of(argument: ast.expr, names: dict[str, Any]) -> Any:
+    """The object that an argument such as `Scheduler.schedule` names."""
+    first, *attributes = ast.unparse(argument).split(".")
+    if first not in names:
+        raise ValueError(f"show_source({ast.unparse(argument)}): {first} is not imported from pagedlab by the notebook")
+    value = names[first]
+    for attribute in attributes:
+        value = getattr(value, attribute)
+    return value
+
+
+# Imported names
+
+
+def imported_names(notebooks: Iterable[Path]) -> dict[str, set[str]]:
+    """What the code cells import from the package: of each module, the names."""
+    names = defaultdict[str, set[str]](set)
+    for path in notebooks:
+        for cell in nbformat.read(path, as_version=4).cells:
+            for module, alias in imports(parsed(cell)):
+                names[module].add(alias.name)
+    return dict(names)
+
+
+def reference(names: dict[str, set[str]], page: str) -> str:
+    """Markdown with an entry for each name that the page does not mention, a heading a module.
+
+    Args:
+        names: of each module, the names.
+        page: the source of the page so far.
+    """
+    parts = []
+    for module in sorted(names):
+        missing = [name for name in sorted(names[module]) if not re.search(rf"\b{name}\b", page)]
+        if missing:
+            parts.append(f"### {module}\n\n{entries(module, missing)}")
+    return "\n\n".join(parts)
+
+
+def entries(module: str, names: list[str]) -> str:
+    """The entries of a module's functions and classes, then a line with its other names."""
+    documented = [directive for name in names if (directive := directive_of(module, name))]
+    other = [f"`{name}`" for name in names if not directive_of(module, name)]
+    parts = []
+    if documented:
+        parts.append("```{eval-rst}\n" + "\n".join(documented) + "\n```")
+    if other:
+        parts.append(f"Also: {', '.join(other)}.")
+    return "\n\n".join(parts)
+
+
+def directive_of(module: str, name: str) -> str:
+    """The directive that documents a function or a class; nothing for other things."""
+    item = item_of(module, name)
+    if inspect.isclass(item):
+        return f".. autoclass:: {module}.{name}\n   :no-members:"
+    return f".. autofunction:: {module}.{name}" if inspect.isfunction(item) else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    for path in parser.parse_args().notebooks:
+        notebook = nbformat.read(path, as_version=4)
+        changed = refresh(notebook)
+        if changed:
+            nbformat.write(notebook, path)
+            print(f"{path.name}: {changed} shown sources renewed")
+
+
+if __name__ == "__main__":
+    main()
