@@ -45,9 +45,10 @@ test-main:
 test-js: setup
 	$(BIN)/python tools/javascript.py test
 
-# In one process: they share Chromium and JupyterLab.
+# In one process: they share Chromium and JupyterLab. A failure is tried once more, and reported: three programs and two
+# processors take part in each of these tests, beside the other parts of `make test`.
 test-browser:
-	$(RUN) -m pytest -m browser --ignore tests/notebooks tests
+	$(RUN) -m pytest -m browser --reruns 1 -rR --ignore tests/notebooks tests
 
 test-notebooks:
 	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks

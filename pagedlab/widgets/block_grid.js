@@ -251,9 +251,12 @@ class GridView {
 
   /** Shows the state that Python sent. */
   onState() {
-    this.countsBefore = this.state.counts;
+    const before = this.state;
+    this.countsBefore = before.counts;
     this.state = this.model.get("state");
-    this.unanswered = Math.max(0, this.unanswered - 1);
+    // By the states' numbers: a state that got lost on its way leaves no message open.
+    const answers = Math.max(1, this.state.serial - before.serial);
+    this.unanswered = Math.max(0, this.unanswered - answers);
     this.readers = readersOf(this.state);
     this.select();
     const hadFocus = this.hasFocusIn(".pl-tables");

@@ -174,6 +174,13 @@ test("a slider that moves is not pulled back by a late answer", () => {
   assert.equal(scrubber.value, "2");
 });
 
+test("an answer that got lost leaves the slider free again", () => {
+  const scrubber = find(".pl-scrubber");
+  for (const step of ["0", "1"]) type(scrubber, step);
+  model.change("state", forked({ serial: 3, step: 2 })); // state 2 never came
+  assert.equal(scrubber.value, "2");
+});
+
 test("what Python says is text", () => {
   const challenge = { goal: ATTACK, missing: [ATTACK], hint: ATTACK, why: "", solved: [0, 2] };
   const log = [

@@ -190,10 +190,16 @@ def test_page_and_pool_agree_after_60_random_clicks_at_1024_blocks(page, seed):
             const random = (n) => { seed = (seed * 48271) % 2147483647; return seed % n; };
             const ops = ['new', 'new', 'new', 'append', 'append', 'write', 'fork', 'fork', 'free', 'undo', 'redo'];
             const start = Number(root.dataset.serial);
-            const until = async (serial) => {
-                while (Number(root.dataset.serial) < serial) await new Promise((done) => setTimeout(done, 10));
-            };
             let sent = 0;
+            const until = async (serial) => {
+                const latest = Date.now() + 60_000;
+                while (Number(root.dataset.serial) < serial) {
+                    if (Date.now() > latest) {
+                        throw new Error(`state ${root.dataset.serial} of ${serial} after 60 s, ${sent} clicks`);
+                    }
+                    await new Promise((done) => setTimeout(done, 10));
+                }
+            };
             while (sent < 60) {
                 const rows = root.querySelectorAll('[data-sequence] .pl-name');
                 if (rows.length) rows[random(rows.length)].click();
