@@ -115,6 +115,7 @@ def open_model(
     except BaseException:
         if workers:
             workers.stop(patience=0)
+            workers.remove_folder()
         raise
     model = SharedModel(**vars(share), ranks=ranks)
     model.new_cache = partial(SharedCache, ranks)

@@ -258,7 +258,7 @@ class Ranks:
         self.shutdown()
 
     def shutdown(self, patience: float = PATIENCE) -> None:
-        """End the workers, and leave the groups.
+        """End the workers, leave the groups, and remove what they met in.
 
         Args:
             patience: seconds until a worker that still runs is killed.
@@ -274,3 +274,5 @@ class Ranks:
             self._watcher.join(PATIENCE)
         self._control = None  # frees its ports
         self._data = None
+        if self.workers:
+            self.workers.remove_folder()  # the groups' store is in it

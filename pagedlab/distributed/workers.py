@@ -81,7 +81,7 @@ class Workers:
         return lines[-1][:300] if lines else ""
 
     def stop(self, patience: float = PATIENCE) -> None:
-        """End all workers and remove their folder. A second call does nothing.
+        """End all workers. A second call does nothing.
 
         Args:
             patience: seconds until a worker that still runs is killed.
@@ -96,4 +96,11 @@ class Workers:
             except TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def remove_folder(self) -> None:
+        """Remove the store's folder, once nothing of this process uses the store.
+
+        NCCL's group has a thread that asks the store once a second. While the file is missing, the
+        store waits for it, for five minutes; and the group's end waits for that thread.
+        """
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from copy import deepcopy
 from dataclasses import asdict, fields
 from types import SimpleNamespace
@@ -409,6 +410,9 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
         def stop(self, patience):
             self.stopped = True
 
+        def remove_folder(self):
+            assert self.stopped
+
     def broken():
         raise ZeroDivisionError("planted")
 
@@ -421,6 +425,21 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
     assert child.stopped
     with pytest.raises(RankLost, match=r"a step failed half-way \(ZeroDivisionError"):
         ranks.call(Poison(), lambda: 7)
+
+
+def test_the_groups_end_before_their_store_is_removed():
+    """NCCL's group would wait for a thread of its own, and that thread for the store's file: five minutes."""
+
+    class Group:
+        pass
+
+    ended = []
+    workers = SimpleNamespace(stop=lambda _: ended.append("workers"), remove_folder=lambda: ended.append("store"))
+    ranks = Ranks(0, 2, "cpu", workers)
+    ranks._data = Group()
+    weakref.finalize(ranks._data, ended.append, "group")
+    ranks.shutdown()
+    assert ended == ["workers", "group", "store"]
 
 
 def test_an_interrupt_in_a_step_stays_one_and_ends_the_ranks():
