@@ -118,6 +118,35 @@ class Ranks:
             store = dist.PrefixStore("data", store)
             self._data = dist.ProcessGroupNCCL(store, self.rank, self.size, patience)  # type: ignore[arg-type]
             self._start_watcher()
+            self._connect_nccl(deadline)
+
+    def _connect_nccl(self, deadline: float) -> None:
+        """Add up one number, at which NCCL connects the ranks. It waits for them without a limit.
+
+        So another thread does it, and this one gives up if a worker ends or takes too long.
+        """
+        errors: list[Exception] = []
+
+        def add_up() -> None:
+            try:
+                torch.cuda.set_device(self.device)
+                number = torch.zeros(1, device=self.device)
+                finish(self._data.allreduce, [number], self._sum_options)
+                torch.cuda.synchronize(self.device)
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=add_up, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.02)
+            report = self._exit_report()
+            if report is None and time.monotonic() > deadline:
+                report = f"after {START_TIMEOUT:.0f} s NCCL has not connected the ranks"
+            if report:
+                raise RankLost(report)
+        if errors:
+            raise errors[0]
 
     def _start_watcher(self) -> None:
         self._watcher = threading.Thread(target=self._watch, args=(self._data,), daemon=True)

@@ -427,6 +427,15 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
         ranks.call(Poison(), lambda: 7)
 
 
+def test_a_worker_that_is_told_to_end_leaves_the_store_to_rank_0():
+    workers = Workers(2)
+    workers.stop(patience=60)
+    assert workers.processes[0].returncode == 0
+    assert workers.folder.exists()
+    workers.remove_folder()
+    assert not workers.folder.exists()
+
+
 def test_the_groups_end_before_their_store_is_removed():
     """NCCL's group would wait for a thread of its own, and that thread for the store's file: five minutes."""
 
