@@ -1,6 +1,7 @@
 // What scrolls can be reached with the keyboard, and the theme's two sidebars have names.
 
-const BOXES = "pre, .output, .cell_output, .table-wrapper, .math-wrapper, a.image-reference, .px-picture";
+const BOXES =
+  "pre, .output, .cell_output, .table-wrapper, .math-wrapper, a.image-reference, .px-picture";
 const PICTURES = "a.image-reference, .px-picture";
 const HINT = "Swipe sideways: the picture is wider than the screen.";
 

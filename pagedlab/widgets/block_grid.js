@@ -120,9 +120,10 @@ class GridView {
     for (const event of ["pointerover", "focusin"]) {
       this.root.addEventListener(event, ({ target }) => this.point(this.blockOf(target)));
     }
-    for (const event of ["pointerleave", "focusout"]) {
-      this.root.addEventListener(event, () => this.point(null));
-    }
+    this.root.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
+    });
+    this.root.addEventListener("focusout", () => this.point(null));
     this.onChange = () => this.onState();
     this.model.on("change:state", this.onChange);
     this.resized = new ResizeObserver(() => this.onResize());

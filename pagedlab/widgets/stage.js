@@ -109,9 +109,10 @@ class StageView {
     for (const event of ["pointerover", "focusin"]) {
       this.root.addEventListener(event, ({ target }) => this.point(blockOf(target)));
     }
-    for (const event of ["pointerleave", "focusout"]) {
-      this.root.addEventListener(event, () => this.point(null));
-    }
+    this.root.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
+    });
+    this.root.addEventListener("focusout", () => this.point(null));
     /** @type {Record<string, () => void>} */
     this.modelListeners = {
       "change:recorded": () => this.onRecording(),
