@@ -984,6 +984,47 @@ def test_a_reader_asks_on_the_live_page(tiny):
     )
 
 
+# Of each running text: whether the box around it shows all of it.
+SEEN = """() => [...document.querySelectorAll(".ps-text.ps-running")].map((text) => {
+    const box = text.parentElement.getBoundingClientRect(), own = text.getBoundingClientRect();
+    return own.top >= box.top && own.bottom <= box.bottom + 1;
+})"""
+
+
+@in_browser
+def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(tiny):
+    viewport = {"width": 390, "height": 844}
+    with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
+        page.goto(server.url)
+        for number in (1, 2):
+            page.locator("#question").fill(f"Tell me story {number}.")
+            page.get_by_role("button", name="Ask", exact=True).click()
+            page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(number - 1).wait_for(timeout=15_000)
+        page.get_by_role("button", name="Ask for two answers").click()
+        page.locator(".ps-text.ps-running").nth(1).wait_for()
+        page.locator('[data-op="play"]').click()  # it stays at this step
+        states = page.locator(".ps-text").evaluate_all("texts => texts.map(text => text.classList[1])")
+        assert states[:2] == ["ps-running", "ps-running"]
+        assert page.evaluate(SEEN) == [True, True]
+        assert page.locator(".ps-short").count() == 2
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert page.locator(".pl-shared").count() > 0
+        assert not violations(page)
+
+
+@in_browser
+def test_the_live_page_says_once_that_the_server_is_gone(tiny):
+    with serving(LLM(tiny, num_blocks=64)) as server, open_chromium() as chromium:
+        page = chromium.new_page()
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        page.route("**/*", lambda route: route.abort())
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.locator("#answers", has_text="grows").wait_for(state="hidden")
+        page.locator("#trouble", has_text="The server does not answer.").wait_for()
+        assert page.locator("main").inner_text().count("does not answer") == 1
+
+
 @in_browser
 def test_a_reader_gives_the_live_page_its_key(tiny):
     """The console names each refused request, so the test asks for a page without a check of the console."""

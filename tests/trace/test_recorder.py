@@ -282,3 +282,12 @@ def test_the_page_of_the_format_describes_each_field():
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert described >= {*RECORDING_FIELDS, *STEP_FIELDS[FORMAT], *TEXT_FIELDS[FORMAT]}
+
+
+def test_the_example_of_the_page_about_recordings_prints_what_the_page_says(capsys, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(ROOT / "data" / "tiny-qwen2"))
+    page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    said = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    exec(code, {})
+    assert capsys.readouterr().out.endswith(said)
