@@ -137,7 +137,7 @@ def _try(
             return memory.put(label, x.fill_(math.nan))
 
         options = {"splits": splits, "put": put}
-    run_watched(memory, lambda: puzzle.launch(answer, fenced, **options), answer, expected, far)
+    run_watched(memory, lambda: puzzle.launch(answer, fenced, **options), answer, expected)
     # what puzzle 7 writes between its two kernels
     between = {label: x for label, x in memory.tensors.items() if label not in given}
     check_stores(memory, between | expected)
@@ -160,7 +160,6 @@ def run_watched(
     launch: Callable[[], object],
     answer: Any,
     expected: Numbers,
-    far: bool = False,
     max_steps: int = MAX_STEPS,
 ) -> None:
     """Launch kernels and watch them.
@@ -170,7 +169,6 @@ def run_watched(
         launch: launches the reader's kernels on them.
         answer: the reader's kernel, or several by name.
         expected: the right outputs.
-        far: whether `FAR` was added to page ids.
         max_steps: after which the kernels count as endless.
 
     Raises:
@@ -182,7 +180,7 @@ def run_watched(
         with bounded(max_steps):
             memory.run(launch)
     except Outside as error:
-        raise _outside(error, far) from None
+        raise _outside(error) from None
     except Wrong:
         raise
     except (Exception, StillRunning) as error:
@@ -261,19 +259,23 @@ def _first(expected: Numbers) -> str:
     )
 
 
-def _outside(error: Outside, far: bool) -> Wrong:
+def _outside(error: Outside) -> Wrong:
     """Return what to say of a load or store outside of a tensor."""
+    cut = error.cut
+    if cut:
+        message = (
+            "The offset of an element does not fit into 32 bits, so its upper bits are lost: page "
+            "ids have to become\n64 bits wide before they are multiplied."
+        )
+        inside = f"{cut.name}{[*cut.index]} is at offset {cut.meant:,}"
+        got = f"program {error.program} {error.verb}s at offset {cut.got:,}, outside of {cut.name}"
+        return Wrong(message, inside, got)
     inside = f"elements 0 to {error.size - 1} of {error.name}"
     got = f"program {error.program} {error.verb}s {error.where}"
-    return Wrong(_reach(error, far), inside, got)
+    return Wrong(_reach(error), inside, got)
 
 
-def _reach(error: Outside, far: bool) -> str:
-    if far:
-        return (
-            "The offset of an element does not fit into 32 bits: page ids have to become 64 bits "
-            "wide before they\nare multiplied."
-        )
+def _reach(error: Outside) -> str:
     if error.name in ("table", "tables"):
         return (
             "It loads outside of the table: position p is in page table[p // SIZE], and a mask "

@@ -336,14 +336,30 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
     "split": {"k_cache": 16},
 }
 
-COLOR_SAYS = {
-    "weights": "the program that loads",
-    "scores": "the head of the program that loads",
-    "online_step": "the program that loads",
-    "paged_scores": "the head of the program that loads",
-    "decode": "the sequence of the program that loads",
-    "grouped": "the sequence of the program that loads",
-    "split": "the split of the program that loads",
+
+class Color(NamedTuple):
+    """What gives a program its colour in a puzzle's picture.
+
+    Args:
+        says: in words.
+        axis: of the puzzle's grid.
+    """
+
+    says: str
+    axis: int = 0
+
+
+_OF_PROGRAM = Color("the program that loads")
+_OF_HEAD = Color("the head of the program that loads")
+_OF_SEQUENCE = Color("the sequence of the program that loads")
+COLORS = {
+    "weights": _OF_PROGRAM,
+    "scores": _OF_HEAD,
+    "online_step": _OF_PROGRAM,
+    "paged_scores": _OF_HEAD,
+    "decode": _OF_SEQUENCE,
+    "grouped": _OF_SEQUENCE,
+    "split": Color("the split of the program that loads", axis=2),
 }
 
 
@@ -466,7 +482,7 @@ def draw_loads(
     """Draw a puzzle's tensors as cells, and what a kernel loads of them.
 
     Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
-    dotted ones hold nothing. A cell that was loaded several times says how often. `COLOR_SAYS`
+    dotted ones hold nothing. A cell that was loaded several times says how often. `COLORS`
     tells what gives a program its colour. As long as nothing is loaded, a smaller case is drawn
     solved.
 
@@ -480,7 +496,7 @@ def draw_loads(
     parts: list[str] = []
     top = 40.0
     loaded = needed = 0
-    axis = _axis_of_color(name)
+    axis = COLORS[name].axis
     for tensor, unit in SHOWN[name].items():
         x = given[tensor]
         if x.ndim == 4:
@@ -499,7 +515,7 @@ def draw_loads(
         cells, top = _draw_solved_case(name, top)
         parts += cells
     explained = (
-        f"colour: {COLOR_SAYS[name]}; pale: loaded in an earlier step; dotted: holds nothing; "
+        f"colour: {COLORS[name].says}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
     )
     head = [
@@ -507,11 +523,6 @@ def draw_loads(
         label(0, 32, stopped or explained, 12, SOFT, 1000),
     ]
     return svg(1080, top, [*head, *parts], f"{headline} {stopped}".strip())
-
-
-def _axis_of_color(name: str) -> int:
-    """Return the axis of a puzzle's grid that gives a program its colour."""
-    return 2 if name == "split" else 0
 
 
 def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
@@ -534,7 +545,7 @@ def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
         top += 14  # for the pages' ids
     unit = SHOWN[name][case.tensor]
     parts.append(label(0, top + 15, f"{case.tensor} {list(case.shape)}", 12, INK, 142))
-    axis = _axis_of_color(name)
+    axis = COLORS[name].axis
     cells, bottom = _draw_tensor(case.tensor, x, unit, case.accesses(), 1, axis, top)
     return [*parts, *cells], bottom + 16
 

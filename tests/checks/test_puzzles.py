@@ -5,6 +5,7 @@ test_exercises.py tries the wrong answers of wrong_kernel.py.
 
 import ast
 import inspect
+import re
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_what_a_pytorch_user_writes_first_gets_a_sentence(old, new, said):
     result = check.weights(answer("weights", old, new))
     assert result.status == "failed"
     assert said in result.message.replace("\n", " ")
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["paged_scores", "launch"])
+def test_an_offset_of_32_bits_is_shown_beside_the_one_that_was_meant(name):
+    result = getattr(check, name)(answer(name, ".to(tl.int64)", ""))
+    page, *_ = re.findall(r"k_cache\[(\d+), 0, 0, 0\] is at offset", result.expected)
+    offsets = [re.search(r"offset ([\d,]+)", said)[1] for said in (result.expected, result.got)]
+    meant, got = (int(offset.replace(",", "")) for offset in offsets)
+    assert int(page) > 1 << 27
+    assert meant > 1 << 31
+    assert got == meant % (1 << 32)
+    assert result.got.endswith("outside of k_cache")
 
 
 @interpreted
