@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from pagedlab.lessons.colors import NEUTRAL, Look, sequence_color
+from pagedlab.lessons.colors import NEUTRAL, Look, ink_on, sequence_color
 from pagedlab.lessons.drawing import (
     BOLD,
     CARD,
@@ -39,6 +39,7 @@ from pagedlab.lessons.drawing import (
     linked,
     rows,
     svg,
+    wide,
 )
 from pagedlab.lessons.rung_reasons import draw_reason
 from pagedlab.shipped import benchmark, results
@@ -106,6 +107,7 @@ def draw_ladder(
     """
     x = left + LADDER_NAMES
     pitch = (width - LADDER_NAMES - 50) / max(copy, *speeds.values())
+    roof = x + pitch * copy
     parts = []
     for row, (name, speed) in enumerate(speeds.items()):
         y = top + LADDER_ROW * row
@@ -116,16 +118,21 @@ def draw_ladder(
         color, share = _look_of_rung(name, now)
         look = BOLD if name == now else ""
         bar = pitch * speed
+        number = f"{speed:,.0f}"
+        end_of_bar = x + bar + 5
+        crosses_line = end_of_bar < roof < end_of_bar + wide(number, 12)
+        ink = ink_on(color) if crosses_line else INK
+        if crosses_line:
+            end_of_bar -= wide(number, 12) + 10
         drawn = [
             box(left, y, LADDER_NAMES + bar, 18, LINE, 0),  # the whole row can be pointed at
             box(x, y, bar, 18, color, share, color),
             label(left, y + 13.5, name, 12, INK, LADDER_NAMES - 8, look),
-            label(x + bar + 5, y + 13.5, f"{speed:,.0f}", 12, INK, 0, look),
+            label(end_of_bar, y + 13.5, number, 12, ink, 0, look),
         ]
         say = f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
         parts.append(linked([name], say, *drawn))
     end = top + LADDER_ROW * len(speeds)
-    roof = x + pitch * copy
     parts.append(_dotted(roof, top - 8, end))
     parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", 12, SOFT))
     return parts
