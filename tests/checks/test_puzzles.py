@@ -93,6 +93,17 @@ def test_nan_of_the_arithmetic_is_no_missing_mask():
 
 
 @interpreted
+def test_a_split_that_reads_past_the_end_is_no_division_of_0_by_0():
+    shares = (
+        "begin = split * tiles // splits * TILE\n    stop = tl.minimum((split + 1) * tiles // splits * TILE, length)"
+    )
+    past_the_end = answer(
+        "split", shares, "per = tl.cdiv(length, splits)\n    begin = split * per\n    stop = begin + per"
+    )
+    assert "elements of k_cache were loaded that nothing has written" in check.split(past_the_end).message
+
+
+@interpreted
 def test_a_fence_stops_what_reaches_outside_and_notes_the_rest():
     kernel = define("@triton.jit\ndef f(out, x, N: tl.constexpr):\n    i = tl.arange(0, 4)\n"
                     "    tl.store(out + i, tl.load(x + i, mask=i < N, other=0.0))")["f"]  # fmt: skip
