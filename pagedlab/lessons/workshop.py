@@ -169,18 +169,18 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
     return {name: rows[method] for method, name in METHODS.items() if method in rows}
 
 
-def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> str:
+def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> str:
     """Draw on the left memory as a rung's programs load it, on the right the speed of each rung.
 
     Args:
         traces: of the rungs; empty without Triton.
         rung: one of `RUNGS`.
-        step: of the trace, from 1 on.
+        progress: which step of the rung's trace, in per cent: 0 is the first one, 100 the last.
         shape: one of `SHAPES`.
     """
     parts = []
     if RUNGS[rung] in traces:
-        parts += _draw_trace(traces[RUNGS[rung]], rung, step)
+        parts += _draw_trace(traces[RUNGS[rung]], rung, progress)
     found = recorded()
     machine = found["machine"]
     parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
@@ -202,9 +202,9 @@ def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
     return [name for name in speeds if name not in shown]
 
 
-def _draw_trace(trace: Trace, rung: str, step: int) -> list[str]:
+def _draw_trace(trace: Trace, rung: str, progress: int) -> list[str]:
     """Draw memory at a step of a trace, with a headline."""
-    at = min(step, len(trace.steps)) - 1
+    at = round(progress / 100 * (len(trace.steps) - 1))
     times = trace.rows_loaded / trace.rows_stored
     working = sum(len(rows) > 0 for rows in trace.steps[at].values())
     headline = (
