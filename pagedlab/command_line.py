@@ -9,11 +9,14 @@ import argparse
 import errno
 import os
 import re
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pagedlab.shipped import DEFAULT_MODEL
@@ -37,20 +40,48 @@ DTYPE_HELP = (
 )
 
 
+def program_name() -> str:
+    """Return what the user types to start pagedlab, as the messages name it.
+
+    It is the command that was started, for instance "pagedlab", ".venv/bin/pagedlab" or "python -m
+    pagedlab". In a notebook, or in another program, it is the command of the same environment.
+    """
+    started = Path(sys.argv[0] if sys.argv else "")
+    if started.stem == "pagedlab":
+        return _as_typed(started)
+    if started.name == "__main__.py" and Path(__file__).parent in started.parents:
+        return f"{shlex.quote(sys.orig_argv[0])} -m pagedlab"
+    python = Path(sys.executable)
+    command = python.with_name(f"pagedlab{python.suffix if python.suffix == '.exe' else ''}")
+    if command.is_file():
+        return _as_typed(command)
+    return f"{_as_typed(python)} -m pagedlab"
+
+
+def _as_typed(program: Path) -> str:
+    """Return the program's name if the shell finds it by that, else its path."""
+    found = shutil.which(program.stem)
+    if found is not None and program.is_file() and Path(found).samefile(program):
+        return program.stem
+    with suppress(ValueError):  # it is not below the current folder
+        program = program.relative_to(Path.cwd())
+    return shlex.quote(str(program))
+
+
 class Parser(argparse.ArgumentParser):
     """Reports a bad option in one line, and keeps the line breaks of its examples.
 
     Args:
         prog: the command as the user types it, for instance "pagedlab chat".
         description: one or two sentences about the command.
-        examples: command lines, one a line.
+        examples: command lines, one a line. {prog} is the command.
     """
 
     def __init__(self, prog: str, description: str, examples: str = "") -> None:
         super().__init__(
             prog,
             description=description,
-            epilog=f"examples:\n{examples}" if examples else None,
+            epilog=f"examples:\n{examples.format(prog=prog)}" if examples else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

@@ -23,6 +23,7 @@ from pagedlab.command_line import (
     ended_by_ctrl_c,
     print_error,
     print_now,
+    program_name,
     stopped_by_hand,
 )
 from pagedlab.extras import MissingExtra, require
@@ -66,7 +67,7 @@ def _refuse_unknown_command(name: str) -> None:
     if alike:
         hint = f"did you mean {alike[0]}?"
     else:
-        hint = f"to continue it as a prompt: pagedlab generate {shlex.quote(name)}"
+        hint = f"to continue it as a prompt: {program_name()} generate {shlex.quote(name)}"
     raise ValueError(f"there is no command {name!r}; {hint}")
 
 
@@ -89,7 +90,8 @@ def _check_and_fetch(asked: argparse.Namespace) -> None:
 def _generate(arguments: list[str]) -> int:
     asked = options.generate().parse_args(arguments)
     if not asked.prompts and not asked.download:
-        raise ValueError('name a prompt, for example pagedlab generate "Once upon a time"')
+        example = f'{program_name()} generate "Once upon a time"'
+        raise ValueError(f"name a prompt, for example {example}")
     if not asked.chat and "" in asked.prompts:
         raise ValueError("the prompt is empty: give at least one token to continue")
     _check_and_fetch(asked)
@@ -123,7 +125,7 @@ def _serve(arguments: list[str]) -> int:
     if find_spec("pagedlab.serving") is None:
         raise ValueError("this pagedlab was installed without its server")
     serving = import_module("pagedlab.serving.__main__")  # a wing: by its name, when it is needed
-    return serving.main(arguments, prog="pagedlab serve")
+    return serving.main(arguments, prog=f"{program_name()} serve")
 
 
 def _notebooks(arguments: list[str]) -> int:

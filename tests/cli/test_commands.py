@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import pagedlab
 from pagedlab import __version__
 from pagedlab.__main__ import main
 from pagedlab.cli.main import COMMANDS
+from pagedlab.command_line import program_name
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL
 from pagedlab.shipped import notebooks
 from support.paths import ROOT
@@ -106,6 +108,44 @@ def test_a_gguf_file_names_its_extra(tmp_path, monkeypatch, capsys):
 def test_a_mistyped_command_is_no_prompt(word, hint, capsys):
     assert main([word, "--max-tokens", "3"]) == 2
     assert capsys.readouterr() == ("", f"error: there is no command {word!r}; {hint}\n")
+
+
+def test_messages_name_the_program_as_it_was_started(monkeypatch, tmp_path):
+    """On the path it is one word. Elsewhere it is the path that was typed, or the module."""
+    monkeypatch.chdir(tmp_path)
+    programs = Path("my env", "bin")
+    programs.mkdir(parents=True)
+    for name in ("pagedlab", "python"):
+        (programs / name).touch(mode=0o755)
+    command = programs / "pagedlab"
+    monkeypatch.setenv("PATH", "")
+    assert started_as(monkeypatch, str(command)) == f"'{command}'"
+    assert started_as(monkeypatch, str(tmp_path / command)) == f"'{command}'"
+    for module in ("__main__.py", "serving/__main__.py"):
+        file = str(Path(pagedlab.__file__).parent / module)
+        assert started_as(monkeypatch, file, "python3") == "python3 -m pagedlab"
+    monkeypatch.setattr("sys.executable", str(tmp_path / programs / "python"))
+    assert started_as(monkeypatch, "ipykernel_launcher.py") == f"'{command}'"
+    monkeypatch.setenv("PATH", str(programs))
+    assert started_as(monkeypatch, "ipykernel_launcher.py") == "pagedlab"
+    assert started_as(monkeypatch, str(command)) == "pagedlab"
+    command.unlink()
+    assert started_as(monkeypatch, "ipykernel_launcher.py") == "python -m pagedlab"
+
+
+def started_as(monkeypatch, program, python="python"):
+    """The name of the program in messages, after it was started as `program`."""
+    monkeypatch.setattr("sys.argv", [program])
+    monkeypatch.setattr("sys.orig_argv", [python, program])
+    return program_name()
+
+
+@pytest.mark.parametrize("module", ["pagedlab", "pagedlab.serving", "pagedlab.distributed"])
+def test_a_module_that_was_started_is_named_in_its_errors(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--nonsense"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert f"{sys.executable} -m pagedlab" in done.stderr
 
 
 def test_without_arguments_the_commands_are_listed(capsys):
@@ -317,6 +357,7 @@ class Refuses:
             raise Heavy
 
 sys.meta_path.insert(0, Refuses())
+sys.argv = ["pagedlab"]
 from pagedlab.cli.main import main
 
 for arguments in COMMANDS:
