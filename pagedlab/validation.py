@@ -8,7 +8,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -140,6 +140,22 @@ def known_names(
         return checked
 
     return decorate
+
+
+def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that does not exist. Its message says what does.
+
+    Args:
+        owner: the object that was asked for it.
+        name: the attribute.
+        instead: what has another name here, by the name that other libraries use.
+    """
+    public = [known for known in dir(owner) if not known.startswith("_")]
+    hint = similar_name(name, public) or f"there are {', '.join(public)}"
+    if name in instead:
+        hint = f"use {instead[name]}"
+    # With a name and no object, Python adds no guess of its own.
+    return AttributeError(f"{type(owner).__name__} has no {name!r}; {hint}", name=name)
 
 
 def similar_name(name: str, names: Iterable[str]) -> str:
