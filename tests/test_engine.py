@@ -575,7 +575,9 @@ def test_an_attribute_that_the_engine_lacks(tiny, name, hint):
 
 def test_an_attribute_like_no_other_lists_all(tiny):
     llm = engine(tiny)
-    with pytest.raises(AttributeError, match=r"LLM has no 'xyzzy'; there are abort, .*, generate, .*, stream") as caught:
+    with pytest.raises(
+        AttributeError, match=r"LLM has no 'xyzzy'; there are abort, .*, generate, .*, stream"
+    ) as caught:
         _ = llm.xyzzy
     assert not re.search(r"\b_", str(caught.value)), "private names are not listed"
     assert not hasattr(llm, "_repr_html_")
