@@ -15,12 +15,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import integer, model_name, one_of
+from pagedlab.validation import integer, model_name, one_of, similar_name
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 BAD_INPUT = 2  # the exit code of a command with a bad option
@@ -30,7 +29,7 @@ MODEL_HELP = (
 )
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
-UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")  # argparse's own words
+UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--?[\w-]+)")  # argparse's own words
 # Arguments of the engine that errors name, and that have an option
 OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size)\b")
 DEVICE_HELP = "auto, cpu, cuda or for instance cuda:1; default: auto, the GPU if there is one"
@@ -95,8 +94,8 @@ class Parser(argparse.ArgumentParser):
         unknown = UNKNOWN_OPTION.match(message)
         if unknown is None:
             return ""
-        alike = get_close_matches(unknown[1], self._option_string_actions, n=1, cutoff=0.75)
-        return f"; did you mean {alike[0]}?" if alike else ""
+        hint = similar_name(unknown[1], self._option_string_actions, cutoff=0.75)
+        return f"; {hint}" if hint else ""
 
 
 def whole_number(text: str) -> int | str:

@@ -158,9 +158,20 @@ def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> Attrib
     return AttributeError(f"{type(owner).__name__} has no {name!r}; {hint}", name=name)
 
 
-def similar_name(name: str, names: Iterable[str]) -> str:
-    """Return a question that names the one of `names` that is most like `name`; "" if none is."""
-    alike = get_close_matches(name, list(names), n=1)
+def similar_name(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a question that names the one of `names` that is most like `name`; "" if none is.
+
+    A name that begins with `name` is like it, however long it is.
+
+    Args:
+        name: what was given.
+        names: what is accepted.
+        cutoff: how similar it must be, from 0 to 1.
+    """
+    names = list(names)
+    is_beginning = len(name.strip("-")) > 1
+    alike = [known for known in names if is_beginning and known.startswith(name)]
+    alike = alike or get_close_matches(name, names, n=1, cutoff=cutoff)
     return f"did you mean {alike[0]}?" if alike else ""
 
 

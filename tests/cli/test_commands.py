@@ -51,7 +51,10 @@ def test_prints_texts_and_statistics(capsys):
         (["serve", "--device", "gpu", "--port", "0"], "there is no device 'gpu'"),
         (["chat", "--model", "/nope"], "there is no '/nope'"),
         ([""], "empty"),
-        (["a long text " * 50, "--num-blocks", "2"], "the pool has 2: lower --max-tokens or raise --num-blocks"),
+        (
+            ["a long text " * 50, "--num-blocks", "2"],
+            "the pool has 2: shorten the prompt, lower --max-tokens or raise --num-blocks",
+        ),
         (["generate", "hello", "--model", "./no-such-folder"], "there is no './no-such-folder'"),
         (["generate", "hello", "--model", "some/model"], "`pagedlab download some/model` fetches it"),
         (
@@ -59,6 +62,7 @@ def test_prints_texts_and_statistics(capsys):
             "in the local Hugging Face cache: name a folder, a .gguf file or a hub id like Qwen/",
         ),
         (["generate"], 'error: name a prompt, for example pagedlab generate "Once upon a time"\n'),
+        (["--max-tokens", "3", "chat"], "chat is a command: name it first, for example pagedlab chat --help"),
         (["--max-tokens", "3"], "error: name a prompt, for example"),
         (
             ["generate", "hello", "--model", str(README)],
@@ -100,6 +104,7 @@ def test_a_gguf_file_names_its_extra(tmp_path, monkeypatch, capsys):
     ("word", "hint"),
     [
         ("serv", "did you mean serve?"),
+        ("gen", "did you mean generate?"),
         ("Chat", "did you mean chat?"),
         ("hi", "to continue it as a prompt: pagedlab generate hi"),
         ("it's", """to continue it as a prompt: pagedlab generate 'it'"'"'s'"""),
@@ -162,6 +167,11 @@ def test_without_arguments_the_commands_are_listed(capsys):
             ["generate", "hi", "--temprature", "3"],
             "unrecognized arguments: --temprature 3; did you mean --temperature?; see pagedlab generate --help",
         ),
+        (
+            ["chat", "--temp", "1"],
+            "unrecognized arguments: --temp 1; did you mean --temperature?; see pagedlab chat --help",
+        ),
+        (["chat", "-seed", "1"], "unrecognized arguments: -seed 1; did you mean --seed?; see pagedlab chat --help"),
         (["info", "now"], "unrecognized arguments: now; see pagedlab info --help"),
     ],
 )
@@ -170,6 +180,14 @@ def test_an_unknown_option_is_one_line(arguments, message, capsys):
         main(arguments)
     assert end.value.code == 2
     assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+@pytest.mark.parametrize("words", [["help"], ["help", "chat"]])
+def test_help_is_a_word_too(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['pagedlab', *words[1:]])} [-h]")
 
 
 def test_the_version(capsys):
