@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import integer, model_name, one_of, similar_name
+from pagedlab.validation import MODELS, integer, model_name, one_of, similar_name
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 BAD_INPUT = 2  # the exit code of a command with a bad option
@@ -161,6 +162,8 @@ def check_model_options(asked: argparse.Namespace) -> None:
         accepted = "'auto', 'cpu', 'cuda' or for instance 'cuda:1'"
         raise ValueError(f"there is no device {asked.device!r}: choose {accepted}")
     one_of("--dtype", asked.dtype, DTYPES)
+    if asked.model == "":
+        raise ValueError(f"--model is empty: name {MODELS}")
     name = asked.model or os.environ.get("PAGEDLAB_MODEL")
     if name and not asked.download:
         model_name(name)
@@ -207,6 +210,7 @@ def stopped_by_hand(program: Callable[[list[str]], int], arguments: list[str] | 
     Returns:
         The exit code.
     """
+    _prepare_streams()
     try:
         try:
             return program(sys.argv[1:] if arguments is None else arguments)
@@ -224,6 +228,21 @@ def stopped_by_hand(program: Callable[[list[str]], int], arguments: list[str] | 
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it when it ends
         print(f"error: nothing more can be written: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _prepare_streams() -> None:
+    """Let no character and no closed stream end the program with a traceback.
+
+    Python has None for a stream that was closed before it started, as in `pagedlab info >&-`.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - it is the program's input from now on
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it is the program's output
+    # Bytes that are not UTF-8 reach the check of the prompt, which names them.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from pagedlab.loading import (
     unsupported,
     where_to_run,
 )
-from pagedlab.validation import in_short, integer, one_of, shown
+from pagedlab.validation import in_short, integer, one_of, shown, valid_text
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -237,9 +237,11 @@ class Model:
         """
         # verbose=False: a prompt that is too long gets our error, not a warning of transformers
         if isinstance(prompt, str):
+            valid_text("the prompt", prompt)
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
         if isinstance(prompt, list) and prompt and all(isinstance(one, dict) for one in prompt):
             text = self._apply_chat_template(prompt)
+            valid_text("the chat", text)
             options = {"add_special_tokens": False, "verbose": False}
             return list(self.tokenizer(text, **options)["input_ids"])
         return prompt  # type: ignore[return-value]

@@ -88,10 +88,11 @@ def valid_text(name: str, value: Any) -> str | None:
         raise ValueError(f"{name} must be a text or None, got {shown(value)}")
     try:
         value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{name} must be valid Unicode, and {value[:60]!r} has half a surrogate pair"
-        ) from None
+    except UnicodeEncodeError as error:
+        # Python reads a byte that is not UTF-8 as one of these characters.
+        is_byte = 0xDC80 <= ord(value[error.start]) <= 0xDCFF
+        fault = "a byte that is not UTF-8" if is_byte else "half a surrogate pair"
+        raise ValueError(f"{name} must be valid Unicode, and {shown(value)} has {fault}") from None
     return value
 
 

@@ -1,6 +1,7 @@
 """The commands: what they print, their exit codes, and errors of one line."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,8 @@ def test_prints_texts_and_statistics(capsys):
         (["serve", "--port", "x"], "--port must be a whole number from 0 to 65535, got 'x'"),
         (["serve", "--device", "gpu", "--port", "0"], "there is no device 'gpu'"),
         (["chat", "--model", "/nope"], "there is no '/nope'"),
+        (["chat", "--model", ""], "--model is empty: name a folder, a .gguf file or a hub id"),
+        (["notebooks", "", "--no-open"], "the name of the folder is empty: name a folder, or . for this one"),
         ([""], "empty"),
         (
             ["a long text " * 50, "--num-blocks", "2"],
@@ -226,6 +229,33 @@ def test_a_full_disk_is_one_line(arguments):
         command = [sys.executable, "-m", "pagedlab", *arguments]
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: nothing more can be written: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell of Windows cannot close streams")
+@pytest.mark.parametrize(("arguments", "closed"), [("info", ">&-"), ("chat --num-blocks 64", "<&-")])
+def test_a_stream_that_is_closed_makes_no_traceback(arguments, closed, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
+    command = f"exec {shlex.quote(sys.executable)} -m pagedlab {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bytes_that_are_not_utf8_and_a_terminal_with_ascii(monkeypatch):
+    """The message with the byte is refused, the next one is answered, and what ASCII lacks is a question mark."""
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
+    for encoding in ("utf-8:strict", "ascii:strict"):
+        monkeypatch.setenv("PYTHONIOENCODING", encoding)
+        done = subprocess.run(
+            [sys.executable, "-m", "pagedlab", "chat", "--num-blocks", "64", "--max-tokens", "2"],
+            cwd=ROOT,
+            input=b"caf\xe9\nWhat is a drum?\n",
+            capture_output=True,
+            check=False,
+        )
+        printed = done.stdout.decode(encoding.partition(":")[0])
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert "error: the chat must be valid Unicode, and " in printed
+        assert printed.count(" computed ") == 1
 
 
 def test_download_fetches(monkeypatch, capsys):
