@@ -190,7 +190,12 @@ def test_several_prompts_in_one_request(client, alone):
 
 BAD = [
     ({"model": "gpt-5"}, 404, "model", "there is no model 'gpt-5'"),
-    ({"max_tokens": 2000, "n": 4}, 400, None, "the request needs .* blocks"),
+    (
+        {"max_tokens": 2000, "n": 4},
+        400,
+        None,
+        r"^the request needs \d+ blocks [^:]*: shorten the prompt, lower max_tokens$",
+    ),
     ({"prompt": ""}, 400, "prompt", "the prompt is empty"),
     ({"prompt": [7, 99999]}, 400, "prompt", "token id 99999 is not in the vocabulary"),
     ({"prompt": ["fine", ""]}, 400, "prompt", "prompt 1: the prompt is empty"),
@@ -220,6 +225,21 @@ BAD = [
     ({"prompt": [0.5] * 1000}, 400, "prompt", "valid"),
     ({"prompt": ["a"] * 3000}, 400, "prompt", "at most 2048 items"),
 ]
+BAD += [
+    ({"stop": [1]}, 400, "stop", "^stop.0: input should be a valid string$"),
+    ({"stop": ["a", 1]}, 400, "stop", "^stop.1: input should be a valid string$"),
+    ({"stop": 1}, 400, "stop", "^stop: input should be a valid string, or input should be a valid list$"),
+    ({"prompt": [[1, "a"]]}, 400, "prompt", "^prompt.0.1: input should be a valid integer$"),
+    ({"max_token": 3}, 400, "max_token", r"^max_token is not supported by this server: did you mean max_tokens\?$"),
+    ({"xyzzy": 3}, 400, "xyzzy", "^xyzzy is not supported by this server: leave it out$"),
+    (
+        {"stream": True, "stream_options": {"includeusage": True}},
+        400,
+        "stream_options.includeusage",
+        r"did you mean include_usage\?$",
+    ),
+    ({"messages": []}, 400, "messages", "^messages is not supported at this path, only at /v1/chat/completions"),
+]
 UNSUPPORTED = {
     "top_logprobs": 2,
     "beam_width": 4,
@@ -245,6 +265,64 @@ def test_bad_parameters(server, change, status, param, message):
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        (
+            "completions",
+            {"promt": "hi"},
+            "prompt",
+            "prompt: field required, and there is 'promt': did you mean prompt?",
+        ),
+        ("completions", {}, "prompt", "prompt: field required"),
+        (
+            "chat/completions",
+            {"messages": [{"rol": "user", "content": "hi"}]},
+            "messages.0.role",
+            "messages.0.role: field required, and there is 'rol': did you mean role?",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content",
+            "messages.0.content.0.text: field required",
+        ),
+        (
+            "chat/completions",
+            {"message": "hi"},
+            "messages",
+            "messages: field required, and there is 'message': did you mean messages?",
+        ),
+    ],
+)
+def test_a_field_with_a_slip_in_its_name(server, path, body, param, message):
+    answer = httpx.post(f"{server.url}/v1/{path}", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["message"], error["param"]) == (message, param)
+
+
+def test_the_operator_reads_what_a_client_cannot_change(tiny, caplog):
+    with BackgroundServer(create_app(LLM(tiny, num_blocks=8, max_sequences=2, verbose=False))) as server:
+        for _ in range(2):
+            said = post(server, prompt="hi", max_tokens=1000)
+            assert said.endswith("and the pool has 8: shorten the prompt, lower max_tokens")
+            said = post(server, prompt="hi", max_tokens=2, n=3)
+            assert said.endswith("the engine takes 2: ask for fewer")
+    logged = [record.getMessage() for record in caplog.records if record.name == "pagedlab.serving"]
+    assert [line.partition("; ")[2] for line in logged] == [
+        "to serve such requests, raise num_blocks",
+        "to serve such requests, raise max_sequences and max_batch_tokens",
+    ], "each once"
+
+
+def post(server, **body):
+    """The message of a request that is refused."""
+    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert answer.status_code == 400
+    return answer.json()["error"]["message"]
 
 
 # What `vllm bench serve` and lm-evaluation-harness, local-completions and local-chat-completions, send.
