@@ -25,6 +25,7 @@ MODEL_HELP = (
     "hub id, folder or .gguf file; default: the model in PAGEDLAB_MODEL, else "
     "Qwen2.5-0.5B-Instruct if it was downloaded, else the tiny model that is included"
 )
+KV_CACHE_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")  # argparse's own words
@@ -108,10 +109,16 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         help="blocks of the pool; default: as many as the memory holds",
     )
+    add(
+        "--kv-cache-dtype",
+        default="auto",
+        help="auto, the model's dtype, or fp8, one byte a number: about twice the blocks of "
+        "bfloat16 in the same memory; default: %(default)s",
+    )
 
 
 def check_pool_options(asked: argparse.Namespace) -> None:
-    """Check the sizes of the block pool before the model is loaded.
+    """Check the sizes of the block pool and its dtype before the model is loaded.
 
     Raises:
         ValueError: Names the option that is out of range.
@@ -119,6 +126,7 @@ def check_pool_options(asked: argparse.Namespace) -> None:
     integer("--block-size", asked.block_size, 1)
     if asked.num_blocks is not None:
         integer("--num-blocks", asked.num_blocks, 1)
+    one_of("--kv-cache-dtype", asked.kv_cache_dtype, KV_CACHE_DTYPES)
 
 
 def check_model_options(asked: argparse.Namespace) -> None:
@@ -153,6 +161,7 @@ def engine_arguments(asked: argparse.Namespace) -> dict[str, Any]:
         "dtype": asked.dtype,
         "block_size": asked.block_size,
         "num_blocks": asked.num_blocks,
+        "kv_cache_dtype": asked.kv_cache_dtype,
     }
 
 

@@ -20,9 +20,17 @@ from pagedlab.adapters import (
     make_prefix_cache,
     make_scheduler,
 )
-from pagedlab.attention import PagedAttention, fastest_backend, get_backend
+from pagedlab.attention import (
+    KVCacheDtype,
+    PagedAttention,
+    check_kv_cache_dtype,
+    fastest_backend,
+    get_backend,
+    refuse_old_gpu,
+)
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
+from pagedlab.fp8 import FP8
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
@@ -51,6 +59,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         device: "auto", "cpu", "cuda" or for instance "cuda:1". "auto" is the GPU if there is one.
         dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU
             and float32 on a CPU.
+        kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
+            many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
+            kernels need compute capability 8.9 for it.
         seed: the engine's seed. A request without a seed gets one that is derived from it.
         tensor_parallel: processes that share the model. `close` or a `with` block ends them.
         speculative: the drafter, `PromptLookup(k=4)` or `DraftModel(model, k=4)`, from
@@ -97,6 +108,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     """
 
     speculation: Speculation | None = None  # drafts tokens, and counts which were accepted
+    kv_dtype: torch.dtype | None = None  # of the KV cache; None for the model's
 
     @known_names(sampling_fields=set(FIELDS) - {"seed"})
     def __init__(  # noqa: PLR0913 - the options of the one class that users make
@@ -105,6 +117,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         *,
         device: str = "auto",
         dtype: str | torch.dtype = "auto",
+        kv_cache_dtype: KVCacheDtype = "auto",
         block_size: int = 16,
         num_blocks: int | None = None,
         max_batch_tokens: int | None = None,
@@ -124,6 +137,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         verbose: bool = True,
     ) -> None:
         attend = get_backend(attention_backend)
+        check_kv_cache_dtype(kv_cache_dtype, attention_backend)
         block_size = integer("block_size", block_size, 1)
         if num_blocks is not None:
             num_blocks = integer("num_blocks", num_blocks, 1)
@@ -135,6 +149,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self.model = _open_model(model, device, dtype, verbose, ranks, attention_backend)
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
             attend = fastest_backend(self.model.device, verbose)
+        if kv_cache_dtype == "fp8":
+            refuse_old_gpu(self.model.device, attend)
+            self.kv_dtype = FP8
         if speculative is not None:
             from pagedlab.speculative import Speculation  # a wing: only drafting needs it
 
@@ -142,7 +159,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         if num_blocks is None:
             num_blocks = self._blocks_that_fit(block_size, max_sequences)
-        cache = self.model.kv_cache(num_blocks, block_size)
+        cache = self.model.kv_cache(num_blocks, block_size, self.kv_dtype)
         pool = make_pool(block_pool, num_blocks, block_size)
         check_table(block_table, pool)
         prefix_cache = make_prefix_cache(prefix_caching, pool, block_table)
@@ -173,7 +190,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     def _blocks_that_fit(self, block_size: int, max_sequences: int) -> int:
         """How many blocks the memory holds, but no more than the sequences can fill."""
-        smallest = self.model.kv_cache(1, block_size)
+        smallest = self.model.kv_cache(1, block_size, self.kv_dtype)
         fit = smallest.blocks_that_fit()
         if self.speculation is not None:
             fit = self.speculation.share_of(fit, smallest.bytes_per_block)
@@ -396,8 +413,13 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """End the other ranks at the end of a `with` block, as `close` does."""
         self.close()
 
+    @property
+    def kv_words(self) -> str:
+        """What to say of the KV cache behind its size; "" if it has the model's dtype."""
+        return " in FP8" if self.cache.is_fp8 else ""
+
     def __repr__(self) -> str:
-        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}"
+        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}{self.kv_words}"
         return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
 
 
