@@ -30,7 +30,18 @@ from pagedlab.distributed.ranks import Ranks
 from pagedlab.distributed.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.distributed.workers import Workers
 from pagedlab.model import TINY_MODEL
-from support.engines import LENGTHS, NEW, assert_idle, engine, exactly, greedy_ids, ids_of, prompts_of, smallest
+from support.engines import (
+    LENGTHS,
+    NEW,
+    all_ids_of,
+    assert_idle,
+    engine,
+    exactly,
+    greedy_ids,
+    ids_of,
+    prompts_of,
+    smallest,
+)
 from support.ranks import other_rank, poisoned
 from support.refused import refused
 from support.waiting import until
@@ -87,6 +98,22 @@ def test_tokens_under_pressure(two, tiny, hugging_face):
     assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
     assert llm.stats.preemptions > llm.stats.swaps == 0
     assert_idle(llm)
+
+
+def test_an_fp8_cache_on_each_rank(two, tiny):
+    """A scale belongs to a KV head, so each rank has the scales of its heads; forks copy and swapping moves them."""
+    prompts = prompts_of(tiny, LENGTHS[:5])
+    blocks = smallest(LENGTHS[:5], NEW, 4) + 3
+    options = {"preemption": "swap", "kv_cache_dtype": "fp8"}
+    pair = poisoned(two, blocks, 4, **options)
+    alone = engine(tiny, blocks, 4, **options)
+    for params in (exactly(NEW), exactly(8, n=2, temperature=0.8, top_k=4, seed=3)):
+        found, expected = (llm.generate(prompts, params) for llm in (pair, alone))
+        assert all_ids_of(found) == all_ids_of(expected)
+    assert pair.stats.swaps > 0
+    heads = torch.cat(pair.cache.of_each_rank([0, 1]), dim=4)
+    numbers = torch.stack(alone.cache.swap_out([0, 1]).numbers())
+    assert heads.shape == numbers.shape
 
 
 def test_prefix_hit(two, tiny, hugging_face):

@@ -56,9 +56,7 @@ class Case:
         caches = [quantise(cache) for cache in (self.k_cache, self.v_cache)]
         for cache in caches:
             assert torch.equal(cache.scales.isnan(), cache.values.isnan().all(dim=-1))
-        exact = [
-            [dequantise(quantise(x), torch.float64) for x in vectors] for vectors in (self.keys, self.values)
-        ]
+        exact = [[dequantise(quantise(x), torch.float64) for x in vectors] for vectors in (self.keys, self.values)]
         return replace(self, k_cache=caches[0], v_cache=caches[1], keys=exact[0], values=exact[1])
 
     def dense(self, dtype: torch.dtype, scale: float | None = None) -> torch.Tensor:
