@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from pagedlab.blocks import BlockCopy
-from pagedlab.fp8 import FP8, Cache, Quantised, dequantise, write
+from pagedlab.fp8 import FP8, Cache, Quantised, write
 from pagedlab.kernels import compiles_for
 from pagedlab.validation import integer
 
@@ -30,21 +30,10 @@ class HostBlocks(NamedTuple):
     Args:
         keys: [num_layers, n, block_size, num_kv_heads, head_dim].
         values: the same shape.
-        scales: of keys and of values, each [num_layers, n, block_size, num_kv_heads]; none unless
-            the cache is in FP8.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
-    scales: tuple[torch.Tensor, ...] = ()
-
-    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values; those of a cache in FP8 as the fp32 numbers that they stand for."""
-        if not self.scales:
-            return self.keys, self.values
-        keys = dequantise(Quantised(self.keys, self.scales[0]), torch.float32)
-        values = dequantise(Quantised(self.values, self.scales[1]), torch.float32)
-        return keys, values
+    keys: Cache
+    values: Cache
 
 
 class KVCache:
@@ -166,8 +155,10 @@ class KVCache:
         copies = [tensor[:, index].cpu() for tensor in tensors]
         if self.keys.is_cuda:
             copies = [copy.pin_memory() for copy in copies]
-        keys, values, *scales = copies
-        return HostBlocks(keys, values, tuple(scales))
+        if not self.is_fp8:
+            return HostBlocks(*copies)
+        keys, values, key_scales, value_scales = copies
+        return HostBlocks(Quantised(keys, key_scales), Quantised(values, value_scales))
 
     def swap_in(self, swapped: HostBlocks, block_ids: Sequence[int]) -> None:
         """Copy the contents that `swap_out` returned into these blocks, in order.
@@ -183,7 +174,10 @@ class KVCache:
             )
         index = list(block_ids)
         tensors = (self.keys, self.values, *self.scales)
-        copies = (swapped.keys, swapped.values, *swapped.scales)
+        copies = [*swapped]
+        if self.is_fp8:
+            keys, values = swapped
+            copies = [keys.values, values.values, keys.scales, values.scales]
         for tensor, copy in zip(tensors, copies, strict=True):
             tensor[:, index] = copy.to(tensor.device, non_blocking=True)
 

@@ -26,11 +26,10 @@ from pagedlab.attention import (
     check_kv_cache_dtype,
     fastest_backend,
     get_backend,
-    refuse_old_gpu,
+    kv_dtype_for,
 )
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
-from pagedlab.fp8 import FP8
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
@@ -149,9 +148,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self.model = _open_model(model, device, dtype, verbose, ranks, attention_backend)
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
             attend = fastest_backend(self.model.device, verbose)
-        if kv_cache_dtype == "fp8":
-            refuse_old_gpu(self.model.device, attend)
-            self.kv_dtype = FP8
+        self.kv_dtype = kv_dtype_for(kv_cache_dtype, self.model.device, attend)
         if speculative is not None:
             from pagedlab.speculative import Speculation  # a wing: only drafting needs it
 

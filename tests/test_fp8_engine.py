@@ -10,7 +10,7 @@ import torch
 from transformers import AttentionInterface
 
 from pagedlab import LLM, KVCache
-from pagedlab.attention import BACKENDS
+from pagedlab.attention import BACKENDS, kv_dtype_for
 from pagedlab.fp8 import FP8, dequantise, quantise
 from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.speculative import DraftModel, PromptLookup
@@ -209,15 +209,14 @@ def test_a_backend_of_your_own_is_refused(tiny):
 
 def test_a_gpu_that_cannot_convert_fp8_is_refused(monkeypatch):
     triton = pytest.importorskip("pagedlab.kernels.attention")
-    from pagedlab.attention import refuse_old_gpu
-
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    refuse_old_gpu(gpu, BACKENDS["torch"])
+    assert kv_dtype_for("auto", gpu, triton.triton_attention) is None
+    assert kv_dtype_for("fp8", gpu, BACKENDS["torch"]) == FP8
     with refused("needs compute capability 8.9 for Triton, and this GPU has 8.0: take attention_backend='torch'"):
-        refuse_old_gpu(gpu, triton.triton_attention)
+        kv_dtype_for("fp8", gpu, triton.triton_attention)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    refuse_old_gpu(gpu, triton.triton_attention)
+    assert kv_dtype_for("fp8", gpu, triton.triton_attention) == FP8
 
 
 def test_an_engine_says_that_its_cache_is_in_fp8(tiny):

@@ -25,7 +25,7 @@ from pagedlab.attention.reference import (
     safe_attention,
 )
 from pagedlab.attention.vectorised import torch_attention
-from pagedlab.fp8 import Cache
+from pagedlab.fp8 import FP8, Cache
 from pagedlab.kernels import why_not
 from pagedlab.validation import one_of
 
@@ -82,10 +82,16 @@ def check_kv_cache_dtype(name: str, backend: str | PagedAttention) -> None:
         )
 
 
-def refuse_old_gpu(device: torch.device, attend: PagedAttention) -> None:
-    """Raise `ValueError` if the Triton kernels cannot read FP8 on this GPU."""
+def kv_dtype_for(name: str, device: torch.device, attend: PagedAttention) -> torch.dtype | None:
+    """Return the dtype of a KV cache of this name; None stands for the model's.
+
+    Raises:
+        ValueError: If it is "fp8" and the Triton kernels cannot read it on this GPU.
+    """
+    if name == "auto":
+        return None
     if device.type != "cuda" or attend in BACKENDS.values():
-        return
+        return FP8
     from pagedlab.kernels.fp8 import NEEDS  # needs Triton
 
     have = torch.cuda.get_device_capability(device)
@@ -94,6 +100,7 @@ def refuse_old_gpu(device: torch.device, attend: PagedAttention) -> None:
             f"kv_cache_dtype='fp8' needs compute capability {NEEDS[0]}.{NEEDS[1]} for Triton, and "
             f"this GPU has {have[0]}.{have[1]}: take attention_backend='torch'"
         )
+    return FP8
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
