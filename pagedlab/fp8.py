@@ -74,6 +74,13 @@ class Quantised:
 Cache = Tensor | Quantised
 
 
+def tensors_of(cache: Cache) -> tuple[Tensor, ...]:
+    """The tensor of a cache; the two of a cache in FP8."""
+    if isinstance(cache, Quantised):
+        return cache.values, cache.scales
+    return (cache,)
+
+
 def quantise(vectors: Tensor) -> Quantised:
     """Round vectors [..., D] to FP8, each with its own scale.
 

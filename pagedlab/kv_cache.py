@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from pagedlab.blocks import BlockCopy
-from pagedlab.fp8 import FP8, Cache, Quantised, write
+from pagedlab.fp8 import FP8, Cache, Quantised, tensors_of, write
 from pagedlab.kernels import compiles_for
 from pagedlab.validation import integer
 
@@ -85,7 +85,7 @@ class KVCache:
             )
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
-        self.scales: tuple[torch.Tensor, ...] = ()
+        self.scales: tuple[torch.Tensor, torch.Tensor] | tuple[()] = ()
         if self.is_fp8:
             self.scales = (
                 torch.empty(shape[:-1], dtype=torch.float32, device=device),
@@ -105,7 +105,7 @@ class KVCache:
         """Keys and values of one layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
         keys = self.keys[layer]
         values = self.values[layer]
-        if not self.is_fp8:
+        if not self.scales:
             return keys, values
         key_scales, value_scales = self.scales
         return Quantised(keys, key_scales[layer]), Quantised(values, value_scales[layer])
@@ -141,8 +141,8 @@ class KVCache:
             from pagedlab.kernels.cache import copy_blocks  # needs Triton
 
             copy_blocks(self.keys, self.values, sources, destinations)
-            if self.is_fp8:
-                copy_blocks(*self.scales, sources, destinations)
+            if self.scales:
+                copy_blocks(self.scales[0], self.scales[1], sources, destinations)
         elif origin:
             # Indexing reads all sources before the first write, so a block may be both.
             for tensor in (self.keys, self.values, *self.scales):
@@ -173,13 +173,16 @@ class KVCache:
                 f"{num_blocks} blocks were swapped out, and {len(block_ids)} ids are given"
             )
         index = list(block_ids)
-        tensors = (self.keys, self.values, *self.scales)
-        copies = [*swapped]
-        if self.is_fp8:
-            keys, values = swapped
-            copies = [keys.values, values.values, keys.scales, values.scales]
-        for tensor, copy in zip(tensors, copies, strict=True):
-            tensor[:, index] = copy.to(tensor.device, non_blocking=True)
+        for side, copy in zip(self._sides(), swapped, strict=True):
+            for tensor, part in zip(tensors_of(side), tensors_of(copy), strict=True):
+                tensor[:, index] = part.to(tensor.device, non_blocking=True)
+
+    def _sides(self) -> tuple[Cache, Cache]:
+        """Keys and values of all layers."""
+        if not self.scales:
+            return self.keys, self.values
+        key_scales, value_scales = self.scales
+        return Quantised(self.keys, key_scales), Quantised(self.values, value_scales)
 
 
 class _Memory(NamedTuple):

@@ -42,7 +42,7 @@ from pagedlab.accelerate.swiglu import swiglu
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.interrupts import deferred_interrupts
-from pagedlab.kernels.fp8 import e4m3_of, scale_of_largest, tensors_of
+from pagedlab.kernels.fp8 import bytes_and_scales, e4m3_of, scale_of_largest
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
@@ -172,8 +172,8 @@ def qkv(x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None, target: 
     heads = len(weight) // head_dim
     q_heads = heads - 2 * kv_heads
     half = head_dim // 2
-    keys, k_scales = tensors_of(target.k_cache)
-    values, v_scales = tensors_of(target.v_cache)
+    keys, k_scales = bytes_and_scales(target.k_cache)
+    values, v_scales = bytes_and_scales(target.v_cache)
     q = x.new_empty((tokens, q_heads, head_dim))
     product = F.linear(x, weight)
     rotate_kernel[(tokens,)](

@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from pagedlab.fp8 import Cache, Quantised
+from pagedlab.fp8 import Cache, Quantised, tensors_of
 from pagedlab.kernels.plan import Plan, launch_plan, overlaps, padded, query_tiles
 from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
@@ -372,12 +372,11 @@ def triton_attention(
     split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
     split_sums = torch.empty((*parts, 2), dtype=torch.float32, device=q.device)
     grid = query_tiles(num_tokens, num_sequences, group, many) * kv_heads, splits
-    if isinstance(k_cache, Quantised) and isinstance(v_cache, Quantised):
-        caches = (k_cache.values, v_cache.values, k_cache.scales, v_cache.scales)
-    else:
-        caches = (k_cache, v_cache, None, None)
+    keys, *k_scales = tensors_of(k_cache)
+    values, *v_scales = tensors_of(v_cache)
+    scales = (*k_scales, *v_scales) or (None, None)
     tensors = (
-        out, split_out, split_sums, q.contiguous(), *caches,
+        out, split_out, split_sums, q.contiguous(), keys, values, *scales,
         block_tables, seq_lens, query_starts,
         scale * math.log2(math.e), block_tables.stride(0), num_sequences,
     )  # fmt: skip

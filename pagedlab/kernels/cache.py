@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.fp8 import Cache
-from pagedlab.kernels.fp8 import e4m3_of, scale_of_largest, tensors_of
+from pagedlab.kernels.fp8 import bytes_and_scales, e4m3_of, scale_of_largest
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 
@@ -87,8 +87,8 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Cache, v_cache: Cache, slots: Tensor
         return
     k = k if k.stride(2) == 1 else k.contiguous()
     v = v if v.stride(2) == 1 else v.contiguous()
-    keys, k_scales = tensors_of(k_cache)
-    values, v_scales = tensors_of(v_cache)
+    keys, k_scales = bytes_and_scales(k_cache)
+    values, v_scales = bytes_and_scales(v_cache)
     with on_device_of(keys):
         write_kernel[(tokens,)](
             k, v, keys, values, k_scales, v_scales, slots,

@@ -38,7 +38,7 @@ def e4m3_of(x, scale):
     return (byte | ((bits >> 24) & 0x80)).to(tl.uint8)
 
 
-def tensors_of(cache: Cache) -> tuple[Tensor, Tensor | None]:
+def bytes_and_scales(cache: Cache) -> tuple[Tensor, Tensor | None]:
     """The tensors that a kernel writes: those of a cache in FP8 are bytes and scales."""
     if isinstance(cache, Quantised):
         return cache.values.view(torch.uint8), cache.scales
