@@ -3,7 +3,7 @@
 python benchmarks/fp8.py [--model FOLDER] [--tiny] [--json FILE]
 
   quality      texts of this repository in one forward pass each: nats of KL divergence a token, share of tokens with
-               the same likeliest next token, perplexity; "torch" is the model's dtype on another backend, as a yardstick
+               the same likeliest next token, perplexity; "torch" is the model's dtype on another backend, a yardstick
   greedy       answers of both caches: share of tokens before the first that differs
   pass key     a number in a long text that the model is asked for: share of right answers
   kernel       microseconds of attention for one new token a sequence, one layer, head shapes of three models

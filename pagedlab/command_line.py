@@ -30,7 +30,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")  # argparse's own words
 # Arguments of the engine that errors name, and that have an option
-OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size)\b")
+OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size|kv_cache_dtype)\b")
 DEVICE_HELP = "auto, cpu, cuda or for instance cuda:1; default: auto, the GPU if there is one"
 DTYPE_HELP = (
     "auto, float32, float16, bfloat16 or float64; default: auto, bfloat16 on a GPU and float32 "
