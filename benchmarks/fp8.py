@@ -136,7 +136,7 @@ def measure_quality(result: Result, model: Model, sizes: Sizes) -> None:
         tail = {"99th percentile": kl[int(0.99 * (len(kl) - 1))], "tokens": len(kl)}
         result.add("KL divergence", name, max(0.0, statistics.fmean(kl)), "nats a token", **tail)
         result.add("same likeliest token", name, 100 * statistics.fmean(found["same"]), "%")
-        result.add("perplexity", name, math.exp(statistics.fmean(found["nats"])), "")
+        result.add("perplexity", name, math.exp(statistics.fmean(found["nats"])), "equally likely tokens")
 
 
 # ---------------------------------------------------------------------- answers

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.fp8 import Cache, Quantised, tensors_of
+from pagedlab.kernels.fp8 import widened
 from pagedlab.kernels.plan import Plan, launch_plan, overlaps, padded, query_tiles
 from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
@@ -62,7 +63,7 @@ def attend(
         row = slot.to(tl.uint64) * (KV_HEADS * HEAD_DIM)
         k = load_rows(k_head + row, HEAD_DIM, DIM)
         if k_scales is not None:
-            k = k.to(q.dtype)  # FP8 in registers; exact
+            k = widened(k, q.dtype)  # FP8 in registers; exact
         s = tl.dot(q, tl.trans(k), input_precision="ieee")  # [ROWS, TILE], summed in fp32
         if k_scales is not None:
             of_slot = slot.to(tl.uint64) * KV_HEADS
@@ -79,9 +80,9 @@ def attend(
         if v_scales is not None:
             v_scale = tl.load(v_scales + of_slot)
             if q.dtype == tl.float16:  # it has no room for p * v_scale
-                v = (v.to(tl.float32) * v_scale[:, None]).to(q.dtype)
+                v = (widened(v, tl.float32) * v_scale[:, None]).to(q.dtype)
             else:
-                v = v.to(q.dtype)
+                v = widened(v, q.dtype)
                 p *= v_scale[None, :]
         if v.dtype == tl.float32:
             # Sum each tile separately: one long chain of additions would lose digits.

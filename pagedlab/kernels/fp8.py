@@ -1,8 +1,8 @@
 """FP8 in Triton: what `quantise` of pagedlab/fp8.py computes, bit by bit the same.
 
 The kernels that write KV round numbers to e4m3 by integer arithmetic. A GPU has an instruction for
-it, but Triton's interpreter rounds it otherwise, and few numbers are written. Attention reads many:
-it leaves the way back, which is exact, to Triton and the GPU's instruction.
+it, but Triton's interpreter rounds otherwise, and few numbers are written. Attention reads many: it
+leaves the way back, which is exact, to the GPU's instructions.
 """
 
 import torch
@@ -36,6 +36,16 @@ def e4m3_of(x, scale):
     byte = tl.where(size < (121 << 23), tiny, normal)
     byte = tl.where(size >= 0x7F800000, 0x7F, byte)  # NaN
     return (byte | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def widened(x, dtype: tl.constexpr):
+    """Convert e4m3 to a wider dtype, which is exact.
+
+    Straight to bf16, Triton takes an instruction of which a multiprocessor starts few. By way of
+    fp32 there are as many instructions, and none of those.
+    """
+    return x.to(tl.float32).to(dtype)
 
 
 def bytes_and_scales(cache: Cache) -> tuple[Tensor, Tensor | None]:

@@ -29,7 +29,7 @@ def test_prints_texts_and_statistics(capsys):
 
 
 def test_a_kv_cache_in_fp8_is_named(capsys):
-    code = main(["Once", "--model", str(TINY_MODEL), "--kv-cache-dtype", "fp8", "--max-tokens", "3"])
+    code = main(["generate", "Once", "--model", str(TINY_MODEL), "--kv-cache-dtype", "fp8", "--max-tokens", "3"])
     assert code == 0
     assert re.search(r"at the peak 1 block of 16 tokens was in use \(11 KiB\) in FP8\n", capsys.readouterr().out)
 

@@ -294,5 +294,5 @@ def test_a_recording_says_that_keys_and_values_are_in_fp8(tiny):
     plain, packed = recordings
     assert "kv_cache_dtype" not in plain
     assert packed["kv_cache_dtype"] == "fp8"
-    with pytest.raises(ValueError, match="recording.kv_cache_dtype must be one of 'fp8', got 'int8'"):
+    with pytest.raises(ValueError, match=r"recording\.kv_cache_dtype must be one of 'fp8', got 'int8'"):
         check_recording(packed | {"kv_cache_dtype": "int8"})
