@@ -58,9 +58,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         device: "auto", "cpu", "cuda" or for instance "cuda:1". "auto" is the GPU if there is one.
         dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU
             and float32 on a CPU.
-        kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
-            many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
-            kernels need compute capability 8.9 for it.
         seed: the engine's seed. A request without a seed gets one that is derived from it.
         tensor_parallel: processes that share the model. `close` or a `with` block ends them.
         speculative: the drafter, `PromptLookup(k=4)` or `DraftModel(model, k=4)`, from
@@ -70,6 +67,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     Limits:
         block_size: tokens a block.
         num_blocks: blocks of the pool; None for as many as the memory holds.
+        kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
+            many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
+            kernels need compute capability 8.9 for it.
         max_batch_tokens: tokens a step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
         max_prompt_tokens: at most this many prompt tokens are computed in a step while other
             requests stream, and in the very first step. None is 2,048 on a GPU and no limit on a
@@ -116,9 +116,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         *,
         device: str = "auto",
         dtype: str | torch.dtype = "auto",
-        kv_cache_dtype: KVCacheDtype = "auto",
         block_size: int = 16,
         num_blocks: int | None = None,
+        kv_cache_dtype: KVCacheDtype = "auto",
         max_batch_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
         max_sequences: int = 256,
