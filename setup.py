@@ -41,6 +41,10 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)\s]+\)\n(\n\*[^*].*?[^*]\*\n)?\n", re.DOTALL)
 # from the title of the section to the first sentence about the engine
 START = re.compile(r"(?<=\n## Start\n\n).*?(?=\nYou can also use the engine)", re.DOTALL)
+# what only a clone has
+OF_A_CLONE = re.compile(r" `make site` builds a website\. On it, [^.]*\.")
+# a link whose words are the name of a file of the repository
+FILE = re.compile(r"\[([^\]]+)\]\(\1\)")
 START_OF_WHEEL = """You need Python 3.10 or newer.
 
 ```sh
@@ -64,7 +68,21 @@ def for_wheel(readme: str) -> str:
         raise ValueError(f"README.md has {count} sections to start from, and the wheel needs one")
     text = text.replace(" (`.venv/bin/python`)", "")
     text = text.replace(".venv/bin/", "")
-    return text.replace("`make site` builds a website.", "`make site` in a clone builds a website.")
+    return OF_A_CLONE.sub("", text)
+
+
+def without_files(text: str) -> str:
+    """Leave out each sentence that sends the reader to a file of the repository."""
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        if not FILE.search(paragraph):
+            paragraphs.append(paragraph)
+            continue
+        sentences = re.split(r"(?<=\.)\s+", paragraph)
+        kept = [sentence for sentence in sentences if not FILE.search(sentence)]
+        if kept:
+            paragraphs.append(" ".join(kept))
+    return "\n\n".join(paragraphs)
 
 
 def absolute(text: str, source: str | None) -> str:
@@ -73,7 +91,8 @@ def absolute(text: str, source: str | None) -> str:
     Args:
         text: the Markdown text.
         source: the address of the repository; None if it is not known. Then links become plain
-            text, and pictures are left out with their captions.
+            text. Pictures are left out with their captions, and so are sentences that send the
+            reader to a file.
     """
 
     def replaced(match: re.Match[str]) -> str:
@@ -84,7 +103,7 @@ def absolute(text: str, source: str | None) -> str:
         return f"{mark}[{words}]({source}/{place}/main/{target})"
 
     if source is None:
-        text = PICTURE.sub("", text)
+        text = without_files(PICTURE.sub("", text))
     return LINK.sub(replaced, text)
 
 

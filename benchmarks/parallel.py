@@ -2,10 +2,11 @@
 
 python benchmarks/parallel.py [--shapes Qwen2.5-0.5B] [--ranks 1 2] [--modes graphs] [--json FILE]
 
-Two workloads of random token ids. Weights are random too, drawn on each card, so that nothing is read or written. Each
-is measured after a warm-up, and again with the prompts' blocks cached:
+Workloads of random token ids. Weights are random too, drawn on each card, so that nothing is read or written. Each is
+measured after a warm-up, and again with the prompts' blocks cached; then a single sequence writes 256 tokens:
 
   Qwen2.5-0.5B's shape    256 requests sent at once, prompts and answers of 100 to 1,024 tokens
+  Qwen2.5-7B's shape      the same requests
   Qwen2.5-14B's shape     64 requests with prompts of 1,024 tokens and 64 new tokens
 
 Every measurement has processes of its own: torchrun starts one a card, and each of them runs this file again.
@@ -73,6 +74,7 @@ def config(vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv
 SHAPES = {
     "tiny": Shape(config(4096, 64, 128, 2, 4, 2, False), 4, (10, 20), (5, 9)),
     "Qwen2.5-0.5B": Shape(config(151936, 896, 4864, 24, 14, 2, True), 256, (100, 1024), (100, 1024)),
+    "Qwen2.5-7B": Shape(config(152064, 3584, 18944, 28, 28, 4, False), 256, (100, 1024), (100, 1024)),
     "Qwen2.5-14B": Shape(config(152064, 5120, 13824, 48, 40, 8, False), 64, (1024, 1024), (64, 64)),
 }
 MODES: dict[str, dict[str, Any]] = {"graphs": {}, "kernel by kernel": {"cuda_graphs": False, "fused": False}}
@@ -148,6 +150,7 @@ def measure(one: argparse.Namespace) -> dict[str, Any]:
             "output_tokens": sum(each.max_tokens for each in params),
             **timed(llm, prompts, params),
             "with_prompts_cached": timed(llm, prompts, params),
+            "one_sequence": timed(llm, [prompts[0][:128]], [SamplingParams(max_tokens=256, ignore_eos=True)]),
             "num_blocks": llm.pool.num_blocks,
             "kv_bytes_per_block_and_rank": llm.cache.bytes_per_block,
             "sent_bytes_per_token_and_rank": ring_bytes(vector_bytes, one.cards),
@@ -171,7 +174,7 @@ def in_processes(shape: str, cards: int, mode: str, options: argparse.Namespace)
 def main() -> None:
     parser = command_line(__doc__, device="cuda", dtype="bfloat16")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 1])
-    parser.add_argument("--shapes", nargs="+", default=["Qwen2.5-0.5B", "Qwen2.5-14B"], choices=SHAPES)
+    parser.add_argument("--shapes", nargs="+", default=["Qwen2.5-0.5B", "Qwen2.5-7B", "Qwen2.5-14B"], choices=SHAPES)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--one", help=argparse.SUPPRESS)  # what a process is to measure
     options = parser.parse_args()

@@ -12,6 +12,7 @@ import re
 import sys
 from collections import defaultdict
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -79,6 +80,7 @@ html_favicon = "static/favicon.svg"
 html_theme_options = {"source_repository": repository()} if repository() else {}
 html_math_renderer = "mathml"
 html_static_path = ["static"]
+templates_path = ["templates"]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"}), ("openings.js", {"type": "module"})]
 html_extra_path = []
@@ -99,7 +101,12 @@ ogp_description_length = 200
 IMPORTED = imported_names(sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")))
 REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')
-NO_KEYS = "Everything on this page has been run. What has a ▶ here can be played; other controls need the notebook."
+NO_KEYS = (
+    "All code on this page has been run. You can play what has a ▶, point at its parts (or tap them), open hints and "
+    "answer the questions at the end. "
+    "To write code and to use other controls, run the notebook."
+)
+STILL = '<p class="still">On this page the widget is a picture. Run the notebook to click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
@@ -127,12 +134,31 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
             cell["metadata"].setdefault("tags", []).append("hide-input")
     for cell in cells:
         if cell["cell_type"] == "code":
-            cell["outputs"] = site_openings.with_places(cell["outputs"])
+            cell["outputs"] = with_notes(site_openings.with_places(cell["outputs"]))
     title, _, text = "".join(cells[0]["source"]).partition("\n")
     ways = ways_to_run(docname.rpartition("/")[2])
     ways += f"\n\n{NO_KEYS}"
     cells[0]["source"] = f"{title}\n\n:::{{container}} ways\n{ways}\n:::\n{text}"
     source[0] = json.dumps(notebook | {"cells": cells})
+
+
+def with_notes(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a cell's outputs with a note after each widget that is a picture here.
+
+    Args:
+        outputs: of a cell, with places for openings. A widget says what it is in "text/plain";
+            a figure there begins with its name.
+    """
+    noted = []
+    for output, after in zip_longest(outputs, outputs[1:], fillvalue={}):
+        noted.append(output)
+        data = output.get("data", {})
+        is_figure = "".join(data.get("text/plain", "")).startswith(("Figure", "<Figure"))
+        is_played = "data-opening" in after.get("data", {}).get("text/html", "")
+        if "image/png" in data and not is_figure and not is_played:
+            note = {"output_type": "display_data", "metadata": {}, "data": {"text/html": STILL}}
+            noted.append(note)
+    return noted
 
 
 def write_openings(app: Sphinx, error: Exception | None) -> None:

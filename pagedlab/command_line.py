@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import re
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import integer, model_name, one_of
+from pagedlab.validation import MODELS, integer, model_name, one_of, similar_name
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 BAD_INPUT = 2  # the exit code of a command with a bad option
@@ -28,7 +31,7 @@ MODEL_HELP = (
 KV_CACHE_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
-UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")  # argparse's own words
+UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--?[\w-]+)")  # argparse's own words
 # Arguments of the engine that errors name, and that have an option
 OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size|kv_cache_dtype)\b")
 DEVICE_HELP = "auto, cpu, cuda or for instance cuda:1; default: auto, the GPU if there is one"
@@ -38,20 +41,48 @@ DTYPE_HELP = (
 )
 
 
+def program_name() -> str:
+    """Return what the user types to start pagedlab, as the messages name it.
+
+    It is the command that was started, for instance "pagedlab", ".venv/bin/pagedlab" or "python -m
+    pagedlab". In a notebook, or in another program, it is the command of the same environment.
+    """
+    started = Path(sys.argv[0] if sys.argv else "")
+    if started.stem == "pagedlab":
+        return _as_typed(started)
+    if started.name == "__main__.py" and Path(__file__).parent in started.parents:
+        return f"{shlex.quote(sys.orig_argv[0])} -m pagedlab"
+    python = Path(sys.executable)
+    command = python.with_name(f"pagedlab{python.suffix if python.suffix == '.exe' else ''}")
+    if command.is_file():
+        return _as_typed(command)
+    return f"{_as_typed(python)} -m pagedlab"
+
+
+def _as_typed(program: Path) -> str:
+    """Return the program's name if the shell finds it by that, else its path."""
+    found = shutil.which(program.stem)
+    if found is not None and program.is_file() and Path(found).samefile(program):
+        return program.stem
+    with suppress(ValueError):  # it is not below the current folder
+        program = program.relative_to(Path.cwd())
+    return shlex.quote(str(program))
+
+
 class Parser(argparse.ArgumentParser):
     """Reports a bad option in one line, and keeps the line breaks of its examples.
 
     Args:
         prog: the command as the user types it, for instance "pagedlab chat".
         description: one or two sentences about the command.
-        examples: command lines, one a line.
+        examples: command lines, one a line. {prog} is the command.
     """
 
     def __init__(self, prog: str, description: str, examples: str = "") -> None:
         super().__init__(
             prog,
             description=description,
-            epilog=f"examples:\n{examples}" if examples else None,
+            epilog=f"examples:\n{examples.format(prog=prog)}" if examples else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -65,8 +96,8 @@ class Parser(argparse.ArgumentParser):
         unknown = UNKNOWN_OPTION.match(message)
         if unknown is None:
             return ""
-        alike = get_close_matches(unknown[1], self._option_string_actions, n=1, cutoff=0.75)
-        return f"; did you mean {alike[0]}?" if alike else ""
+        hint = similar_name(unknown[1], self._option_string_actions, cutoff=0.75)
+        return f"; {hint}" if hint else ""
 
 
 def whole_number(text: str) -> int | str:
@@ -139,6 +170,8 @@ def check_model_options(asked: argparse.Namespace) -> None:
         accepted = "'auto', 'cpu', 'cuda' or for instance 'cuda:1'"
         raise ValueError(f"there is no device {asked.device!r}: choose {accepted}")
     one_of("--dtype", asked.dtype, DTYPES)
+    if asked.model == "":
+        raise ValueError(f"--model is empty: name {MODELS}")
     name = asked.model or os.environ.get("PAGEDLAB_MODEL")
     if name and not asked.download:
         model_name(name)
@@ -186,6 +219,7 @@ def stopped_by_hand(program: Callable[[list[str]], int], arguments: list[str] | 
     Returns:
         The exit code.
     """
+    _prepare_streams()
     try:
         try:
             return program(sys.argv[1:] if arguments is None else arguments)
@@ -203,6 +237,21 @@ def stopped_by_hand(program: Callable[[list[str]], int], arguments: list[str] | 
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it when it ends
         print(f"error: nothing more can be written: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _prepare_streams() -> None:
+    """Let no character and no closed stream end the program with a traceback.
+
+    Python has None for a stream that was closed before it started, as in `pagedlab info >&-`.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - it is the program's input from now on
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it is the program's output
+    # Bytes that are not UTF-8 reach the check of the prompt, which names them.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 @contextmanager

@@ -78,10 +78,14 @@ class KVCache:
         self.bytes_per_block = need // shape[1]  # keys and values of all layers
         memory = _memory(torch.device(device))
         if need > memory.num_bytes:
-            blocks = f"{shape[1]:,} blocks of {self.bytes_per_block / 2**10:,g} KiB"
+            several = shape[1] > 1
+            blocks = f"{shape[1]:,} blocks" if several else "1 block"
+            takes = "take" if several else "takes"
             raise ValueError(
-                f"{blocks} take {math.ceil(need / 2**30):,} GiB, and {memory.name} "
-                f"{memory.num_bytes / 2**30:,.1f} GiB: lower num_blocks"
+                f"{blocks} of {self.bytes_per_block / 2**10:,.15g} KiB {takes} "
+                f"{math.ceil(need / 2**30):,} GiB, and {memory.name} "
+                f"{memory.num_bytes / 2**30:,.1f} GiB: lower "
+                f"{'num_blocks' if several else 'block_size'}"
             )
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)

@@ -36,7 +36,7 @@ from pagedlab.outputs import Completion, Stream, StreamReference
 from pagedlab.runner import EagerRunner, Forward, OnForward
 from pagedlab.sampling_params import FIELDS, SamplingParams, one_each
 from pagedlab.scheduler import PreemptionMode, Scheduler
-from pagedlab.validation import integer, known_names, valid_text
+from pagedlab.validation import integer, known_names, no_attribute, valid_text
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.run_ahead import RunAhead
@@ -46,6 +46,14 @@ GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmar
 GPU_BATCH_TOKENS = 16_384
 CPU_BATCH_TOKENS = 4_096
 FOLLOW = "pagedlab.accelerate:follow"  # by its name, because other ranks call it
+INSTEAD = {  # of methods and attributes that other libraries have
+    "chat": 'generate([{"role": "user", "content": "Hello"}]): it takes chat messages',
+    "beam_search": "generate with SamplingParams(beam_width=4)",
+    "tokenizer": "model.tokenizer",
+    "get_tokenizer": "model.tokenizer",
+    "tokenize": "model.encode",
+    "encode": "model.encode",
+}
 Prompt = str | list[int] | list[dict[str, str]]
 
 
@@ -414,6 +422,14 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     def kv_words(self) -> str:
         """What to say of the KV cache behind its size; "" if it has the model's dtype."""
         return " in FP8" if self.cache.is_fp8 else ""
+
+    if not TYPE_CHECKING:  # with it, mypy would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError` with the name that was meant, or with all names."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return self.__getattribute__(name)  # raises Python's own error, or a property's
+            raise no_attribute(self, name, INSTEAD)
 
     def __repr__(self) -> str:
         blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}{self.kv_words}"

@@ -31,7 +31,7 @@ from pagedlab.loading import (
     unsupported,
     where_to_run,
 )
-from pagedlab.validation import in_short, integer, one_of, shown
+from pagedlab.validation import in_short, integer, one_of, shown, valid_text
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -43,6 +43,7 @@ __all__ = [
     "paged_hook",
 ]
 
+MESSAGE_KEYS = ("role", "content")  # of a chat message
 ROLES = ("system", "user", "assistant", "tool")  # authors of chat messages
 # Arguments of every attention call that change nothing here. Positions are part of the keys
 # already, and the others choose what the module returns.
@@ -237,15 +238,18 @@ class Model:
         """
         # verbose=False: a prompt that is too long gets our error, not a warning of transformers
         if isinstance(prompt, str):
+            valid_text("the prompt", prompt)
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
-        if isinstance(prompt, list) and prompt and all(map(_is_message, prompt)):
+        if isinstance(prompt, list) and prompt and all(isinstance(one, dict) for one in prompt):
             text = self._apply_chat_template(prompt)
+            valid_text("the chat", text)
             options = {"add_special_tokens": False, "verbose": False}
             return list(self.tokenizer(text, **options)["input_ids"])
         return prompt  # type: ignore[return-value]
 
     def _apply_chat_template(self, messages: list[Any]) -> str:
-        for message in messages:
+        for number, message in enumerate(messages):
+            _check_keys(number, message)
             one_of("the role of a message", message["role"], ROLES)
         try:
             return self.tokenizer.apply_chat_template(
@@ -313,8 +317,17 @@ def is_one_prompt(prompts: Any) -> bool:
     return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and "role" in value and "content" in value
+def _check_keys(number: int, message: dict[str, Any]) -> None:
+    """Raise `ValueError` unless a chat message has a role and a content. It may have more."""
+    missing = [key for key in MESSAGE_KEYS if key not in message]
+    if not missing:
+        return
+    wrong = [key for key in message if key not in MESSAGE_KEYS]
+    instead = f", but {', '.join(map(shown, wrong))}" if wrong else ""
+    raise ValueError(
+        f"chat message {number} has no {' and no '.join(map(repr, missing))}{instead}: a message "
+        f"has the keys {' and '.join(map(repr, MESSAGE_KEYS))}"
+    )
 
 
 @no_collections()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.interrupts import deferred_interrupts
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.sequence import Sequence
+from pagedlab.validation import no_attribute
 
 
 @dataclass
@@ -95,6 +96,15 @@ class Completion:
     def finished(self) -> bool:
         """Whether every output has ended."""
         return all(output.finish_reason is not None for output in self.outputs)
+
+    if not TYPE_CHECKING:  # with it, mypy would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`. For an attribute of an `Output`, it says where that is."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return self.__getattribute__(name)  # raises Python's own error, or a property's
+            of_an_output = [known for known in dir(Output) if not known.startswith("_")]
+            raise no_attribute(self, name, {known: f"outputs[0].{known}" for known in of_an_output})
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "running"

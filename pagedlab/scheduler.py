@@ -168,6 +168,22 @@ class NextTokens(NamedTuple):
     is_scored: bool
 
 
+class RequestTooLarge(ValueError):
+    """A request would not fit even if it ran alone.
+
+    Args:
+        problem: what does not fit.
+        request_advice: what to change in the request.
+        engine_advice: what to change in the engine.
+    """
+
+    def __init__(self, problem: str, request_advice: str, engine_advice: str) -> None:
+        super().__init__(f"{problem}: {request_advice} or {engine_advice}")
+        self.problem = problem
+        self.request_advice = request_advice
+        self.engine_advice = engine_advice
+
+
 class Scheduler:
     """Plans steps for the requests over one pool.
 
@@ -256,23 +272,27 @@ class Scheduler:
         """Queue a request.
 
         Raises:
-            ValueError: If the request would not fit even if it ran alone.
+            RequestTooLarge: If the request would not fit even if it ran alone.
         """
         size = self.pool.block_size
         need = request.blocks_at_most(size)
         if need > self.pool.num_blocks:
             prompt = counted(request.sequences[0].num_prompt_tokens, "prompt token")
             sequences = counted(request.num_sequences, "sequence")
-            raise ValueError(
+            raise RequestTooLarge(
                 f"the request needs {counted(need, 'block')} of {size} tokens ({prompt}, "
                 f"up to {request.max_tokens} new ones, {sequences}) "
-                f"and the pool has {self.pool.num_blocks}: lower max_tokens or raise num_blocks"
+                f"and the pool has {self.pool.num_blocks}",
+                "shorten the prompt, lower max_tokens",
+                "raise num_blocks",
             )
         limit = min(self.max_sequences, self.max_batch_tokens)
         if request.num_sequences > limit:
-            raise ValueError(
+            raise RequestTooLarge(
                 f"{request.num_sequences} sequences of one prompt run side by side and the engine "
-                f"takes {limit}: raise max_sequences and max_batch_tokens"
+                f"takes {limit}",
+                "ask for fewer",
+                "raise max_sequences and max_batch_tokens",
             )
         insort(self.waiting, request, key=self.order)
 

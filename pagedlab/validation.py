@@ -8,7 +8,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -88,10 +88,11 @@ def valid_text(name: str, value: Any) -> str | None:
         raise ValueError(f"{name} must be a text or None, got {shown(value)}")
     try:
         value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{name} must be valid Unicode, and {value[:60]!r} has half a surrogate pair"
-        ) from None
+    except UnicodeEncodeError as error:
+        # Python reads a byte that is not UTF-8 as one of these characters.
+        is_byte = 0xDC80 <= ord(value[error.start]) <= 0xDCFF
+        fault = "a byte that is not UTF-8" if is_byte else "half a surrogate pair"
+        raise ValueError(f"{name} must be valid Unicode, and {shown(value)} has {fault}") from None
     return value
 
 
@@ -142,9 +143,36 @@ def known_names(
     return decorate
 
 
-def similar_name(name: str, names: Iterable[str]) -> str:
-    """Return a question that names the one of `names` that is most like `name`; "" if none is."""
-    alike = get_close_matches(name, list(names), n=1)
+def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that does not exist. Its message says what does.
+
+    Args:
+        owner: the object that was asked for it.
+        name: the attribute.
+        instead: what has another name here, by the name that other libraries use.
+    """
+    public = [known for known in dir(owner) if not known.startswith("_")]
+    hint = similar_name(name, public) or f"there are {', '.join(public)}"
+    if name in instead:
+        hint = f"use {instead[name]}"
+    # With a name and no object, Python adds no guess of its own.
+    return AttributeError(f"{type(owner).__name__} has no {name!r}; {hint}", name=name)
+
+
+def similar_name(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a question that names the one of `names` that is most like `name`; "" if none is.
+
+    A name that begins with `name` is like it, however long it is.
+
+    Args:
+        name: what was given.
+        names: what is accepted.
+        cutoff: how similar it must be, from 0 to 1.
+    """
+    names = list(names)
+    is_beginning = len(name.strip("-")) > 1
+    alike = [known for known in names if is_beginning and known.startswith(name)]
+    alike = alike or get_close_matches(name, names, n=1, cutoff=cutoff)
     return f"did you mean {alike[0]}?" if alike else ""
 
 

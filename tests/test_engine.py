@@ -4,6 +4,7 @@ All in fp32, where identity is exact. Every KV cache is full of NaN before it is
 that was not written gets no text at all.
 """
 
+import re
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -527,10 +528,18 @@ BAD_PROMPTS = [
     (None, "a prompt is a text"),
     (7, "a prompt is a text"),
     ({"role": "user", "content": "x"}, "a prompt is a text"),
-    ([{"role": "user"}], "a list of chat messages"),
+    ([{"role": "user"}], "chat message 0 has no 'content': a message has the keys 'role' and 'content'"),
+    (
+        [{"role": "user", "content": "x"}, {"rol": "user", "content": "x"}],
+        "chat message 1 has no 'role', but 'rol': a message has the keys 'role' and 'content'",
+    ),
+    ([{"rol": "user", "text": "x"}], "chat message 0 has no 'role' and no 'content', but 'rol', 'text': a message"),
     ([{"role": "x", "content": "hi"}], "the role of a message must be one of 'system', 'user', 'assistant', 'tool'"),
     ([{"role": "user", "content": "x"}, 5], "a list of chat messages"),
     ([None], "a prompt is a text"),
+    ("a\ud800", "the prompt must be valid Unicode, and .* has half a surrogate pair"),
+    ("caf\udce9", "the prompt must be valid Unicode, and .* has a byte that is not UTF-8"),
+    ([{"role": "user", "content": "caf\udce9"}], "the chat must be valid Unicode, and .* has a byte that is not UTF-8"),
     ([[5, [6]]], "a prompt is a text"),
     ([5] * 100_000, "the prompt has 100000 tokens and .* shorten it"),
     ([5] * 200, r"needs \d+ blocks of 4 tokens \(200 prompt tokens, up to \d+ new ones.* and the pool has 20"),
@@ -551,6 +560,44 @@ def test_bad_prompts(tiny, prompt, said):
         assert_idle(llm)
         assert llm.stats.steps == 0, "a neighbour was started"
     assert len(ids_of(llm.generate([5, 6], exactly(3)))[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("chat", 'use generate([{"role": "user", "content": "Hello"}]): it takes chat messages'),
+        ("tokenizer", "use model.tokenizer"),
+        ("genrate", "did you mean generate?"),
+    ],
+)
+def test_an_attribute_that_the_engine_lacks(tiny, name, hint):
+    with pytest.raises(AttributeError) as caught:
+        getattr(engine(tiny), name)
+    assert str(caught.value) == f"LLM has no {name!r}; {hint}"
+
+
+def test_an_attribute_like_no_other_lists_all(tiny):
+    llm = engine(tiny)
+    with pytest.raises(
+        AttributeError, match=r"LLM has no 'xyzzy'; there are abort, .*, generate, .*, stream"
+    ) as caught:
+        _ = llm.xyzzy
+    assert not re.search(r"\b_", str(caught.value)), "private names are not listed"
+    assert not hasattr(llm, "_repr_html_")
+
+
+def test_an_error_inside_a_property_keeps_its_message(tiny):
+    llm = engine(tiny)
+    del llm.runner
+    with pytest.raises(AttributeError, match="'runner'"):
+        _ = llm.forward
+
+
+def test_a_completion_says_where_the_text_is(tiny):
+    (completion,) = engine(tiny).generate([5], exactly(1))
+    with pytest.raises(AttributeError) as caught:
+        _ = completion.text
+    assert str(caught.value) == "Completion has no 'text'; use outputs[0].text"
 
 
 def test_too_many_texts(tiny):

@@ -169,7 +169,9 @@ def test_what_the_machine_cannot_hold_is_refused_with_the_arithmetic(monkeypatch
         KVCache(24, 2**50, 16, 2, 64, torch.bfloat16)
     with refused(rf"^{2**70:,} blocks of 0.0625 KiB take [\d,]+ GiB, and {has}"):
         KVCache(1, 2**70, 1, 1, 8)
-    pretend(monkeypatch, 25125558682)
+    with refused(r"^1 block of 268,435,456 KiB takes 256 GiB, and this machine has 23.4 GiB: lower block_size$"):
+        pretend(monkeypatch, 25125558682)
+        KVCache(1, 1, 2**32, 1, 8)
     with refused(r"^200,000 blocks of 192 KiB take 37 GiB, and this machine has 23.4 GiB:"):
         KVCache(24, 200_000, 16, 2, 64, torch.bfloat16)
 

@@ -45,7 +45,11 @@ async function open(place) {
   const values = await unpack(packed);
   if (script === "stage") stage.render({ model: fixedModel(values), el: place });
   else explore.render({ model: new FrameModel(values), el: place });
-  place.closest(".output")?.previousElementSibling?.remove();
+  const picture = place.closest(".output")?.previousElementSibling;
+  const hint = picture?.previousElementSibling;
+  if (hint?.matches(".swipe-hint")) hint.remove();
+  picture?.remove();
+  place.dispatchEvent(new Event("opened", { bubbles: true }));
 }
 
 /** Loads the style sheet, and each opening when the reader comes near. */

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pagedlab.blocks import blocks_for
-from pagedlab.checks.watched import Cases, Mistake, Mistakes, puzzle
+from pagedlab.checks.watched import EMPTY_SPLIT, Cases, Mistake, Mistakes, puzzle
 from pagedlab.lessons.puzzles import online_step
 
 STATE = ("m", "total", "acc")  # what online softmax keeps of the tiles so far
@@ -504,7 +504,7 @@ def _parts_weighed_by_maximum(g: Any) -> Any:
     return _merged(g, lambda _, m: m.softmax(0))
 
 
-@known(OF_SPLIT, "A split without keys divides 0 by 0, and NaN weighed with 0 is NaN.")
+@known(OF_SPLIT, EMPTY_SPLIT)
 def _empty_split_is_nan(g: Any) -> Any:
     return _merged(g, lambda log, _: log.softmax(0), of_nothing=math.nan)
 

@@ -91,7 +91,7 @@ def _try(answer: Callable[..., Any], far: bool = False, wider: int = 0, **case: 
         with Allocations(memory):
             returned.append(answer(*arguments))
 
-    run_watched(memory, call, _kernels(answer), expected, far, MAX_STEPS)
+    run_watched(memory, call, _kernels(answer), expected, MAX_STEPS)
     out = returned[0]
     _check_result(out, expected["out"], memory)
     hint = ""

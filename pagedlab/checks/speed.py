@@ -81,10 +81,10 @@ def step_ms(host_ms: float, kernels_ms: Mapping[str, float], faster: Mapping[str
         for foreseen in (True, False)
         for tokens in range(1, 18)
     ],
-    name="in_vain",
+    name="wasted_rows",
 )
-def rows_in_vain(tokens: int, steps: int, foreseen: bool) -> int:
-    """Rows computed in vain after the end of a sequence.
+def wasted_rows(tokens: int, steps: int, foreseen: bool) -> int:
+    """Rows that are wasted after the end of a sequence.
 
     Args:
         tokens: steps of the sequence.

@@ -22,7 +22,7 @@ TOPICS = {
     "launched": ("launch",),
     "qwen": ("peak_blocks", "attend_one", "mended_pool"),
     "scheduling": ("schedule", "must_preempt", "swap_or_recompute", "victim", "patient"),
-    "speed": ("step_floor", "step_time", "in_vain"),
+    "speed": ("step_floor", "step_time", "wasted_rows"),
     "parallel": ("mlp_part", "heads_of_rank", "wire_bytes"),
     "speculative": ("roll_back", "kept_tokens", "acceptance_rule"),
     "serving": ("engine_loop", "closed_salt"),

@@ -161,20 +161,20 @@ class Conversation:
             sampling = replace(sampling, n=num_answers)
         user = {"role": "user", "content": question}
         turn = Turn(question, [Answer() for _ in range(num_answers)], self.pool.block_size)
-        copies: set[int] = set()
+        states: dict[int, State] = {}  # of the blocks that the pool gave out in this turn
 
         def note(event: BlockEvent) -> None:
             if event.kind == "allocate":
-                copies.discard(event.block_id)
+                states[event.block_id] = "new"
                 turn.hand_on(event.block_id)
             elif event.kind == "copy":
-                copies.add(event.block_id)
+                states[event.block_id] = "copied"
 
         request_id = self.llm.add([*self.messages, user], sampling, stream=True)
 
         def look(plan: Schedule, logits: Any) -> None:
             turn.cached_tokens = plan.cached.get(request_id, turn.cached_tokens)
-            self._update_blocks(turn, request_id, copies)
+            self._update_blocks(turn, request_id, states)
 
         with ExitStack() as stack:
             stack.callback(self._end, turn, user, request_id)
@@ -228,24 +228,26 @@ class Conversation:
                 last = turn.prompt_tokens + len(output.token_ids) - 1
                 answer.pieces.append(Piece(new_text, last // turn.block_size))
 
-    def _update_blocks(self, turn: Turn, request_id: int, copies: set[int]) -> None:
+    def _update_blocks(self, turn: Turn, request_id: int, states: dict[int, State]) -> None:
         """Note the blocks of those answers that have not ended."""
         by_name = {sequence.name: sequence for sequence in self.llm.sequences()}
         for number, answer in enumerate(turn.answers):
             sequence = by_name.get(f"r{request_id}.{number}" if number else f"r{request_id}")
             if sequence is not None and sequence.table.block_ids:
-                answer.cells = self._cells(sequence, turn, copies)
+                answer.cells = self._cells(sequence, turn, states)
 
-    def _cells(self, sequence: Sequence, turn: Turn, copies: set[int]) -> list[Cell]:
+    def _cells(self, sequence: Sequence, turn: Turn, states: dict[int, State]) -> list[Cell]:
+        """Return the blocks of a sequence.
+
+        A block that the pool did not give out in this turn is from the prefix cache. It was found
+        for the prompt, or a new block with the same contents was exchanged for it.
+        """
         size = turn.block_size
         num_reused = turn.cached_tokens // size
         cells = []
         for index, block_id in enumerate(sequence.table.block_ids):
-            state: State = "new"
-            if index < num_reused:
-                state = "reused"
-            elif block_id in copies:
-                state = "copied"
+            given_out: State = states.get(block_id, "reused")
+            state: State = "reused" if index < num_reused else given_out
             tokens = min(size, sequence.table.num_tokens - index * size)
             cells.append(Cell(index, block_id, state, tokens))
         return cells

@@ -38,10 +38,12 @@ def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> N
     stream = llm.stream(_as_prompt(prompt, is_chat), sampling)
     print(f"\n> {prompt}", flush=True)
     is_first = True
-    for piece in stream:
-        print(piece.lstrip() if is_first else piece, end="", flush=True)
-        is_first = False
-    print()
+    try:
+        for piece in stream:
+            print(piece.lstrip() if is_first else piece, end="", flush=True)
+            is_first = False
+    finally:
+        print(flush=True)  # after Ctrl-C too, so that what follows has a line of its own
 
 
 def _generate(llm: LLM, prompts: list[str], is_chat: bool, sampling: SamplingParams) -> None:

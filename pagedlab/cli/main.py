@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -23,9 +22,11 @@ from pagedlab.command_line import (
     ended_by_ctrl_c,
     print_error,
     print_now,
+    program_name,
     stopped_by_hand,
 )
 from pagedlab.extras import MissingExtra, require
+from pagedlab.validation import similar_name
 
 LOADING = "loading torch and transformers ..."
 
@@ -43,6 +44,8 @@ def _main(arguments: list[str]) -> int:
     if not arguments:
         options.program().print_help()
         return BAD_INPUT
+    if arguments[0] == "help":  # pagedlab help, or pagedlab help COMMAND
+        arguments = [*arguments[1:2], "--help"]
     name, *rest = arguments
     if name in ("-h", "--help", "--version"):
         options.program().parse_args(arguments)  # prints, and ends the process
@@ -51,6 +54,7 @@ def _main(arguments: list[str]) -> int:
         if command is not None:
             return command(rest)
         _refuse_unknown_command(name)
+        _refuse_command_after_options(arguments)
         return _generate(arguments)  # the old form, without a command
     except BrokenPipeError:
         raise
@@ -62,12 +66,22 @@ def _refuse_unknown_command(name: str) -> None:
     """Raise `ValueError` if the first argument is one word: it is a mistyped command, no prompt."""
     if name.startswith("-") or not name or any(map(str.isspace, name)):
         return
-    alike = get_close_matches(name, COMMANDS, n=1)
-    if alike:
-        hint = f"did you mean {alike[0]}?"
-    else:
-        hint = f"to continue it as a prompt: pagedlab generate {shlex.quote(name)}"
+    hint = similar_name(name, COMMANDS)
+    if not hint:
+        hint = f"to continue it as a prompt: {program_name()} generate {shlex.quote(name)}"
     raise ValueError(f"there is no command {name!r}; {hint}")
+
+
+def _refuse_command_after_options(arguments: list[str]) -> None:
+    """Raise `ValueError` for `pagedlab --model FOLDER chat`: it would continue the word "chat"."""
+    if not arguments[0].startswith("-"):
+        return
+    for argument in arguments:
+        if argument in COMMANDS:
+            raise ValueError(
+                f"{argument} is a command: name it first, for example {program_name()} {argument} "
+                "--help"
+            )
 
 
 def _chat(arguments: list[str]) -> int:
@@ -89,7 +103,8 @@ def _check_and_fetch(asked: argparse.Namespace) -> None:
 def _generate(arguments: list[str]) -> int:
     asked = options.generate().parse_args(arguments)
     if not asked.prompts and not asked.download:
-        raise ValueError('name a prompt, for example pagedlab generate "Once upon a time"')
+        example = f'{program_name()} generate "Once upon a time"'
+        raise ValueError(f"name a prompt, for example {example}")
     if not asked.chat and "" in asked.prompts:
         raise ValueError("the prompt is empty: give at least one token to continue")
     _check_and_fetch(asked)
@@ -123,7 +138,7 @@ def _serve(arguments: list[str]) -> int:
     if find_spec("pagedlab.serving") is None:
         raise ValueError("this pagedlab was installed without its server")
     serving = import_module("pagedlab.serving.__main__")  # a wing: by its name, when it is needed
-    return serving.main(arguments, prog="pagedlab serve")
+    return serving.main(arguments, prog=f"{program_name()} serve")
 
 
 def _notebooks(arguments: list[str]) -> int:

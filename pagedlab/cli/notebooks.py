@@ -23,8 +23,10 @@ def run(folder: str, no_open: bool) -> int:
         The exit code.
 
     Raises:
-        ValueError: If the folder cannot be written.
+        ValueError: If the folder has no name, or cannot be written.
     """
+    if not folder:
+        raise ValueError("the name of the folder is empty: name a folder, or . for this one")
     target = Path(folder).expanduser()
     try:
         copied, kept = copy_missing(notebooks(), target)

@@ -12,6 +12,7 @@ from pagedlab.command_line import (
     check_model_options,
     check_pool_options,
     number,
+    program_name,
     whole_number,
 )
 from pagedlab.sampling_params import SamplingParams
@@ -30,33 +31,34 @@ commands:
   notebooks   copy the notebooks into a folder and open them
   info        versions, devices, and the model that would answer
 
-pagedlab COMMAND --help lists the options of a command."""
+{prog} COMMAND --help lists the options of a command."""
 PROGRAM_EXAMPLES = """\
-  pagedlab chat
-  pagedlab generate "Once upon a time"
-  pagedlab notebooks"""
+  {prog} chat
+  {prog} generate "Once upon a time"
+  {prog} notebooks"""
 CHAT_EXAMPLES = """\
-  pagedlab chat
-  pagedlab chat --model Qwen/Qwen2.5-0.5B-Instruct --download
-  pagedlab chat --block-size 4              more, smaller blocks
-  echo "Why is the sky blue?" | pagedlab chat"""
+  {prog}
+  {prog} --model Qwen/Qwen2.5-0.5B-Instruct --download
+  {prog} --block-size 4              more, smaller blocks
+  echo "Why is the sky blue?" | {prog}"""
 GENERATE_EXAMPLES = """\
-  pagedlab generate "Once upon a time"
-  pagedlab generate --chat "Why is the sky blue?" "What is a drum?"
-  pagedlab generate --temperature 0.8 --seed 1 --max-tokens 200 "The old mill"
-  pagedlab generate --ranks 2 "Once upon a time"      two processes share the model"""
+  {prog} "Once upon a time"
+  {prog} --chat "Why is the sky blue?" "What is a drum?"
+  {prog} --temperature 0.8 --seed 1 --max-tokens 200 "The old mill"
+  {prog} --ranks 2 "Once upon a time"      two processes share the model"""
 DOWNLOAD_EXAMPLES = f"""\
-  pagedlab download                         {DEFAULT_MODEL}
-  pagedlab download Qwen/Qwen3-0.6B"""
+  {{prog}}                         {DEFAULT_MODEL}
+  {{prog}} Qwen/Qwen3-0.6B"""
 NOTEBOOKS_EXAMPLES = """\
-  pagedlab notebooks
-  pagedlab notebooks ~/paged --no-open"""
+  {prog}
+  {prog} ~/paged --no-open"""
 
 
 def program() -> Parser:
     """Return the parser of `pagedlab` itself."""
-    parser = Parser("pagedlab", DESCRIPTION, PROGRAM_EXAMPLES)
-    parser.usage = "pagedlab [-h] [--version] COMMAND ..."
+    name = program_name()
+    parser = Parser(name, DESCRIPTION.format(prog=name), PROGRAM_EXAMPLES)
+    parser.usage = f"{name} [-h] [--version] COMMAND ..."
     parser.add_argument(
         "--version", action="version", version=f"pagedlab {__version__}", help="print the version"
     )
@@ -66,7 +68,7 @@ def program() -> Parser:
 def chat() -> Parser:
     """Return the parser of `pagedlab chat`."""
     parser = Parser(
-        "pagedlab chat",
+        f"{program_name()} chat",
         "Talk to a model. Below each answer are the blocks that hold the conversation.",
         CHAT_EXAMPLES,
     )
@@ -82,7 +84,7 @@ def chat() -> Parser:
 def generate() -> Parser:
     """Return the parser of `pagedlab generate`."""
     parser = Parser(
-        "pagedlab generate", "Continue prompts from a paged KV cache.", GENERATE_EXAMPLES
+        f"{program_name()} generate", "Continue prompts from a paged KV cache.", GENERATE_EXAMPLES
     )
     add = parser.add_argument
     add("prompts", nargs="*", metavar="prompt", help="a text to continue; quote it")
@@ -109,7 +111,7 @@ def generate() -> Parser:
 def download() -> Parser:
     """Return the parser of `pagedlab download`."""
     parser = Parser(
-        "pagedlab download",
+        f"{program_name()} download",
         "Fetch a model from the Hugging Face hub. Run it again to continue a download "
         "that was stopped.",
         DOWNLOAD_EXAMPLES,
@@ -123,7 +125,7 @@ def download() -> Parser:
 def notebooks() -> Parser:
     """Return the parser of `pagedlab notebooks`."""
     parser = Parser(
-        "pagedlab notebooks",
+        f"{program_name()} notebooks",
         "Copy the series into a folder of yours and open it in JupyterLab. Files that are there "
         "already stay as they are.",
         NOTEBOOKS_EXAMPLES,
@@ -136,7 +138,9 @@ def notebooks() -> Parser:
 
 def info() -> Parser:
     """Return the parser of `pagedlab info`."""
-    return Parser("pagedlab info", "Print versions, devices, and the model that would answer.")
+    return Parser(
+        f"{program_name()} info", "Print versions, devices, and the model that would answer."
+    )
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:

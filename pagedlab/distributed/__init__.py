@@ -115,6 +115,7 @@ def open_model(
     except BaseException:
         if workers:
             workers.stop(patience=0)
+            workers.remove_folder()
         raise
     model = SharedModel(**vars(share), ranks=ranks)
     model.new_cache = partial(SharedCache, ranks)
@@ -157,13 +158,14 @@ def serve_worker(rank: int, size: int, path: str) -> None:
     Args:
         rank: number of this process.
         size: number of ranks.
-        path: file of the store, in a folder that is removed.
+        path: file of the store. Its folder is removed here only if rank 0 no longer can.
     """
 
     def end_with_rank_0() -> None:
         # sys.stdin has a lock, which no thread may hold while Python ends.
-        os.read(0, 1)  # returns when rank 0 closes the pipe
-        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+        told = os.read(0, 1)  # nothing: the pipe closed because rank 0 has died
+        if not told:
+            shutil.rmtree(os.path.dirname(path), ignore_errors=True)
         os._exit(0)  # the main thread may be in a collective that will not be complete
 
     threading.Thread(target=end_with_rank_0, daemon=True).start()

@@ -8,6 +8,7 @@ import os
 import sys
 
 from pagedlab.cli.main import main as texts
+from pagedlab.command_line import program_name
 from pagedlab.distributed import serve_rank, torchrun_store
 
 
@@ -15,7 +16,7 @@ def main(arguments: list[str]) -> int:
     """What this process does: rank 0 is the front, and the others serve it."""
     if "RANK" not in os.environ:
         print(
-            'error: start this with torchrun, or use pagedlab generate --ranks 2 "prompt"',
+            f'error: start this with torchrun, or use {program_name()} generate --ranks 2 "prompt"',
             file=sys.stderr,
         )
         return 2

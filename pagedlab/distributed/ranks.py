@@ -118,6 +118,35 @@ class Ranks:
             store = dist.PrefixStore("data", store)
             self._data = dist.ProcessGroupNCCL(store, self.rank, self.size, patience)  # type: ignore[arg-type]
             self._start_watcher()
+            self._connect_nccl(deadline)
+
+    def _connect_nccl(self, deadline: float) -> None:
+        """Add up one number, at which NCCL connects the ranks. It waits for them without a limit.
+
+        So another thread does it, and this one gives up if a worker ends or takes too long.
+        """
+        errors: list[Exception] = []
+
+        def add_up() -> None:
+            try:
+                torch.cuda.set_device(self.device)
+                number = torch.zeros(1, device=self.device)
+                finish(self._data.allreduce, [number], self._sum_options)
+                torch.cuda.synchronize(self.device)
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=add_up, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.02)
+            report = self._exit_report()
+            if report is None and time.monotonic() > deadline:
+                report = f"after {START_TIMEOUT:.0f} s NCCL has not connected the ranks"
+            if report:
+                raise RankLost(report)
+        if errors:
+            raise errors[0]
 
     def _start_watcher(self) -> None:
         self._watcher = threading.Thread(target=self._watch, args=(self._data,), daemon=True)
@@ -258,7 +287,7 @@ class Ranks:
         self.shutdown()
 
     def shutdown(self, patience: float = PATIENCE) -> None:
-        """End the workers, and leave the groups.
+        """End the workers, leave the groups, and remove what they met in.
 
         Args:
             patience: seconds until a worker that still runs is killed.
@@ -274,3 +303,5 @@ class Ranks:
             self._watcher.join(PATIENCE)
         self._control = None  # frees its ports
         self._data = None
+        if self.workers:
+            self.workers.remove_folder()  # the groups' store is in it

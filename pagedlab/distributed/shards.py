@@ -46,7 +46,7 @@ def split_layers(
     """Keep a rank's share of every linear layer that the tensor-parallel plan names, in place.
 
     "colwise" keeps rows of the weight [out, in], that is, columns of the output. "rowwise" keeps
-    columns of the weight; the outputs are then summands.
+    columns of the weight; the outputs are then partial sums.
 
     Args:
         module: a transformers model.

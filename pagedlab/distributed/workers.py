@@ -1,8 +1,8 @@
 """The processes of ranks 1 to size - 1, which rank 0 starts, watches and ends.
 
-A worker's standard input is a pipe from rank 0. It closes when rank 0 stops, or dies of any cause;
-then the worker ends itself. Its standard error goes into a file without a name, so that rank 0 can
-report the last line.
+A worker's standard input is a pipe from rank 0. Rank 0 writes one byte into it when it stops; the
+pipe closes without a byte when rank 0 dies of any cause. Either way the worker ends itself. Its
+standard error goes into a file without a name, so that rank 0 can report the last line.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import IO
@@ -19,6 +20,7 @@ from typing import IO
 import torch
 import torch.distributed as dist
 
+STOP = b"."  # what rank 0 tells a worker that is to end
 PATIENCE = 5.0  # seconds that a worker has to end in order
 HOME = str(Path(__file__).parents[2])  # pagedlab need not be installed
 CODE = f"""
@@ -81,14 +83,16 @@ class Workers:
         return lines[-1][:300] if lines else ""
 
     def stop(self, patience: float = PATIENCE) -> None:
-        """End all workers and remove their folder. A second call does nothing.
+        """End all workers. A second call does nothing.
 
         Args:
             patience: seconds until a worker that still runs is killed.
         """
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(OSError, ValueError):  # it has ended, or it was told before
+                process.stdin.write(STOP)
+                process.stdin.close()
         deadline = time.monotonic() + patience
         for process in self.processes:
             try:
@@ -96,4 +100,11 @@ class Workers:
             except TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def remove_folder(self) -> None:
+        """Remove the store's folder, once nothing of this process uses the store.
+
+        NCCL's group has a thread that asks the store once a second. While the file is missing, the
+        store waits for it, for five minutes; and the group's end waits for that thread.
+        """
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -155,8 +155,8 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     headline = f"Check {number} of {len(checks)}.  {said}"
     parts = [label(0, 16, headline, 14, within=WIDTH, look=BOLD)]
     count = (
-        f"With this check: {check.outputs} new tokens in {check.step} steps. Without drafts it is "
-        "a step for each."
+        f"After this check: {check.outputs} new tokens in {check.step} steps. Without drafts they "
+        f"take {check.outputs} steps."
     )
     parts.append(label(0, 36, count, 12.5, SOFT))
     grid = Grid.within(0, TOP, WIDTH, max(1, ROW // size), HEIGHT, 6).with_head(HEAD)

@@ -43,18 +43,43 @@ class Access(NamedTuple):
     elements: np.ndarray
 
 
+class Cut(NamedTuple):
+    """An offset that has lost its upper bits.
+
+    Args:
+        name: of the tensor.
+        index: of the element that was meant.
+        meant: its offset in the tensor.
+        got: what 32 bits keep of the offset.
+    """
+
+    name: str
+    index: tuple[int, ...]
+    meant: int
+    got: int
+
+
 class Outside(BaseException):
     """A kernel loads or stores outside of a tensor.
 
     It is no `Exception`: the interpreter would wrap it.
     """
 
-    def __init__(self, verb: str, name: str, size: int, element: int, program: Program) -> None:
+    def __init__(
+        self,
+        verb: str,
+        name: str,
+        size: int,
+        element: int,
+        program: Program,
+        cut: Cut | None = None,
+    ) -> None:
         self.verb = verb
         self.name = name
         self.size = size
         self.element = element
         self.program = program
+        self.cut = cut
         super().__init__(f"program {program} {verb}s {self.where} of {name}")
 
     @property
@@ -128,10 +153,12 @@ class Memory:
                 return np.where(addresses - start < far // 2, addresses, addresses - far)
 
             elements = (near(addresses) - start) // tensor.element_size()
-            wrong = elements[(elements < 0) | (elements >= tensor.numel())]
-            if len(wrong):
+            is_wrong = (elements < 0) | (elements >= tensor.numel())
+            if is_wrong.any():
                 if self._strict:
-                    raise Outside(verb, name, tensor.numel(), int(wrong[0]), program)
+                    element = int(elements[is_wrong][0])
+                    cut = self._cut(int(addresses[is_wrong][0]))
+                    raise Outside(verb, name, tensor.numel(), element, program, cut)
                 return pointers
             kept = self.loads if verb == "load" else self.stores
             kept[name].append(Access(program, steps[verb, name, program], elements))
@@ -153,6 +180,19 @@ class Memory:
             patch.object(builder, "create_masked_store", noted_store),
         ):
             launch()
+
+    def _cut(self, address: int) -> Cut | None:
+        """Return the element of a far tensor whose offset, without its upper bits, gives this."""
+        for name, far in self._far.items():
+            tensor = self.tensors[name]
+            got = (address - tensor.data_ptr()) // tensor.element_size()
+            first = far // tensor.element_size()
+            element = (got - first) % (1 << 32)
+            if far and element < tensor.numel():
+                page, rest = divmod(first + element, tensor[0].numel())
+                inside = (int(place) for place in np.unravel_index(rest, tensor.shape[1:]))
+                return Cut(name, (page, *inside), first + element, got)
+        return None
 
     def _distance(self, name: str, address: int) -> int:
         tensor, far = self.tensors[name], self._far[name]

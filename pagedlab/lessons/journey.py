@@ -7,10 +7,11 @@
 Nothing is made up: the recording has what scheduler, prefix cache, model and sampler did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagedlab.blocks import blocks_for
 from pagedlab.lessons import drawing as draw
 from pagedlab.lessons.colors import CACHED, FREE, NEUTRAL, Look, sequence_color
 from pagedlab.shipped import results
@@ -274,13 +275,14 @@ class _Journey:
 
     def _schedule(self, sequence: SequenceState, table: list[int], start: int, stop: int) -> None:
         new = table[len(self.table) :]
+        touched = table[start // self.size : blocks_for(stop, self.size)]
         self.table = table
         self.words = _plain(sequence.words[:stop])
-        tokens = "tokens" if stop - start > 1 else "token"
         lines = [
-            f"its {tokens} {draw.runs(range(start, stop))}",
-            f"new blocks: {draw.runs(new)}" if new else "no new block",
-            f"slots {draw.runs(self._slots(start, stop))}",
+            f"its {_counted('token', range(start, stop))}",
+            f"new: {_counted('block', new)}" if new else "no new block",
+            self._slots_in_words(start, stop),
+            f"of {_counted('block', touched)} in its table",
         ]
         self.note("schedule", lines, tokens=stop - start, size=self.size)
 
@@ -295,7 +297,7 @@ class _Journey:
 
     def _forward(self, start: int, stop: int, vocabulary: int) -> None:
         lines = [
-            f"writes slots {draw.runs(self._slots(start, stop))}",
+            f"writes {self._slots_in_words(start, stop)}",
             f"reads blocks {draw.runs(self.table)}",
             f"out: {vocabulary:,} scores",
         ]
@@ -316,13 +318,13 @@ class _Journey:
         lines = [f"+ {draw.plain(sampled[1])!r}", f"{len(sequence.ids)} tokens now", more]
         self.note("append", lines)
 
-    def _slots(self, start: int, stop: int) -> list[int]:
+    def _slots_in_words(self, start: int, stop: int) -> str:
         """The slots of its tokens start, ..., stop - 1."""
         slots = []
         for position in range(start, stop):
             entry, offset = divmod(position, self.size)
             slots.append(self.table[entry] * self.size + offset)
-        return slots
+        return _counted("slot", slots)
 
     def _blocks_of_others(self, replay: Replay) -> set[int]:
         """The blocks of other requests' sequences."""
@@ -331,6 +333,11 @@ class _Journey:
             if request_of(name) != self.request:
                 blocks.update(sequence.blocks)
         return blocks
+
+
+def _counted(what: str, numbers: Sequence[int]) -> str:
+    """Numbers with the name of what they count: "slot 29", "slots 29-31"."""
+    return f"{what}{'s' if len(numbers) > 1 else ''} {draw.runs(numbers)}"
 
 
 def _plain(words: list[str]) -> list[str]:

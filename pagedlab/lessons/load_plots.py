@@ -180,6 +180,8 @@ PEER_NAMES = {
 def draw_peers(runs: Sequence[Run], ratios: Mapping[Compared, float], caption: str = "") -> Figure:
     """Draw our tokens per second over those of each other engine, a panel a model.
 
+    The numbers at the right are `ratios`. They are in a column, since a row has several markers.
+
     Args:
         runs: of all engines.
         ratios: ours over the best other one, by host, model and workload.
@@ -189,12 +191,13 @@ def draw_peers(runs: Sequence[Run], ratios: Mapping[Compared, float], caption: s
     models = sorted({row.model for row in ratios})
     lines = {model: _peer_lines(model, ratios) for model in models}
     longest = max(len(rows) for rows in lines.values())
-    fig, axes = figure(10, 0.9 + 0.29 * longest, ncols=len(models), sharex=True, squeeze=False)
+    fig, axes = figure(11, 0.9 + 0.29 * longest, ncols=len(models), sharex=True, squeeze=False)
     for ax, (model, rows) in zip(axes[0], lines.items(), strict=True):
         for y, row in enumerate(rows):
             if isinstance(row, Compared):
                 others = [run for run in runs if run.compared == row and run.engine != OURS]
-                _peer_row(ax, y, ours[row], others, ratios[row])
+                _peer_row(ax, y, ours[row], others)
+                _peer_ratio(ax, y, ratios[row])
             else:
                 count = _rounds(run for run in runs if (run.host, run.model) == (row, model))
                 words = f"{row}, {count}"
@@ -206,7 +209,10 @@ def draw_peers(runs: Sequence[Run], ratios: Mapping[Compared, float], caption: s
         ax.tick_params(axis="y", length=0)
         ax.set(xscale="log", xlim=(0.42, 14), ylim=(longest - 0.4, -0.8))
         log_axis(ax.xaxis, [0.5, 1, 2, 4, 8])
-        ax.set_xlabel("pagedlab's tokens/s over the other engine's")
+        ax.set_xlabel(
+            "pagedlab's tokens/s over the other engine's\n"
+            "(number at the right: the leftmost marker)"
+        )
         found = [ratios[row] for row in rows if isinstance(row, Compared)]
         tied = sum(is_tie(ratio) for ratio in found)
         ahead = sum(ratio > 1 and not is_tie(ratio) for ratio in found)
@@ -250,9 +256,8 @@ def _rounds(runs: Iterable[Run]) -> str:
     return f"{counts[0]} to {counts[-1]} rounds" if len(counts) > 1 else f"{counts[0]} rounds"
 
 
-def _peer_row(ax: Axes, y: int, ours: Run, others: Sequence[Run], ratio: float) -> None:
-    """Draw a row: a marker for each other engine, a thin stroke for each round, and the ratio."""
-    right = 1.0
+def _peer_row(ax: Axes, y: int, ours: Run, others: Sequence[Run]) -> None:
+    """Draw a row: a marker for each other engine, and a thin stroke for each round."""
     for run in others:
         mark, color, is_filled = PEER_LOOKS.get(run.engine, ("D", SEQUENCE_COLORS[3], True))
         rounds = [mine / theirs for mine, theirs in zip(ours.seeds, run.seeds, strict=True)]
@@ -260,12 +265,17 @@ def _peer_row(ax: Axes, y: int, ours: Run, others: Sequence[Run], ratio: float) 
         ax.scatter(rounds, [y] * len(rounds), marker="|", s=70, color=color, linewidth=0.8)
         face = color if is_filled else "white"
         ax.scatter(at, y, marker=mark, s=34, edgecolor=color, facecolor=face, zorder=3)
-        right = max(right, at, *rounds)
+
+
+def _peer_ratio(ax: Axes, y: int, ratio: float) -> None:
+    """Write a row's ratio at the right edge of the panel."""
     color = LATE if ratio < 1 else INK
     if is_tie(ratio):
         color = NEUTRAL
     words = f"{ratio:.2f}" if abs(ratio - 1) > 0.005 else f"{ratio:.3f}"
-    ax.text(right * 1.12, y, words, va="center", fontsize="small", color=color)
+    at_edge = ax.get_yaxis_transform()
+    look = {"ha": "right", "va": "center", "fontsize": "small", "color": color}
+    ax.text(1.1, y, words, transform=at_edge, **look)
 
 
 def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> None:

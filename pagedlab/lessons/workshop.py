@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from pagedlab.lessons.colors import NEUTRAL, Look, sequence_color
+from pagedlab.lessons.colors import NEUTRAL, Look, ink_on, sequence_color
 from pagedlab.lessons.drawing import (
     BOLD,
     CARD,
@@ -39,6 +39,7 @@ from pagedlab.lessons.drawing import (
     linked,
     rows,
     svg,
+    wide,
 )
 from pagedlab.lessons.rung_reasons import draw_reason
 from pagedlab.shipped import benchmark, results
@@ -106,6 +107,7 @@ def draw_ladder(
     """
     x = left + LADDER_NAMES
     pitch = (width - LADDER_NAMES - 50) / max(copy, *speeds.values())
+    roof = x + pitch * copy
     parts = []
     for row, (name, speed) in enumerate(speeds.items()):
         y = top + LADDER_ROW * row
@@ -116,16 +118,21 @@ def draw_ladder(
         color, share = _look_of_rung(name, now)
         look = BOLD if name == now else ""
         bar = pitch * speed
+        number = f"{speed:,.0f}"
+        end_of_bar = x + bar + 5
+        crosses_line = end_of_bar < roof < end_of_bar + wide(number, 12)
+        ink = ink_on(color) if crosses_line else INK
+        if crosses_line:
+            end_of_bar -= wide(number, 12) + 10
         drawn = [
             box(left, y, LADDER_NAMES + bar, 18, LINE, 0),  # the whole row can be pointed at
             box(x, y, bar, 18, color, share, color),
             label(left, y + 13.5, name, 12, INK, LADDER_NAMES - 8, look),
-            label(x + bar + 5, y + 13.5, f"{speed:,.0f}", 12, INK, 0, look),
+            label(end_of_bar, y + 13.5, number, 12, ink, 0, look),
         ]
         say = f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
         parts.append(linked([name], say, *drawn))
     end = top + LADDER_ROW * len(speeds)
-    roof = x + pitch * copy
     parts.append(_dotted(roof, top - 8, end))
     parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", 12, SOFT))
     return parts
@@ -162,18 +169,18 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
     return {name: rows[method] for method, name in METHODS.items() if method in rows}
 
 
-def draw_opening(traces: dict[str, Trace], rung: str, step: int, shape: str) -> str:
+def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> str:
     """Draw on the left memory as a rung's programs load it, on the right the speed of each rung.
 
     Args:
         traces: of the rungs; empty without Triton.
         rung: one of `RUNGS`.
-        step: of the trace, from 1 on.
+        progress: which step of the rung's trace, in per cent: 0 is the first one, 100 the last.
         shape: one of `SHAPES`.
     """
     parts = []
     if RUNGS[rung] in traces:
-        parts += _draw_trace(traces[RUNGS[rung]], rung, step)
+        parts += _draw_trace(traces[RUNGS[rung]], rung, progress)
     found = recorded()
     machine = found["machine"]
     parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
@@ -195,9 +202,9 @@ def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
     return [name for name in speeds if name not in shown]
 
 
-def _draw_trace(trace: Trace, rung: str, step: int) -> list[str]:
+def _draw_trace(trace: Trace, rung: str, progress: int) -> list[str]:
     """Draw memory at a step of a trace, with a headline."""
-    at = min(step, len(trace.steps)) - 1
+    at = round(progress / 100 * (len(trace.steps) - 1))
     times = trace.rows_loaded / trace.rows_stored
     working = sum(len(rows) > 0 for rows in trace.steps[at].values())
     headline = (
@@ -336,14 +343,30 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
     "split": {"k_cache": 16},
 }
 
-COLOR_SAYS = {
-    "weights": "the program that loads",
-    "scores": "the head of the program that loads",
-    "online_step": "the program that loads",
-    "paged_scores": "the head of the program that loads",
-    "decode": "the sequence of the program that loads",
-    "grouped": "the sequence of the program that loads",
-    "split": "the split of the program that loads",
+
+class Color(NamedTuple):
+    """What gives a program its colour in a puzzle's picture.
+
+    Args:
+        says: in words.
+        axis: of the puzzle's grid.
+    """
+
+    says: str
+    axis: int = 0
+
+
+_OF_PROGRAM = Color("the program that loads")
+_OF_HEAD = Color("the head of the program that loads")
+_OF_SEQUENCE = Color("the sequence of the program that loads")
+COLORS = {
+    "weights": _OF_PROGRAM,
+    "scores": _OF_HEAD,
+    "online_step": _OF_PROGRAM,
+    "paged_scores": _OF_HEAD,
+    "decode": _OF_SEQUENCE,
+    "grouped": _OF_SEQUENCE,
+    "split": Color("the split of the program that loads", axis=2),
 }
 
 
@@ -466,7 +489,7 @@ def draw_loads(
     """Draw a puzzle's tensors as cells, and what a kernel loads of them.
 
     Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
-    dotted ones hold nothing. A cell that was loaded several times says how often. `COLOR_SAYS`
+    dotted ones hold nothing. A cell that was loaded several times says how often. `COLORS`
     tells what gives a program its colour. As long as nothing is loaded, a smaller case is drawn
     solved.
 
@@ -480,7 +503,7 @@ def draw_loads(
     parts: list[str] = []
     top = 40.0
     loaded = needed = 0
-    axis = _axis_of_color(name)
+    axis = COLORS[name].axis
     for tensor, unit in SHOWN[name].items():
         x = given[tensor]
         if x.ndim == 4:
@@ -499,7 +522,7 @@ def draw_loads(
         cells, top = _draw_solved_case(name, top)
         parts += cells
     explained = (
-        f"colour: {COLOR_SAYS[name]}; pale: loaded in an earlier step; dotted: holds nothing; "
+        f"colour: {COLORS[name].says}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
     )
     head = [
@@ -507,11 +530,6 @@ def draw_loads(
         label(0, 32, stopped or explained, 12, SOFT, 1000),
     ]
     return svg(1080, top, [*head, *parts], f"{headline} {stopped}".strip())
-
-
-def _axis_of_color(name: str) -> int:
-    """Return the axis of a puzzle's grid that gives a program its colour."""
-    return 2 if name == "split" else 0
 
 
 def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
@@ -534,7 +552,7 @@ def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
         top += 14  # for the pages' ids
     unit = SHOWN[name][case.tensor]
     parts.append(label(0, top + 15, f"{case.tensor} {list(case.shape)}", 12, INK, 142))
-    axis = _axis_of_color(name)
+    axis = COLORS[name].axis
     cells, bottom = _draw_tensor(case.tensor, x, unit, case.accesses(), 1, axis, top)
     return [*parts, *cells], bottom + 16
 

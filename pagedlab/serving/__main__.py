@@ -8,6 +8,7 @@ import errno
 import gc
 import ipaddress
 import os
+import shlex
 import socket
 import sys
 from contextlib import suppress
@@ -51,7 +52,7 @@ def make_parser(prog: str) -> Parser:
     parser = Parser(
         prog,
         "Serve a model over OpenAI's HTTP API, and its blocks, live, on a page.",
-        EXAMPLES.format(prog=prog),
+        EXAMPLES,
     )
     add_model_options(parser)
     add_pool_options(parser)
@@ -84,13 +85,14 @@ def make_parser(prog: str) -> Parser:
     return parser
 
 
-def main(arguments: list[str] | None = None, prog: str = "python -m pagedlab.serving") -> int:
+def main(arguments: list[str] | None = None, prog: str | None = None) -> int:
     """Serve until Ctrl-C or a signal ends the process. Return the exit code.
 
     Args:
         arguments: the options; None for those of the command line.
-        prog: the command as the user types it, for messages.
+        prog: the command as the user types it, for messages; None for the module's.
     """
+    prog = prog or f"{shlex.quote(sys.orig_argv[0])} -m pagedlab.serving"
     return stopped_by_hand(partial(_main, make_parser(prog)), arguments)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import queue
 import sys
 import threading
@@ -26,10 +27,12 @@ from weakref import WeakSet
 from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
+from pagedlab.scheduler import RequestTooLarge
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.serving.prompts import Encoder, Room
 from pagedlab.validation import integer
 
+LOG = logging.getLogger("pagedlab.serving")
 T = TypeVar("T")
 Work = Callable[[], None]
 Inbox = queue.SimpleQueue[Work | None]  # None ends the loop
@@ -190,6 +193,7 @@ class EngineThread:
         self._inbox: Inbox = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by the ids of unfinished requests
         self._waiting: set[int] = set()
+        self._logged: set[str] = set()  # each advice is logged once, however often it is needed
         self._thread: threading.Thread | None = None
         self._usual_steps = 0  # `max_streamed_steps` before `start`, and after `stop`
         self._lock = threading.Lock()  # nothing may be put into the inbox after None
@@ -338,6 +342,13 @@ class EngineThread:
                 ticket.ids[request_id] = i * ticket.params.n
                 self._tickets[request_id] = ticket
                 self._waiting.add(request_id)
+        except RequestTooLarge as error:
+            self.drop(ticket)
+            # A client cannot change the engine. The advice for that is in the server's log.
+            if error.engine_advice not in self._logged:
+                self._logged.add(error.engine_advice)
+                LOG.warning("%s; to serve such requests, %s", error.problem, error.engine_advice)
+            raise ApiError(400, f"{error.problem}: {error.request_advice}") from None
         except ValueError as error:
             self.drop(ticket)
             raise ApiError(400, str(error)) from None

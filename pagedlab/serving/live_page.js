@@ -9,6 +9,7 @@ import stage from "./stage.js";
 const PAUSE = 250; // milliseconds between two fetches
 const PAUSE_WHEN_HIDDEN = 2000;
 const UNAUTHORIZED = 401; // the status of a request without a key that the server accepts
+const UNREACHABLE = "The server does not answer.";
 
 // A server with API keys asks for one. The page keeps it in this variable alone. An address that
 // ends with #KEY gives it too.
@@ -25,8 +26,8 @@ function headers() {
 
 /** @type {Record<string, () => void>} */
 const listeners = {};
-/** @type {{step: number, live: boolean, lag: number, recorded: Recording | null}} */
-const values = { step: -1, live: true, lag: 0.5, recorded: null };
+/** @type {{step: number, live: boolean, lag: number, ended_last: boolean, recorded: Recording | null}} */
+const values = { step: -1, live: true, lag: 0.5, ended_last: true, recorded: null };
 const model = {
   /** @param {string} name */
   get: (name) => /** @type {Record<string, unknown>} */ (values)[name],
@@ -67,18 +68,16 @@ async function look() {
     await update();
   } catch (error) {
     const isUnreachable = error instanceof TypeError;
-    trouble = isUnreachable
-      ? "The server does not answer."
-      : String(/** @type {Error} */ (error).message);
+    trouble = isUnreachable ? UNREACHABLE : String(/** @type {Error} */ (error).message);
   }
-  const line = document.getElementById("trouble");
-  if (line) line.textContent = trouble;
+  troubleLine.textContent = trouble;
   if (unlocking.hidden) setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
 }
 
 const asking = /** @type {HTMLFormElement} */ (document.getElementById("ask"));
 const question = /** @type {HTMLInputElement} */ (document.getElementById("question"));
 const answers = /** @type {HTMLElement} */ (document.getElementById("answers"));
+const troubleLine = /** @type {HTMLElement} */ (document.getElementById("trouble"));
 const unlocking = /** @type {HTMLFormElement} */ (document.getElementById("unlock"));
 const keyField = /** @type {HTMLInputElement} */ (document.getElementById("key"));
 
@@ -111,7 +110,8 @@ async function ask(number) {
     answers.textContent = texts.join("\n\n");
   } catch (error) {
     const isUnreachable = error instanceof TypeError;
-    answers.textContent = isUnreachable ? "The server does not answer." : String(error);
+    answers.textContent = isUnreachable ? "" : String(error);
+    if (isUnreachable) troubleLine.textContent = UNREACHABLE; // as `look` says it, once
   }
 }
 
@@ -124,6 +124,18 @@ function writeCommand() {
   lines.push(`  -d '${body}'`);
   const command = document.getElementById("curl");
   if (command) command.textContent = lines.join(" \\\n");
+}
+
+/**
+ * Makes a box a Tab stop while it scrolls: then the arrow keys scroll it.
+ *
+ * @param {HTMLElement} box
+ */
+function updateTabStop(box) {
+  const isWider = box.scrollWidth > box.clientWidth;
+  const isHigher = box.scrollHeight > box.clientHeight;
+  if (isWider || isHigher) box.tabIndex = 0;
+  else box.removeAttribute("tabindex");
 }
 
 asking.addEventListener("submit", (event) => {
@@ -140,5 +152,7 @@ unlocking.addEventListener("submit", (event) => {
   look();
 });
 question.addEventListener("input", writeCommand);
+const boxes = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("pre, #answers"));
+for (const box of boxes) new ResizeObserver(() => updateTabStop(box)).observe(box);
 writeCommand();
 look();

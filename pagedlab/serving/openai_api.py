@@ -5,11 +5,14 @@ A parameter that is not supported is refused by name.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from itertools import takewhile
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
 
 from pagedlab.sampling_params import SamplingParams
+from pagedlab.validation import similar_name
 
 # Parameters of OpenAI and vLLM that are not supported, and the values with which they ask for
 # nothing. With these values they are accepted. So is null for every parameter.
@@ -346,6 +349,13 @@ class ApiError(Exception):
         self.body = ErrorBody(error=ErrorDetail(message=message, **detail))
 
 
+OF_SIZE = ("too_short", "too_long", "string_too_short", "string_too_long")  # pydantic's names
+REQUESTS: dict[str, type[GenerationRequest]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+}
+
+
 def explain_invalid(errors: Any) -> tuple[str, str | None]:
     """Explain FastAPI's validation errors.
 
@@ -363,24 +373,61 @@ def explain_invalid(errors: Any) -> tuple[str, str | None]:
         reason = first.get("ctx", {}).get("error", first["msg"])
         return f"the body is not valid JSON: {reason}", None
     if first["type"] == "extra_forbidden":
-        return f"{param} is not supported by this server: leave it out", param
-    # A union has one error for each form that a value may have.
-    messages = []
-    for error in errors:
-        if _place(error)[: len(place)] == place:
-            refused = _refused_part(error)
-            if refused:
-                return f"{refused} are not supported: send text", param
-            message = error["msg"].removeprefix("Value error, ")
-            messages.append(message[0].lower() + message[1:])
-    explanation = ", or ".join(dict.fromkeys(messages))
+        return _explain_unknown(place), param
+    if first["type"] == "missing" and place:
+        return _explain_missing(place, first["input"]), param
     if param == "messages" and first["type"] == "too_short":
         return "messages is empty: send at least one message", param
+    # A union has one error for each form that a value may have.
+    forms = [error for error in errors if _place(error)[: len(place)] == place]
+    refused = next(filter(None, map(_refused_part, forms)), None)
+    if refused:
+        return f"{refused} are not supported: send text", param
+    explanation = _closest_form(forms)
     if param:
-        return f"{param}: {explanation}", param
+        return explanation, param
     if first["type"] == "value_error":
         return explanation, None
     return "send a JSON object, with the header Content-Type: application/json", None
+
+
+def _explain_unknown(place: list[str]) -> str:
+    """Explain a name that is no field: is another one meant, or is it of the other path?"""
+    param = ".".join(place)
+    *above, name = place
+    if above:  # only the fields of one object are checked like this
+        hint = similar_name(name, StreamOptions.model_fields)
+        return f"{param} is not supported by this server: {hint or 'leave it out'}"
+    for path, request in REQUESTS.items():
+        if name in request.model_fields:
+            return f"{param} is not supported at this path, only at {path}: leave it out"
+    known = {known for request in REQUESTS.values() for known in request.model_fields}
+    hint = "" if name in NEUTRAL else similar_name(name, known)
+    return f"{param} is not supported by this server: {hint or 'leave it out'}"
+
+
+def _explain_missing(place: list[str], given: Any) -> str:
+    """Explain a missing field: perhaps the object that lacks it has the name with a slip."""
+    message = f"{'.'.join(place)}: field required"
+    alike = get_close_matches(place[-1], list(given), n=1) if isinstance(given, dict) else []
+    return f"{message}, and there is {alike[0]!r}: did you mean {place[-1]}?" if alike else message
+
+
+def _closest_form(errors: list[Any]) -> str:
+    """Explain why a value has none of its forms.
+
+    It is closest to a form that only its size keeps it from, else to those with the deepest error.
+    """
+    errors = [error for error in errors if error["type"] in OF_SIZE] or errors
+    paths = [_path(error) for error in errors]
+    deepest = max(paths, key=len)
+    messages = []
+    for error, path in zip(errors, paths, strict=True):
+        if path == deepest:
+            message = error["msg"].removeprefix("Value error, ")
+            messages.append(message[0].lower() + message[1:])
+    explanation = ", or ".join(dict.fromkeys(messages))
+    return f"{'.'.join(deepest)}: {explanation}" if deepest else explanation
 
 
 def _refused_part(error: Any) -> str | None:
@@ -390,17 +437,21 @@ def _refused_part(error: Any) -> str | None:
     return NO_TEXT.get(kind) if is_kind else None
 
 
-def _place(error: Any) -> list[str]:
-    """Return the names that lead to an error in the body.
+def _path(error: Any) -> list[str]:
+    """Return the names and numbers that lead to an error in the body.
 
-    The list ends before pydantic's names for the members of a union, "str" or "list[int]".
+    pydantic's names for the members of a union, "str" or "list[int]", are left out.
     """
-    place = []
-    for part in error["loc"]:
-        name = str(part)
-        if name == "body":
-            continue
-        if name in ("str", "int") or not name.replace("_", "a").isalnum():
-            break
-        place.append(name)
-    return place
+    names = [str(part) for part in error["loc"] if part != "body"]
+    return [name for name in names if not _is_member(name)]
+
+
+def _place(error: Any) -> list[str]:
+    """Return the names that lead to an error in the body, up to the first union."""
+    names = [str(part) for part in error["loc"] if part != "body"]
+    return list(takewhile(lambda name: not _is_member(name), names))
+
+
+def _is_member(name: str) -> bool:
+    """Return whether it is pydantic's name for a member of a union."""
+    return name in ("str", "int") or not name.replace("_", "a").isalnum()

@@ -2,7 +2,7 @@
 // back. The page is a template of the state; `show` writes only what differs.
 
 import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
-import { makeRoot, roving } from "./keyboard.js";
+import { makeRoot, roving, setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
 import { format, inBytes, percent, plural } from "./words.js";
 
@@ -120,9 +120,10 @@ class GridView {
     for (const event of ["pointerover", "focusin"]) {
       this.root.addEventListener(event, ({ target }) => this.point(this.blockOf(target)));
     }
-    for (const event of ["pointerleave", "focusout"]) {
-      this.root.addEventListener(event, () => this.point(null));
-    }
+    this.root.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
+    });
+    this.root.addEventListener("focusout", () => this.point(null));
     this.onChange = () => this.onState();
     this.model.on("change:state", this.onChange);
     this.resized = new ResizeObserver(() => this.onResize());
@@ -297,6 +298,7 @@ class GridView {
   /** The page was laid out anew, or for the first time. */
   onResize() {
     this.placeArrows();
+    setScrollStops(this.root.querySelectorAll(".pl-log"));
     this.scrollIntoView(".pl-log", ".pl-now");
   }
 
@@ -335,6 +337,7 @@ class GridView {
     // A late answer must not pull back a slider that moves.
     if (!this.unanswered) findInput(this.root, ".pl-scrubber").value = String(step);
     this.keepTabStops();
+    setScrollStops(this.root.querySelectorAll(".pl-log"));
   }
 
   /** The page without blocks and tables. */
@@ -454,7 +457,7 @@ class GridView {
               <input type="range" class="pl-scrubber" aria-label="step" min="0"
                 max="${Math.max(1, steps)}" aria-valuetext="${position}"></label>
             <p class="pl-calls">${shownCalls.join(" · ")}</p>
-            <ol class="pl-log" tabindex="0" aria-label="steps so far">${log.map((entry, i) =>
+            <ol class="pl-log" aria-label="steps so far">${log.map((entry, i) =>
               this.logEntry(entry, i),
             )}</ol></div>`;
   }

@@ -349,7 +349,8 @@ class ExploreView {
   }
 
   /**
-   * A part that the keyboard reached lights up until the pointer moves again.
+   * A part that the keyboard reached lights up until the pointer moves again. A part that a finger
+   * tapped gets the focus after the finger has left, and lights up too.
    *
    * @param {EventTarget | null} target
    */
@@ -358,7 +359,7 @@ class ExploreView {
     if (!part) return;
     if (part.matches(":focus-visible")) this.pointer = null;
     this.setTabStop(this.parts().indexOf(part));
-    this.lightUp(this.litPart());
+    this.lightUp(this.litPart() ?? part);
   }
 
   /**

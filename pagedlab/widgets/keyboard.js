@@ -141,3 +141,25 @@ function inColumn(line, column) {
   const buttons = buttonsOf(line);
   return buttons[Math.min(column, buttons.length - 1)];
 }
+
+/**
+ * Makes each node that scrolls a Tab stop, and no other: its keys scroll it.
+ *
+ * @param {Iterable<HTMLElement>} nodes
+ */
+export function setScrollStops(nodes) {
+  const scrolling = [...nodes].map((node) => ({ node, scrolls: isScrolling(node) }));
+  for (const { node, scrolls } of scrolling) {
+    if (scrolls) node.tabIndex = 0;
+    else node.removeAttribute("tabindex");
+  }
+}
+
+/**
+ * Whether a node has more inside than it shows.
+ *
+ * @param {HTMLElement} node
+ */
+function isScrolling({ scrollWidth, clientWidth, scrollHeight, clientHeight }) {
+  return scrollWidth > clientWidth || scrollHeight > clientHeight;
+}

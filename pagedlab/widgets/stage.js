@@ -2,7 +2,7 @@
 // tables below.
 
 import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
-import { makeRoot, roving } from "./keyboard.js";
+import { makeRoot, roving, setScrollStops } from "./keyboard.js";
 import { lookOf } from "./looks.js";
 import { classes, find, findInput, html, show, withData } from "./markup.js";
 import { describeBlock, whatHappened } from "./narration.js";
@@ -23,7 +23,8 @@ import { format, percent, plural } from "./words.js";
  * What a stage asks of its model, which is a widget in a notebook and a plain object on a page.
  *
  * It gets `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps will
- * follow; and, where the page is to follow closely, `lag`: the seconds it may be late.
+ * follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
+ * `ended_last`, requests that ended are below the others, the newest first, with few lines each.
  *
  * @typedef {object} StageModel
  * @property {(name: string) => any} get
@@ -47,6 +48,8 @@ const LARGEST_WORD = 14; // pixels
 const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
 const LEAST_ROWS = 4; // of a large pool
+const LEAST_ROWS_OF_A_PHONE = 2; // so that words are on the first screen, too
+const PHONE = 480; // pixels, the width up to which stage.css draws eight blocks in a row
 const MOST_ROWS = 64;
 const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
 const AT_THE_END = 1e6; // pixels, below the last line of any text
@@ -61,6 +64,8 @@ const STATE_WORDS = {
   abort: "aborted",
   dropped: "dropped",
 };
+
+const ENDED = ["stop", "length", "abort"];
 
 /** One view of a recording. */
 class StageView {
@@ -81,8 +86,8 @@ class StageView {
     this.timer = undefined;
     /** @type {number | null} The block under pointer or focus. */
     this.pointed = null;
-    /** @type {WeakMap<Element, number>} Characters of each text when it was last scrolled. */
-    this.scrolledAt = new WeakMap();
+    /** @type {WeakMap<Element, string>} Which text, and how long it was, when it was last scrolled. */
+    this.scrolledFor = new WeakMap();
     this.step = 0;
     /** @type {State | null} */
     this.before = null;
@@ -104,9 +109,10 @@ class StageView {
     for (const event of ["pointerover", "focusin"]) {
       this.root.addEventListener(event, ({ target }) => this.point(blockOf(target)));
     }
-    for (const event of ["pointerleave", "focusout"]) {
-      this.root.addEventListener(event, () => this.point(null));
-    }
+    this.root.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
+    });
+    this.root.addEventListener("focusout", () => this.point(null));
     /** @type {Record<string, () => void>} */
     this.modelListeners = {
       "change:recorded": () => this.onRecording(),
@@ -339,14 +345,14 @@ class StageView {
 
   /** Draws the state. */
   paint() {
-    const shown = [...this.state.texts.values()].filter(({ state }) => state !== "dropped");
+    const shown = this.shownTexts();
     const size = classes({
       many: this.rows().length > ROWS_OF_LARGE_BLOCKS,
       pointing: this.pointed !== null,
       playing: this.isPlaying,
     });
     this.root.className = `pl-root ps-root ${size}`;
-    show(this.root, this.page(shown.length));
+    show(this.root, this.page(this.numLong(shown)));
     const scrubber = findInput(this.root, ".pl-scrubber");
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
@@ -357,13 +363,42 @@ class StageView {
     drawCopyArrows(this.root, this.state.now.copies ?? []);
     this.lightUp();
     this.keepTabStops();
+    setScrollStops(this.root.querySelectorAll(".ps-texts, .ps-words"));
     this.root.dataset.at = String(this.step);
+  }
+
+  /** The sequences to show, in their order on the page. */
+  shownTexts() {
+    const shown = [...this.state.texts.values()].filter(({ state }) => state !== "dropped");
+    if (!this.model.get("ended_last")) return shown;
+    const running = shown.filter(({ state }) => state === "running");
+    const ended = shown.filter(isEnded).reverse();
+    const others = shown.filter((text) => text.state !== "running" && !isEnded(text));
+    return [...running, ...others, ...ended];
+  }
+
+  /**
+   * Whether few lines of a sequence are shown, since it ended.
+   *
+   * @param {SequenceState} text
+   */
+  isShort(text) {
+    return Boolean(this.model.get("ended_last")) && isEnded(text);
+  }
+
+  /**
+   * How many sequences are not short.
+   *
+   * @param {SequenceState[]} texts
+   */
+  numLong(texts) {
+    return texts.filter((text) => !this.isShort(text)).length;
   }
 
   /**
    * The page without texts, blocks and tables.
    *
-   * @param {number} numTexts
+   * @param {number} numTexts those that are not short
    * @returns {Markup}
    */
   page(numTexts) {
@@ -375,7 +410,7 @@ class StageView {
       <p class="pl-prompt">${sentence}</p>
       ${this.controls()}
       <div class="ps-main">
-        <div class="ps-texts" data-own tabindex="0" role="group" aria-label="answers"
+        <div class="ps-texts" data-own role="group" aria-label="answers"
           style="--rows: ${rowsOfEach(numTexts)}"></div>
         <div class="ps-side"><div class="pl-canvas">
             <div class="pl-blocks" role="grid" aria-label="physical blocks"
@@ -402,6 +437,12 @@ class StageView {
     return drawn <= 16 ? 8 : 16;
   }
 
+  /** Rows of a large pool that are drawn, if none of its blocks is in use. */
+  get leastRows() {
+    const width = this.root.clientWidth;
+    return width > 0 && width <= PHONE ? LEAST_ROWS_OF_A_PHONE : LEAST_ROWS;
+  }
+
   /**
    * The rows of blocks that are drawn. Of a large pool, these are the rows with a block in use, and
    * a few more if there are hardly any: those with cached blocks first.
@@ -416,7 +457,7 @@ class StageView {
     const cached = rows.filter((row) => row.some((blockId) => kept[blockId]));
     const shown = new Set(used);
     for (const row of [...cached.reverse(), ...rows]) {
-      if (shown.size >= LEAST_ROWS) break;
+      if (shown.size >= this.leastRows) break;
       shown.add(row);
     }
     return rows.filter((row) => shown.has(row)).slice(0, MOST_ROWS);
@@ -460,17 +501,19 @@ class StageView {
   /** @param {SequenceState[]} texts */
   paintTexts(texts) {
     const box = find(this.root, ".ps-texts");
-    showList(box, texts, (text) => this.textTemplate(text, texts.length));
-    for (const words of this.root.querySelectorAll(".ps-words")) {
-      const length = words.textContent?.length ?? 0;
-      if (this.scrolledAt.get(words) !== length) words.scrollTop = AT_THE_END;
-      this.scrolledAt.set(words, length);
-    }
+    const numLong = this.numLong(texts);
+    showList(box, texts, (text) => this.textTemplate(text, numLong));
+    this.root.querySelectorAll(".ps-words").forEach((words, i) => {
+      const isShort = this.isShort(texts[i]);
+      const shown = `${texts[i].name} ${isShort} ${words.textContent?.length}`;
+      if (this.scrolledFor.get(words) !== shown) words.scrollTop = isShort ? 0 : AT_THE_END;
+      this.scrolledFor.set(words, shown);
+    });
   }
 
   /**
    * @param {SequenceState} text
-   * @param {number} numTexts
+   * @param {number} numTexts those that are not short
    * @returns {NodeTemplate}
    */
   textTemplate(text, numTexts) {
@@ -480,8 +523,8 @@ class StageView {
     const inside = html`
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <p class="ps-words" tabindex="0">${shownRuns.map(runTemplate)}</p>`;
-    const className = `ps-text ps-${text.state}`;
+        <p class="ps-words">${shownRuns.map(runTemplate)}</p>`;
+    const className = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
     return { class: className, style: `--c: ${color}`, "data-text": text.name, inside };
   }
 
@@ -639,6 +682,16 @@ function beginsLike(recording, known) {
 function blockOf(target) {
   const node = /** @type {Element} */ (target).closest("[data-block]");
   return node ? Number(node.getAttribute("data-block")) : null;
+}
+
+/**
+ * Whether a sequence will get no more tokens.
+ *
+ * @param {SequenceState} text
+ * @returns {boolean}
+ */
+function isEnded({ state }) {
+  return ENDED.includes(state);
 }
 
 /**

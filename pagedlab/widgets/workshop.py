@@ -24,14 +24,15 @@ def opening() -> Explorer:
     caption = (
         "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
         "query heads. The number beside a page is its id, a colour is a sequence, and each page "
-        "has a stripe for each KV head: solid is loaded in this step, pale was loaded before."
+        "has a stripe for each KV head: solid is loaded in this step, pale was loaded before. "
+        "Progress is in % of the rung's steps."
     )
     last = list(workshop.RUNGS)[-1]
     return explore(
         draw,
         caption,
         rung=(list(workshop.RUNGS), last),
-        step=(range(1, 14), 1),
+        progress=([round(100 * i / 12) for i in range(13)], 0),  # the longest trace has 13 steps
         shape=(shapes, shapes[0]),
     )
 

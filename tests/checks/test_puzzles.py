@@ -5,6 +5,7 @@ test_exercises.py tries the wrong answers of wrong_kernel.py.
 
 import ast
 import inspect
+import re
 
 import pytest
 
@@ -73,9 +74,33 @@ def test_what_a_pytorch_user_writes_first_gets_a_sentence(old, new, said):
 
 
 @interpreted
+@pytest.mark.parametrize("name", ["paged_scores", "launch"])
+def test_an_offset_of_32_bits_is_shown_beside_the_one_that_was_meant(name):
+    result = getattr(check, name)(answer(name, ".to(tl.int64)", ""))
+    page, *_ = re.findall(r"k_cache\[(\d+), 0, 0, 0\] is at offset", result.expected)
+    offsets = [re.search(r"offset ([\d,]+)", said)[1] for said in (result.expected, result.got)]
+    meant, got = (int(offset.replace(",", "")) for offset in offsets)
+    assert int(page) > 1 << 27
+    assert meant > 1 << 31
+    assert got == meant % (1 << 32)
+    assert result.got.endswith("outside of k_cache")
+
+
+@interpreted
 def test_nan_of_the_arithmetic_is_no_missing_mask():
     raw_logs = answer("split", "weight = tl.exp(log - tl.max(log, 0))", "weight = log")
     assert "out of the arithmetic" in check.split(raw_logs).message
+
+
+@interpreted
+def test_a_split_that_reads_past_the_end_is_no_division_of_0_by_0():
+    shares = (
+        "begin = split * tiles // splits * TILE\n    stop = tl.minimum((split + 1) * tiles // splits * TILE, length)"
+    )
+    past_the_end = answer(
+        "split", shares, "per = tl.cdiv(length, splits)\n    begin = split * per\n    stop = begin + per"
+    )
+    assert "elements of k_cache were loaded that nothing has written" in check.split(past_the_end).message
 
 
 @interpreted

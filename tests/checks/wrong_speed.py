@@ -19,7 +19,7 @@ def in_a_loop(host_ms, kernels_ms, faster):
     return device_ms if device_ms > host_ms else host_ms
 
 
-# rows in vain -------------------------------------------------------------------------------------------------
+# wasted rows -------------------------------------------------------------------------------------------------
 
 
 def by_windows(tokens, steps, foreseen):
@@ -48,14 +48,14 @@ EDITS = [
     ("step_time", "ms / faster", "ms * faster"),
     ("step_time", "max(host_ms, device_ms)", "device_ms"),
     ("step_time", "sum(ms", "max(ms"),
-    ("in_vain", "left if foreseen else left + steps", "left"),
-    ("in_vain", "left if foreseen else left + steps", "left + steps"),
-    ("in_vain", "-tokens % steps", "steps - tokens % steps"),
-    ("in_vain", "-tokens % steps", "tokens % steps"),
-    ("in_vain", "if foreseen", "if not foreseen"),
+    ("wasted_rows", "left if foreseen else left + steps", "left"),
+    ("wasted_rows", "left if foreseen else left + steps", "left + steps"),
+    ("wasted_rows", "-tokens % steps", "steps - tokens % steps"),
+    ("wasted_rows", "-tokens % steps", "tokens % steps"),
+    ("wasted_rows", "if foreseen", "if not foreseen"),
 ]
 RIGHT = {
     "step_floor": [text_by_text],
     "step_time": [in_a_loop],
-    "in_vain": [by_windows],
+    "wasted_rows": [by_windows],
 }

@@ -73,6 +73,17 @@ def test_a_second_turn_reuses_the_blocks_of_the_first(conversation):
     assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * 2
 
 
+def test_a_block_that_was_exchanged_for_an_old_one_is_not_new(conversation):
+    """The second answer is equal to the first. A block that it fills is exchanged for the cached block."""
+    first = last(conversation.ask("What is a drum?"))
+    second = last(conversation.ask(conversation.ask_again()))
+    assert second.cached_tokens == 0
+    *full, partly_full = second.answers[0].cells
+    assert [cell.block_id for cell in full] == [cell.block_id for cell in first.answers[0].cells[:-1]]
+    assert {cell.state for cell in full} == {"reused"}
+    assert partly_full.state == "new"
+
+
 def test_it_answers_what_generate_answers(conversation, llm):
     question = [{"role": "user", "content": "What is a drum?"}]
     (expected,) = llm.generate(question, SamplingParams(max_tokens=60))

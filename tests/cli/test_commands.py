@@ -1,6 +1,7 @@
 """The commands: what they print, their exit codes, and errors of one line."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import pagedlab
 from pagedlab import __version__
 from pagedlab.__main__ import main
 from pagedlab.cli.main import COMMANDS
+from pagedlab.command_line import program_name
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL
 from pagedlab.shipped import notebooks
 from support.paths import ROOT
@@ -62,8 +65,13 @@ def test_a_kv_cache_in_fp8_is_named(capsys):
         (["serve", "--port", "x"], "--port must be a whole number from 0 to 65535, got 'x'"),
         (["serve", "--device", "gpu", "--port", "0"], "there is no device 'gpu'"),
         (["chat", "--model", "/nope"], "there is no '/nope'"),
+        (["chat", "--model", ""], "--model is empty: name a folder, a .gguf file or a hub id"),
+        (["notebooks", "", "--no-open"], "the name of the folder is empty: name a folder, or . for this one"),
         ([""], "empty"),
-        (["a long text " * 50, "--num-blocks", "2"], "the pool has 2: lower --max-tokens or raise --num-blocks"),
+        (
+            ["a long text " * 50, "--num-blocks", "2"],
+            "the pool has 2: shorten the prompt, lower --max-tokens or raise --num-blocks",
+        ),
         (["generate", "hello", "--model", "./no-such-folder"], "there is no './no-such-folder'"),
         (["generate", "hello", "--model", "some/model"], "`pagedlab download some/model` fetches it"),
         (
@@ -71,6 +79,7 @@ def test_a_kv_cache_in_fp8_is_named(capsys):
             "in the local Hugging Face cache: name a folder, a .gguf file or a hub id like Qwen/",
         ),
         (["generate"], 'error: name a prompt, for example pagedlab generate "Once upon a time"\n'),
+        (["--max-tokens", "3", "chat"], "chat is a command: name it first, for example pagedlab chat --help"),
         (["--max-tokens", "3"], "error: name a prompt, for example"),
         (
             ["generate", "hello", "--model", str(README)],
@@ -112,6 +121,7 @@ def test_a_gguf_file_names_its_extra(tmp_path, monkeypatch, capsys):
     ("word", "hint"),
     [
         ("serv", "did you mean serve?"),
+        ("gen", "did you mean generate?"),
         ("Chat", "did you mean chat?"),
         ("hi", "to continue it as a prompt: pagedlab generate hi"),
         ("it's", """to continue it as a prompt: pagedlab generate 'it'"'"'s'"""),
@@ -120,6 +130,44 @@ def test_a_gguf_file_names_its_extra(tmp_path, monkeypatch, capsys):
 def test_a_mistyped_command_is_no_prompt(word, hint, capsys):
     assert main([word, "--max-tokens", "3"]) == 2
     assert capsys.readouterr() == ("", f"error: there is no command {word!r}; {hint}\n")
+
+
+def test_messages_name_the_program_as_it_was_started(monkeypatch, tmp_path):
+    """On the path it is one word. Elsewhere it is the path that was typed, or the module."""
+    monkeypatch.chdir(tmp_path)
+    programs = Path("my env", "bin")
+    programs.mkdir(parents=True)
+    for name in ("pagedlab", "python"):
+        (programs / name).touch(mode=0o755)
+    command = programs / "pagedlab"
+    monkeypatch.setenv("PATH", "")
+    assert started_as(monkeypatch, str(command)) == f"'{command}'"
+    assert started_as(monkeypatch, str(tmp_path / command)) == f"'{command}'"
+    for module in ("__main__.py", "serving/__main__.py"):
+        file = str(Path(pagedlab.__file__).parent / module)
+        assert started_as(monkeypatch, file, "python3") == "python3 -m pagedlab"
+    monkeypatch.setattr("sys.executable", str(tmp_path / programs / "python"))
+    assert started_as(monkeypatch, "ipykernel_launcher.py") == f"'{command}'"
+    monkeypatch.setenv("PATH", str(programs))
+    assert started_as(monkeypatch, "ipykernel_launcher.py") == "pagedlab"
+    assert started_as(monkeypatch, str(command)) == "pagedlab"
+    command.unlink()
+    assert started_as(monkeypatch, "ipykernel_launcher.py") == "python -m pagedlab"
+
+
+def started_as(monkeypatch, program, python="python"):
+    """The name of the program in messages, after it was started as `program`."""
+    monkeypatch.setattr("sys.argv", [program])
+    monkeypatch.setattr("sys.orig_argv", [python, program])
+    return program_name()
+
+
+@pytest.mark.parametrize("module", ["pagedlab", "pagedlab.serving", "pagedlab.distributed"])
+def test_a_module_that_was_started_is_named_in_its_errors(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--nonsense"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert f"{sys.executable} -m pagedlab" in done.stderr
 
 
 def test_without_arguments_the_commands_are_listed(capsys):
@@ -136,6 +184,11 @@ def test_without_arguments_the_commands_are_listed(capsys):
             ["generate", "hi", "--temprature", "3"],
             "unrecognized arguments: --temprature 3; did you mean --temperature?; see pagedlab generate --help",
         ),
+        (
+            ["chat", "--temp", "1"],
+            "unrecognized arguments: --temp 1; did you mean --temperature?; see pagedlab chat --help",
+        ),
+        (["chat", "-seed", "1"], "unrecognized arguments: -seed 1; did you mean --seed?; see pagedlab chat --help"),
         (["info", "now"], "unrecognized arguments: now; see pagedlab info --help"),
     ],
 )
@@ -144,6 +197,14 @@ def test_an_unknown_option_is_one_line(arguments, message, capsys):
         main(arguments)
     assert end.value.code == 2
     assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+@pytest.mark.parametrize("words", [["help"], ["help", "chat"]])
+def test_help_is_a_word_too(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['pagedlab', *words[1:]])} [-h]")
 
 
 def test_the_version(capsys):
@@ -182,6 +243,33 @@ def test_a_full_disk_is_one_line(arguments):
         command = [sys.executable, "-m", "pagedlab", *arguments]
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: nothing more can be written: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell of Windows cannot close streams")
+@pytest.mark.parametrize(("arguments", "closed"), [("info", ">&-"), ("chat --num-blocks 64", "<&-")])
+def test_a_stream_that_is_closed_makes_no_traceback(arguments, closed, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
+    command = f"exec {shlex.quote(sys.executable)} -m pagedlab {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bytes_that_are_not_utf8_and_a_terminal_with_ascii(monkeypatch):
+    """The message with the byte is refused, the next one is answered, and what ASCII lacks is a question mark."""
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
+    for encoding in ("utf-8:strict", "ascii:strict"):
+        monkeypatch.setenv("PYTHONIOENCODING", encoding)
+        done = subprocess.run(
+            [sys.executable, "-m", "pagedlab", "chat", "--num-blocks", "64", "--max-tokens", "2"],
+            cwd=ROOT,
+            input=b"caf\xe9\nWhat is a drum?\n",
+            capture_output=True,
+            check=False,
+        )
+        printed = done.stdout.decode(encoding.partition(":")[0])
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert "error: the chat must be valid Unicode, and " in printed
+        assert printed.count(" computed ") == 1
 
 
 def test_download_fetches(monkeypatch, capsys):
@@ -331,6 +419,7 @@ class Refuses:
             raise Heavy
 
 sys.meta_path.insert(0, Refuses())
+sys.argv = ["pagedlab"]
 from pagedlab.cli.main import main
 
 for arguments in COMMANDS:

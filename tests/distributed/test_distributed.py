@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from copy import deepcopy
 from dataclasses import asdict, fields
 from types import SimpleNamespace
@@ -437,6 +438,9 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
         def stop(self, patience):
             self.stopped = True
 
+        def remove_folder(self):
+            assert self.stopped
+
     def broken():
         raise ZeroDivisionError("planted")
 
@@ -449,6 +453,30 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
     assert child.stopped
     with pytest.raises(RankLost, match=r"a step failed half-way \(ZeroDivisionError"):
         ranks.call(Poison(), lambda: 7)
+
+
+def test_a_worker_that_is_told_to_end_leaves_the_store_to_rank_0():
+    workers = Workers(2)
+    workers.stop(patience=60)
+    assert workers.processes[0].returncode == 0
+    assert workers.folder.exists()
+    workers.remove_folder()
+    assert not workers.folder.exists()
+
+
+def test_the_groups_end_before_their_store_is_removed():
+    """NCCL's group would wait for a thread of its own, and that thread for the store's file: five minutes."""
+
+    class Group:
+        pass
+
+    ended = []
+    workers = SimpleNamespace(stop=lambda _: ended.append("workers"), remove_folder=lambda: ended.append("store"))
+    ranks = Ranks(0, 2, "cpu", workers)
+    ranks._data = Group()
+    weakref.finalize(ranks._data, ended.append, "group")
+    ranks.shutdown()
+    assert ended == ["workers", "group", "store"]
 
 
 def test_an_interrupt_in_a_step_stays_one_and_ends_the_ranks():

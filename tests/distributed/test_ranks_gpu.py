@@ -3,12 +3,13 @@
 python -m pytest tests/distributed/test_ranks_gpu.py
 """
 
+import threading
 import time
 
 import pytest
 import torch
 
-from pagedlab import LLM
+from pagedlab import LLM, distributed
 from pagedlab.distributed import RankLost
 from pagedlab.model import TINY_MODEL
 from support.engines import exactly, ids_of
@@ -45,15 +46,71 @@ def test_graphs_on_two_ranks_write_what_one_writes():
         assert llm.pool.num_used == 0
 
 
-def test_a_killed_rank_is_noticed_and_a_new_engine_runs():
+class Killer:
+    """Kills rank 1 after a delay, in a thread, and knows when it did."""
+
+    def __init__(self, delay_s):
+        self.delay_s = delay_s
+        self.killed_at = None
+
+    def aim_at(self, workers):
+        threading.Thread(target=self._kill, args=[workers.processes[0]], daemon=True).start()
+
+    def _kill(self, process):
+        time.sleep(self.delay_s)
+        self.killed_at = time.monotonic()
+        process.kill()
+
+
+def kill_in_an_eager_step(killer, monkeypatch):
+    with engine(2, cuda_graphs=False, fused=False) as llm:
+        killer.aim_at(llm.model.ranks.workers)
+        llm.generate(PROMPTS, exactly(2000))
+
+
+def kill_in_a_window(killer, monkeypatch):
     with engine(2) as llm:
-        expected = texts(llm, 3)
-        llm.add(PROMPTS[3], exactly(2000))
-        llm.step()  # a window is under way
-        llm.model.ranks.workers.processes[0].kill()
-        began = time.monotonic()
-        with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code -9\)"):
-            llm.generate(PROMPTS, exactly(2000))
-        assert time.monotonic() - began < 20
+        texts(llm, 3)
+        killer.aim_at(llm.model.ranks.workers)
+        llm.generate(PROMPTS, exactly(2000))
+
+
+def kill_while_graphs_are_captured(killer, monkeypatch):
     with engine(2) as llm:
-        assert texts(llm, 3) == expected
+        killer.aim_at(llm.model.ranks.workers)
+        llm.warm_up()
+
+
+def kill_while_weights_load(killer, monkeypatch):
+    """Of this process or of the other: which one is at it depends on the delay."""
+
+    class Watched(distributed.Workers):
+        def __init__(self, size):
+            super().__init__(size)
+            killer.aim_at(self)
+
+    monkeypatch.setattr(distributed, "Workers", Watched)
+    engine(2)
+
+
+@pytest.mark.parametrize(
+    ("moment", "delay_s"),
+    [
+        (kill_in_an_eager_step, 0.5),
+        (kill_in_a_window, 0.1),
+        (kill_while_graphs_are_captured, 0.3),
+        (kill_while_weights_load, 0.5),
+        (kill_while_weights_load, 2.0),
+        (kill_while_weights_load, 4.0),
+    ],
+)
+def test_a_killed_rank_is_reported_and_new_engines_run(moment, delay_s, monkeypatch):
+    """In one line within five seconds, and the next engines of one rank and of two write the same."""
+    killer = Killer(delay_s)
+    with monkeypatch.context() as patch, pytest.raises(RankLost, match=r"rank 1 has ended \(exit code -9\)") as lost:
+        moment(killer, patch)
+    assert time.monotonic() - killer.killed_at < 5
+    assert len(str(lost.value).splitlines()) == 1
+    with engine(2) as two:
+        written_by_two = texts(two, 3)
+    assert written_by_two == texts(engine(1), 3)

@@ -69,7 +69,7 @@ test("the slider and the buttons go to a step", () => {
 
 test("the space bar plays and pauses", () => {
   open(threeAnswers());
-  find(".ps-texts").focus();
+  find(".pl-scrubber").focus();
   assert.equal(press(" "), false, "the page does not scroll");
   assert.match(find('[data-op="play"]').textContent, /Pause/);
   press(" ");
@@ -122,6 +122,45 @@ test("of a large pool the rows in use are drawn, and they are large", () => {
   assert.ok(drawn.includes(3) && drawn.includes(700) && drawn.includes(701));
   assert.equal(find(".pl-many"), null);
   assert.match(find(".ps-more").textContent, /Showing\s+64 of 26,214 blocks/);
+});
+
+const runs = (name, state, look) => ({ [name]: sequenceOf(WORDS, [look], { look, state }) });
+
+/** Four requests, of which two ended and one waits. */
+const mixed = () => {
+  const texts = { ...runs("r0", "stop", 0), ...runs("r1", "waiting", 1) };
+  return recordingOf({
+    texts: { ...texts, ...runs("r2", "length", 2), ...runs("r3", "running", 3) },
+  });
+};
+
+test("where a page asks for it, requests that ended are last, the newest first, and short", () => {
+  const model = new Model({ recorded: mixed(), step: 0, live: false, ended_last: true });
+  remove = stage.render({ model, el: host });
+  const names = all(".ps-text").map((text) => text.dataset.text);
+  assert.deepEqual(names, ["r3", "r1", "r2", "r0"]);
+  const short = all(".ps-short").map((text) => text.dataset.text);
+  assert.deepEqual(short, ["r2", "r0"]);
+  assert.equal(find(".ps-texts").style.getPropertyValue("--rows"), "9", "room for two long ones");
+});
+
+test("elsewhere each request keeps its place and its lines", () => {
+  open(mixed());
+  const names = all(".ps-text").map((text) => text.dataset.text);
+  assert.deepEqual(names, ["r0", "r1", "r2", "r3"]);
+  assert.equal(find(".ps-short"), null);
+});
+
+test("only a text that scrolls is a Tab stop", () => {
+  const model = open(threeAnswers(), 20);
+  assert.deepEqual(all(".ps-texts[tabindex], .ps-words[tabindex]"), []);
+  for (const words of all(".ps-words")) {
+    Object.defineProperty(words, "scrollHeight", { value: 90, configurable: true });
+  }
+  model.change("step", 21);
+  const stops = all(".ps-words");
+  assert.ok(stops.length > 0);
+  assert.ok(stops.every((words) => words.tabIndex === 0));
 });
 
 test("another recording is shown, even at the step that is shown already", () => {

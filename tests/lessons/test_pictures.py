@@ -188,6 +188,10 @@ def test_a_request_is_followed_through_every_station(tokens):
     turn = ["schedule", "batch", "forward", "sample", "append"]
     assert stations == ["arrive", "admit", "match", *tokens * turn, "free"]
     assert [*run.values()][-1].answer == plain.strip()
+    first, *later = (moment.lines for moment in run.values() if moment.station == "schedule")
+    assert re.fullmatch(r"its tokens 8-11\nnew: block (\d+)\nslots \d+-\d+\nof block \1 in its table", "\n".join(first))
+    for lines in later:  # a token each
+        assert re.fullmatch(r"its token \d+\n.*\nslot \d+\nof block \d+ in its table", "\n".join(lines))
     for name, moment in run.items():
         drawn = draw_journey(run, name, 4)
         texts = said(drawn)

@@ -35,13 +35,18 @@ def says(shown):
 def test_the_first_picture_follows_its_controls():
     shown = opening()
     assert "Step 1 of 2: 20 of 20 programs at work, each key loaded 1 x" in page(shown)
-    shown.set(rung="1 one page at a time", step=3)
+    shown.set(rung="1 one page at a time", progress=17)
     assert "Step 3 of 13: 12 of 12 programs at work, each key loaded 2 x" in page(shown)
-    shown.set(rung="3 heads share a load", step=2)
+    shown.set(rung="3 heads share a load", progress=17)
     assert "Step 2 of 7: 6 of 6 programs at work, each key loaded 1 x" in page(shown)
-    shown.set(rung="7 splits and their merge", step=1, shape="Llama-3-8B, 1 x 16,384")
+    shown.set(rung="7 splits and their merge", progress=0, shape="Llama-3-8B, 1 x 16,384")
     assert "Step 1 of 2: 20 of 20 programs" in page(shown)
     assert "(0,0,3)" in page(shown)
+    shown.set(progress=100)
+    assert "Step 2 of 2" in page(shown)
+    for rung, step in (("1 one page at a time", 13), ("3 heads share a load", 7)):
+        shown.set(rung=rung)
+        assert f"Step {step} of {step}" in page(shown)
 
 
 def test_the_first_picture_has_all_speeds_and_an_earlier_rung_has_those_up_to_it():

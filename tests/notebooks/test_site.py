@@ -12,7 +12,7 @@ import pagedlab
 from colab_cell import is_for_colab
 from notebook_sources import imported_names
 from site_openings import openings_of
-from support.accessibility import serious
+from support.accessibility import violations
 from support.pages import in_browser, open_chromium
 from support.paths import NOTEBOOKS, ROOT
 from support.site import serving
@@ -29,7 +29,8 @@ LOADED = re.compile(r"""(?:\bsrc=|<link[^>]*\bhref=|url\(|@import\s)\s*["']?\s*(
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", ROOT / "docs"]
-    command += ["-D", "html_extra_path="]  # without JupyterLite, which may have been built here
+    nothing = tmp_path_factory.mktemp("nothing")
+    command += ["-D", f"html_extra_path={nothing}"]  # without JupyterLite, which may have been built here
     run = subprocess.run(
         [*command, "-d", folder / "trees", ROOT, folder / "html"], capture_output=True, text=True, check=False
     )
@@ -142,7 +143,7 @@ PLAIN_CODE = "() => document.querySelectorAll('.highlight pre').forEach((pre) =>
 
 
 @in_browser
-def test_a_checker_of_accessibility_finds_nothing_serious_on_any_page(site):
+def test_a_checker_of_accessibility_finds_nothing_on_any_page(site):
     pages = [file.relative_to(site).as_posix() for file in sorted(site.rglob("*.html"))]
     assert {"index.html", "404.html", "docs/index.html", "search.html", CODE} < set(pages)
     found = {}
@@ -152,6 +153,73 @@ def test_a_checker_of_accessibility_finds_nothing_serious_on_any_page(site):
             page.goto(url + name)
             if name != CODE:
                 page.evaluate(PLAIN_CODE)
-            if problems := serious(page):
+            if problems := violations(page):
                 found[name] = problems
     assert not found
+
+
+# Of a page: how much wider it is than the screen, Tab stops outside widgets that do not scroll, and tables of up to
+# three columns that scroll.
+PHONE_FAULTS = """() => {
+    const scrolls = (box) => box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+    const stops = [...document.querySelectorAll("[tabindex='0']")].filter((box) => !box.matches("button, g *, g"));
+    const tables = [...document.querySelectorAll(".table-wrapper")];
+    return {
+        wider: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+        stops: stops.filter((box) => !scrolls(box)).map((box) => box.outerHTML.slice(0, 90)),
+        tables: tables.filter((box) => scrolls(box) && box.querySelector("tr").children.length <= 3)
+            .map((box) => box.innerText.slice(0, 90)),
+    };
+}"""
+
+
+@in_browser
+def test_on_a_phone_no_page_scrolls_sideways_and_only_what_scrolls_is_a_tab_stop(site):
+    found = {}
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 360, "height": 800}, reduced_motion="reduce")
+        for file in sorted(site.rglob("*.html")):
+            name = file.relative_to(site).as_posix()
+            page.goto(url + name)
+            page.wait_for_timeout(200)  # openings that are near the first screen
+            faults = page.evaluate(PHONE_FAULTS)
+            if any(faults.values()):
+                found[name] = faults
+    assert not found
+
+
+@in_browser
+def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 390, "height": 800})
+        page.goto(f"{url}notebooks/02_block_pool.html")
+        page.locator(".px-root").wait_for()
+        picture = page.locator("a.image-reference").first
+        assert picture.evaluate("box => box.scrollWidth > box.clientWidth")
+        said = picture.evaluate("box => box.previousElementSibling.innerText")
+        assert said.startswith("Swipe sideways")
+        assert (
+            page.locator(".px-root").evaluate("root => root.parentElement.previousElementSibling.className")
+            == "swipe-hint"
+        )
+        hints, pictures = page.locator(".swipe-hint").count(), page.locator("a.image-reference, .px-picture").count()
+        assert hints == pictures, "one a picture, and none of pictures that became widgets"
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.locator(".swipe-hint").first.wait_for(state="hidden")
+
+
+def test_a_widget_that_is_a_picture_here_says_so(site):
+    pages = {number: next((site / "notebooks").glob(f"{number}_*.html")).read_text() for number in ("02", "04", "06")}
+    counts = {number: page.count('<p class="still">') for number, page in pages.items()}
+    assert counts == {"02": 2, "04": 0, "06": 1}
+
+
+@in_browser
+def test_the_search_page_can_be_used_without_the_sidebar(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 390, "height": 800})
+        page.goto(f"{url}search.html")
+        page.get_by_label("Words to search for").fill("copy-on-write")
+        page.get_by_role("button", name="Search", exact=True).click()
+        page.locator("#search-results li a").first.wait_for()
+        assert page.get_by_label("Words to search for").input_value() == "copy-on-write"

@@ -183,7 +183,18 @@ def test_its_description_is_for_somebody_without_a_clone(wheel):
     assert 'pip install "pagedlab[notebooks]"' in description
     for words in (".venv", "make lab", "make test", "In a clone of this repository"):
         assert words not in description
-    assert "(weights of 4 bits) on a CPU" not in description  # the caption of a picture that is left out
+    for caption in ("(weights of 4 bits) on a CPU", "A square is a memory block"):
+        assert caption not in description, "its picture is left out"
+
+
+REPOSITORY_FILE = re.compile(r"\b(?:docs|benchmarks|data|tests)/\w|\b[A-Z]+\.(?:md|cff)\b|\bmake \w+\b|\bclone\b")
+
+
+def test_its_description_names_no_file_that_the_wheel_does_not_have(wheel):
+    description = str(metadata_of(wheel).get_payload())
+    assert REPOSITORY_FILE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert REPOSITORY_FILE.findall(description) == []
+    assert "Its core is pure Python and PyTorch." in description  # the sentence before one that is left out
 
 
 def test_all_addresses_follow_from_that_of_the_source(tmp_path):

@@ -190,7 +190,12 @@ def test_several_prompts_in_one_request(client, alone):
 
 BAD = [
     ({"model": "gpt-5"}, 404, "model", "there is no model 'gpt-5'"),
-    ({"max_tokens": 2000, "n": 4}, 400, None, "the request needs .* blocks"),
+    (
+        {"max_tokens": 2000, "n": 4},
+        400,
+        None,
+        r"^the request needs \d+ blocks [^:]*: shorten the prompt, lower max_tokens$",
+    ),
     ({"prompt": ""}, 400, "prompt", "the prompt is empty"),
     ({"prompt": [7, 99999]}, 400, "prompt", "token id 99999 is not in the vocabulary"),
     ({"prompt": ["fine", ""]}, 400, "prompt", "prompt 1: the prompt is empty"),
@@ -220,6 +225,21 @@ BAD = [
     ({"prompt": [0.5] * 1000}, 400, "prompt", "valid"),
     ({"prompt": ["a"] * 3000}, 400, "prompt", "at most 2048 items"),
 ]
+BAD += [
+    ({"stop": [1]}, 400, "stop", "^stop.0: input should be a valid string$"),
+    ({"stop": ["a", 1]}, 400, "stop", "^stop.1: input should be a valid string$"),
+    ({"stop": 1}, 400, "stop", "^stop: input should be a valid string, or input should be a valid list$"),
+    ({"prompt": [[1, "a"]]}, 400, "prompt", "^prompt.0.1: input should be a valid integer$"),
+    ({"max_token": 3}, 400, "max_token", r"^max_token is not supported by this server: did you mean max_tokens\?$"),
+    ({"xyzzy": 3}, 400, "xyzzy", "^xyzzy is not supported by this server: leave it out$"),
+    (
+        {"stream": True, "stream_options": {"includeusage": True}},
+        400,
+        "stream_options.includeusage",
+        r"did you mean include_usage\?$",
+    ),
+    ({"messages": []}, 400, "messages", "^messages is not supported at this path, only at /v1/chat/completions"),
+]
 UNSUPPORTED = {
     "top_logprobs": 2,
     "beam_width": 4,
@@ -245,6 +265,64 @@ def test_bad_parameters(server, change, status, param, message):
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        (
+            "completions",
+            {"promt": "hi"},
+            "prompt",
+            "prompt: field required, and there is 'promt': did you mean prompt?",
+        ),
+        ("completions", {}, "prompt", "prompt: field required"),
+        (
+            "chat/completions",
+            {"messages": [{"rol": "user", "content": "hi"}]},
+            "messages.0.role",
+            "messages.0.role: field required, and there is 'rol': did you mean role?",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content",
+            "messages.0.content.0.text: field required",
+        ),
+        (
+            "chat/completions",
+            {"message": "hi"},
+            "messages",
+            "messages: field required, and there is 'message': did you mean messages?",
+        ),
+    ],
+)
+def test_a_field_with_a_slip_in_its_name(server, path, body, param, message):
+    answer = httpx.post(f"{server.url}/v1/{path}", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["message"], error["param"]) == (message, param)
+
+
+def test_the_operator_reads_what_a_client_cannot_change(tiny, caplog):
+    with BackgroundServer(create_app(LLM(tiny, num_blocks=8, max_sequences=2, verbose=False))) as server:
+        for _ in range(2):
+            said = post(server, prompt="hi", max_tokens=1000)
+            assert said.endswith("and the pool has 8: shorten the prompt, lower max_tokens")
+            said = post(server, prompt="hi", max_tokens=2, n=3)
+            assert said.endswith("the engine takes 2: ask for fewer")
+    logged = [record.getMessage() for record in caplog.records if record.name == "pagedlab.serving"]
+    assert [line.partition("; ")[2] for line in logged] == [
+        "to serve such requests, raise num_blocks",
+        "to serve such requests, raise max_sequences and max_batch_tokens",
+    ], "each once"
+
+
+def post(server, **body):
+    """The message of a request that is refused."""
+    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert answer.status_code == 400
+    return answer.json()["error"]["message"]
 
 
 # What `vllm bench serve` and lm-evaluation-harness, local-completions and local-chat-completions, send.
@@ -982,6 +1060,47 @@ def test_a_reader_asks_on_the_live_page(tiny):
         f"curl {server.url}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n"
         """  -d '{"messages":[{"role":"user","content":"What is a drum? It'\\''s round."}]}'"""
     )
+
+
+# Of each running text: whether the box around it shows all of it.
+SEEN = """() => [...document.querySelectorAll(".ps-text.ps-running")].map((text) => {
+    const box = text.parentElement.getBoundingClientRect(), own = text.getBoundingClientRect();
+    return own.top >= box.top && own.bottom <= box.bottom + 1;
+})"""
+
+
+@in_browser
+def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(tiny):
+    viewport = {"width": 390, "height": 844}
+    with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
+        page.goto(server.url)
+        for number in (1, 2):
+            page.locator("#question").fill(f"Tell me story {number}.")
+            page.get_by_role("button", name="Ask", exact=True).click()
+            page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(number - 1).wait_for(timeout=15_000)
+        page.get_by_role("button", name="Ask for two answers").click()
+        page.locator(".ps-text.ps-running").nth(1).wait_for()
+        page.locator('[data-op="play"]').click()  # it stays at this step
+        states = page.locator(".ps-text").evaluate_all("texts => texts.map(text => text.classList[1])")
+        assert states[:2] == ["ps-running", "ps-running"]
+        assert page.evaluate(SEEN) == [True, True]
+        assert page.locator(".ps-short").count() == 2
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert page.locator(".pl-shared").count() > 0
+        assert not violations(page)
+
+
+@in_browser
+def test_the_live_page_says_once_that_the_server_is_gone(tiny):
+    with serving(LLM(tiny, num_blocks=64)) as server, open_chromium() as chromium:
+        page = chromium.new_page()
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        page.route("**/*", lambda route: route.abort())
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.locator("#answers", has_text="grows").wait_for(state="hidden")
+        page.locator("#trouble", has_text="The server does not answer.").wait_for()
+        assert page.locator("main").inner_text().count("does not answer") == 1
 
 
 @in_browser

@@ -296,3 +296,12 @@ def test_a_recording_says_that_keys_and_values_are_in_fp8(tiny):
     assert packed["kv_cache_dtype"] == "fp8"
     with pytest.raises(ValueError, match=r"recording\.kv_cache_dtype must be one of 'fp8', got 'int8'"):
         check_recording(packed | {"kv_cache_dtype": "int8"})
+
+
+def test_the_example_of_the_page_about_recordings_prints_what_the_page_says(capsys, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(ROOT / "data" / "tiny-qwen2"))
+    page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    said = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    exec(code, {})
+    assert capsys.readouterr().out.endswith(said)

@@ -20,8 +20,8 @@ def draw(step, text):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """A page with two openings, each in the place of its picture."""
+def chromium_and_url(tmp_path_factory):
+    """A browser, and the address of a page with two openings, each after its picture."""
     site = tmp_path_factory.mktemp("site")
     stage = Stage(data_folder("recordings") / "three_answers.json")
     with pytest.MonkeyPatch.context() as patch:
@@ -40,13 +40,19 @@ def page(tmp_path_factory):
     (site / "notebooks").mkdir()
     (site / "notebooks" / "demo.html").write_text("".join(parts) + script)
     with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page()
-        problems = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"{url}notebooks/demo.html")
-        page.locator(".ps-root").wait_for()
-        yield page
-        assert problems == []
+        yield chromium, f"{url}notebooks/demo.html"
+
+
+@pytest.fixture(scope="module")
+def page(chromium_and_url):
+    chromium, url = chromium_and_url
+    page = chromium.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(url)
+    page.locator(".ps-root").wait_for()
+    yield page
+    assert problems == []
 
 
 def test_pictures_give_way_to_their_openings(page):
@@ -74,3 +80,44 @@ def test_a_stage_plays_its_recording(page):
     before = int(stage.get_attribute("data-at"))
     page.wait_for_function("before => Number(document.querySelector('.ps-root').dataset.at) !== before", arg=before)
     assert page.locator(".ps-text").count() > 0
+
+
+def test_what_a_finger_tapped_stays_lit_until_a_tap_beside_it(chromium_and_url):
+    chromium, url = chromium_and_url
+    phone = chromium.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    phone.goto(url)
+    part = phone.locator(".px-picture text")
+    part.tap()
+    phone.wait_for_timeout(300)  # a browser sends the mouse's events after those of the finger
+    assert phone.locator(".px-say").inner_text() == "step 4"
+    assert phone.locator(".px-picture .pl-lit").count() == 1
+    phone.locator(".px-say").tap()
+    phone.wait_for_timeout(300)
+    assert phone.locator(".px-say").inner_text() == "Point."
+    assert phone.locator(".px-picture .pl-lit").count() == 0
+
+
+def test_a_tapped_word_of_a_stage_stays_lit(chromium_and_url):
+    chromium, url = chromium_and_url
+    phone = chromium.new_page(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, reduced_motion="reduce"
+    )
+    phone.goto(url)
+    word = phone.locator(".ps-held").first
+    word.scroll_into_view_if_needed()
+    word.tap()
+    phone.wait_for_timeout(300)
+    block = word.get_attribute("data-block")
+    assert f"Block {block}" in phone.locator(".pl-detail").inner_text()
+    phone.locator(".pl-prompt").tap()
+    phone.wait_for_timeout(300)
+    assert phone.locator(".pl-lit").count() == 0
+
+
+def test_on_a_phone_small_print_is_not_made_smaller(chromium_and_url):
+    chromium, url = chromium_and_url
+    phone = chromium.new_page(viewport={"width": 390, "height": 844})
+    phone.goto(url)
+    phone.locator(".px-picture svg").wait_for()
+    assert phone.locator(".px-picture svg").bounding_box()["width"] >= 860  # most drawings are 1,084 wide
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
