@@ -86,7 +86,7 @@ def sampled(outputs: list[int]) -> list[SamplingParams]:
 
 
 def measure(
-    model: Model, rung: str, prompts: list[list[int]], outputs: list[int], kv_cache_dtype: str
+    model: Model, rung: str, prompts: list[list[int]], outputs: list[int], kv_cache_dtype: str = "auto"
 ) -> dict[str, Any]:
     """Run one rung on the whole workload, or on its first few requests where the whole would take many minutes."""
     figures: dict[str, Any] = {}

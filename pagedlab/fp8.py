@@ -58,6 +58,10 @@ class Quantised:
     def dtype(self) -> torch.dtype:
         return self.values.dtype
 
+    def __getitem__(self, index: Any) -> Tensor:
+        """Return the numbers of some vectors in fp32. `index` is one of a tensor without axis D."""
+        return dequantise(Quantised(self.values[index], self.scales[index]), torch.float32)
+
     def is_contiguous(self) -> bool:
         """Whether both tensors are."""
         return self.values.is_contiguous() and self.scales.is_contiguous()
@@ -96,13 +100,6 @@ def dequantise(vectors: Quantised, dtype: torch.dtype) -> Tensor:
     """Return the numbers [..., D] that these vectors stand for, in another dtype."""
     exact = torch.promote_types(dtype, torch.float32)
     return (vectors.values.to(exact) * vectors.scales[..., None]).to(dtype)
-
-
-def read(cache: Cache, index: Any, dtype: torch.dtype) -> Tensor:
-    """Return `cache[index]`; of a cache in FP8 the numbers, in this dtype."""
-    if isinstance(cache, Quantised):
-        return dequantise(Quantised(cache.values[index], cache.scales[index]), dtype)
-    return cache[index]
 
 
 def write(cache: Cache, index: Any, vectors: Tensor) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pagedlab.fp8 import Cache, read
+from pagedlab.fp8 import Cache
 
 Ids = Sequence[int]  # block ids of a sequence, in logical order
 
@@ -46,9 +46,8 @@ def block_scores(
     query_positions = torch.arange(seq_len - n, seq_len, device=q.device)[:, None]
     for i, block_id in enumerate(block_ids):
         filled = min(size, seq_len - i * size)  # unwritten slots may hold anything, even NaN
-        slots = block_id, slice(filled)
-        k = read(k_cache, slots, q.dtype).transpose(0, 1).to(q.dtype)  # [Hkv, b, D]
-        v = read(v_cache, slots, q.dtype).transpose(0, 1).to(q.dtype)
+        k = k_cache[block_id, :filled].transpose(0, 1).to(q.dtype)  # [Hkv, b, D]
+        v = v_cache[block_id, :filled].transpose(0, 1).to(q.dtype)
         scores = torch.einsum("hgnd,hbd->hgnb", q, k) * scale
         key_positions = torch.arange(i * size, i * size + filled, device=q.device)
         is_hidden = key_positions > query_positions

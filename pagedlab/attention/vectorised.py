@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pagedlab.fp8 import Cache, read
+from pagedlab.fp8 import Cache
 
 
 class _Member(NamedTuple):
@@ -55,8 +55,8 @@ def torch_attention(
         stored = torch.minimum(key, length - 1)  # [b, S], padded
         blocks = block_tables[index].long().gather(1, stored // block_size)
         slots = blocks * block_size + stored % block_size
-        k = read(k_cache.flatten(0, 1), slots, q.dtype)
-        v = read(v_cache.flatten(0, 1), slots, q.dtype)
+        k = k_cache.flatten(0, 1)[slots].to(q.dtype)  # in FP8, the numbers are in fp32 first
+        v = v_cache.flatten(0, 1)[slots].to(q.dtype)
         is_visible = key <= positions[:, :, None]  # [b, n, S]
         mixed = _grouped_attention(q[rows], k, v, is_visible, scale)
         # A query before the sequence's first token sees no key. Its softmax is NaN, its result 0.
