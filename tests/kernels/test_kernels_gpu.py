@@ -94,7 +94,8 @@ def test_fp8_caches_at_full_size(heads, dtype, seed):
             torchs = dense((q, *(x.to(dtype) for x in numbers), *rest), dtype)
             mine, allowed = ((x.double() - truth).norm() / truth.norm() for x in (out, torchs))
             print(f"{backend}, {dtype}: error {mine:.2e}, torch's {allowed:.2e}")
-            assert mine <= (3 if dtype == torch.float32 else 2) * allowed
+            # In fp32 a scaled number is rounded once more than the numbers of `torchs`.
+            assert mine <= (4 if dtype == torch.float32 else 2) * allowed
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
