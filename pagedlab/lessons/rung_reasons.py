@@ -71,7 +71,7 @@ REASONS = {
         warps=2,
     ),
     "7 splits and their merge": Reason(
-        "Several programs share a sequence; then a merge. (Tiles of 64; drawn: 32.)",
+        "Several programs share a sequence; a merge follows. Tiles of 64 (above: 32).",
         TWO_AHEAD,
         _every(2, 0.9, 4),
         warps=2,
