@@ -90,6 +90,48 @@ test("it plays to the end and can be played again", async (context) => {
   assert.equal(shownStep(), 0);
 });
 
+/** Opens a recording that plays, and returns what says that its squares are seen. */
+function openBelowTheScreen(context) {
+  let tell;
+  const watched = [];
+  const observer = class {
+    constructor(callback) {
+      tell = (isIntersecting) => callback([{ isIntersecting }]);
+    }
+    observe(node) {
+      watched.push(node);
+    }
+    disconnect() {}
+  };
+  globalThis.IntersectionObserver = observer;
+  context.after(() => {
+    delete globalThis.IntersectionObserver;
+  });
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  open(threeAnswers(), -1);
+  assert.deepEqual(watched, [find(".pl-blocks")]);
+  return tell;
+}
+
+test("a recording below the screen waits until its squares are seen", (context) => {
+  const tell = openBelowTheScreen(context);
+  tell(false);
+  context.mock.timers.tick(5000);
+  assert.equal(shownStep(), 0);
+  assert.match(find('[data-op="play"]').textContent, /Play/);
+  tell(true);
+  context.mock.timers.tick(125);
+  assert.equal(shownStep(), 1);
+});
+
+test("a reader who moved a recording before it was seen is not moved on", (context) => {
+  const tell = openBelowTheScreen(context);
+  find('[data-op="on"]').click();
+  tell(true);
+  context.mock.timers.tick(5000);
+  assert.equal(shownStep(), 1);
+});
+
 test("a page that follows an engine does not fall back for ever", (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const steps = Array.from({ length: 4001 }, () => ({}));
