@@ -28,11 +28,12 @@ MODEL_HELP = (
     "hub id, folder or .gguf file; default: the model in PAGEDLAB_MODEL, else "
     "Qwen2.5-0.5B-Instruct if it was downloaded, else the tiny model that is included"
 )
+KV_CACHE_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--?[\w-]+)")  # argparse's own words
 # Arguments of the engine that errors name, and that have an option
-OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size)\b")
+OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size|kv_cache_dtype)\b")
 DEVICE_HELP = "auto, cpu, cuda or for instance cuda:1; default: auto, the GPU if there is one"
 DTYPE_HELP = (
     "auto, float32, float16, bfloat16 or float64; default: auto, bfloat16 on a GPU and float32 "
@@ -139,10 +140,16 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         help="blocks of the pool; default: as many as the memory holds",
     )
+    add(
+        "--kv-cache-dtype",
+        default="auto",
+        help="auto, the model's dtype, or fp8, one byte a number: about twice the blocks of "
+        "bfloat16 in the same memory; default: %(default)s",
+    )
 
 
 def check_pool_options(asked: argparse.Namespace) -> None:
-    """Check the sizes of the block pool before the model is loaded.
+    """Check the sizes of the block pool and its dtype before the model is loaded.
 
     Raises:
         ValueError: Names the option that is out of range.
@@ -150,6 +157,7 @@ def check_pool_options(asked: argparse.Namespace) -> None:
     integer("--block-size", asked.block_size, 1)
     if asked.num_blocks is not None:
         integer("--num-blocks", asked.num_blocks, 1)
+    one_of("--kv-cache-dtype", asked.kv_cache_dtype, KV_CACHE_DTYPES)
 
 
 def check_model_options(asked: argparse.Namespace) -> None:
@@ -186,6 +194,7 @@ def engine_arguments(asked: argparse.Namespace) -> dict[str, Any]:
         "dtype": asked.dtype,
         "block_size": asked.block_size,
         "num_blocks": asked.num_blocks,
+        "kv_cache_dtype": asked.kv_cache_dtype,
     }
 
 

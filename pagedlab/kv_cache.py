@@ -3,6 +3,8 @@
 A token's slot is its block id times the block size, plus its offset in the block. So a layer's
 tensor, viewed as [num_blocks * block_size, num_kv_heads, head_dim], is indexed by slots. The block
 tables in blocks.py say which sequence has which block.
+
+A cache in FP8 has two tensors more: the scales of keys and values, see fp8.py.
 """
 
 import math
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from pagedlab.blocks import BlockCopy
+from pagedlab.fp8 import FP8, Cache, Quantised, tensors_of, write
 from pagedlab.kernels import compiles_for
 from pagedlab.validation import integer
 
@@ -29,8 +32,8 @@ class HostBlocks(NamedTuple):
         values: the same shape.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Cache
+    values: Cache
 
 
 class KVCache:
@@ -42,8 +45,14 @@ class KVCache:
         block_size: tokens a block.
         num_kv_heads: KV heads of a layer.
         head_dim: numbers in a key or value.
-        dtype: the dtype of the tensors.
+        dtype: the dtype of the tensors. float8_e4m3fn adds the scales.
         device: the device of the tensors.
+
+    Attributes:
+        keys: [num_layers, num_blocks, block_size, num_kv_heads, head_dim].
+        values: the same shape.
+        scales: of keys and of values, each fp32 [num_layers, num_blocks, block_size, num_kv_heads];
+            none unless the cache is in FP8.
 
     Raises:
         ValueError: If the tensors are larger than the memory.
@@ -61,7 +70,10 @@ class KVCache:
     ) -> None:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
+        self.is_fp8 = dtype == FP8
         need = 2 * math.prod(shape) * dtype.itemsize
+        if self.is_fp8:
+            need += 2 * math.prod(shape[:-1]) * torch.float32.itemsize
         self.block_size = shape[2]
         self.bytes_per_block = need // shape[1]  # keys and values of all layers
         memory = _memory(torch.device(device))
@@ -77,6 +89,12 @@ class KVCache:
             )
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
+        self.scales: tuple[torch.Tensor, torch.Tensor] | tuple[()] = ()
+        if self.is_fp8:
+            self.scales = (
+                torch.empty(shape[:-1], dtype=torch.float32, device=device),
+                torch.empty(shape[:-1], dtype=torch.float32, device=device),
+            )
         self._in_triton = compiles_for(self.keys.device)  # one kernel for keys and values
 
     def blocks_that_fit(self) -> int:
@@ -87,6 +105,15 @@ class KVCache:
             memory = int(GPU_KV_SHARE * free)
         return max(1, memory // self.bytes_per_block)
 
+    def layer(self, layer: int) -> tuple[Cache, Cache]:
+        """Keys and values of one layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+        keys = self.keys[layer]
+        values = self.values[layer]
+        if not self.scales:
+            return keys, values
+        key_scales, value_scales = self.scales
+        return Quantised(keys, key_scales[layer]), Quantised(values, value_scales[layer])
+
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store the keys and values of T tokens in one layer.
 
@@ -96,14 +123,15 @@ class KVCache:
             v: values, [T, num_kv_heads, head_dim].
             slots: int64 [T]; a token with slot -1 is not stored.
         """
+        keys, values = self.layer(layer)
         if self._in_triton:
             from pagedlab.kernels.cache import write_kv  # needs Triton
 
-            write_kv(k, v, self.keys[layer], self.values[layer], slots)
+            write_kv(k, v, keys, values, slots)
         else:
             real = slots >= 0
-            self.keys[layer].flatten(0, 1)[slots[real]] = k[real]
-            self.values[layer].flatten(0, 1)[slots[real]] = v[real]
+            write(keys.flatten(0, 1), slots[real], k[real])
+            write(values.flatten(0, 1), slots[real], v[real])
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks in every layer, with the result of executing the copies in order."""
@@ -117,19 +145,24 @@ class KVCache:
             from pagedlab.kernels.cache import copy_blocks  # needs Triton
 
             copy_blocks(self.keys, self.values, sources, destinations)
+            if self.scales:
+                copy_blocks(self.scales[0], self.scales[1], sources, destinations)
         elif origin:
             # Indexing reads all sources before the first write, so a block may be both.
-            self.keys[:, destinations] = self.keys[:, sources]
-            self.values[:, destinations] = self.values[:, sources]
+            for tensor in (self.keys, self.values, *self.scales):
+                tensor[:, destinations] = tensor[:, sources]
 
     def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
         """Return a copy of these blocks in CPU memory, which is pinned if the cache is on a GPU."""
         index = list(block_ids)
-        keys = self.keys[:, index].cpu()
-        values = self.values[:, index].cpu()
+        tensors = (self.keys, self.values, *self.scales)
+        copies = [tensor[:, index].cpu() for tensor in tensors]
         if self.keys.is_cuda:
-            return HostBlocks(keys.pin_memory(), values.pin_memory())
-        return HostBlocks(keys, values)
+            copies = [copy.pin_memory() for copy in copies]
+        if not self.is_fp8:
+            return HostBlocks(*copies)
+        keys, values, key_scales, value_scales = copies
+        return HostBlocks(Quantised(keys, key_scales), Quantised(values, value_scales))
 
     def swap_in(self, swapped: HostBlocks, block_ids: Sequence[int]) -> None:
         """Copy the contents that `swap_out` returned into these blocks, in order.
@@ -144,8 +177,16 @@ class KVCache:
                 f"{num_blocks} blocks were swapped out, and {len(block_ids)} ids are given"
             )
         index = list(block_ids)
-        self.keys[:, index] = swapped.keys.to(self.keys.device, non_blocking=True)
-        self.values[:, index] = swapped.values.to(self.values.device, non_blocking=True)
+        for side, copy in zip(self._sides(), swapped, strict=True):
+            for tensor, part in zip(tensors_of(side), tensors_of(copy), strict=True):
+                tensor[:, index] = part.to(tensor.device, non_blocking=True)
+
+    def _sides(self) -> tuple[Cache, Cache]:
+        """Keys and values of all layers."""
+        if not self.scales:
+            return self.keys, self.values
+        key_scales, value_scales = self.scales
+        return Quantised(self.keys, key_scales), Quantised(self.values, value_scales)
 
 
 class _Memory(NamedTuple):

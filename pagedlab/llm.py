@@ -20,7 +20,14 @@ from pagedlab.adapters import (
     make_prefix_cache,
     make_scheduler,
 )
-from pagedlab.attention import PagedAttention, fastest_backend, get_backend
+from pagedlab.attention import (
+    KVCacheDtype,
+    PagedAttention,
+    check_kv_cache_dtype,
+    fastest_backend,
+    get_backend,
+    kv_dtype_for,
+)
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
@@ -68,6 +75,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     Limits:
         block_size: tokens a block.
         num_blocks: blocks of the pool; None for as many as the memory holds.
+        kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
+            many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
+            kernels need compute capability 8.9 for it.
         max_batch_tokens: tokens a step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
         max_prompt_tokens: at most this many prompt tokens are computed in a step while other
             requests stream, and in the very first step. None is 2,048 on a GPU and no limit on a
@@ -105,6 +115,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     """
 
     speculation: Speculation | None = None  # drafts tokens, and counts which were accepted
+    kv_dtype: torch.dtype | None = None  # of the KV cache; None for the model's
 
     @known_names(sampling_fields=set(FIELDS) - {"seed"})
     def __init__(  # noqa: PLR0913 - the options of the one class that users make
@@ -115,6 +126,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         dtype: str | torch.dtype = "auto",
         block_size: int = 16,
         num_blocks: int | None = None,
+        kv_cache_dtype: KVCacheDtype = "auto",
         max_batch_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
         max_sequences: int = 256,
@@ -132,6 +144,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         verbose: bool = True,
     ) -> None:
         attend = get_backend(attention_backend)
+        check_kv_cache_dtype(kv_cache_dtype, attention_backend)
         block_size = integer("block_size", block_size, 1)
         if num_blocks is not None:
             num_blocks = integer("num_blocks", num_blocks, 1)
@@ -143,6 +156,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self.model = _open_model(model, device, dtype, verbose, ranks, attention_backend)
         if attention_backend == "auto" and self.model.module.dtype != torch.float64:
             attend = fastest_backend(self.model.device, verbose)
+        self.kv_dtype = kv_dtype_for(kv_cache_dtype, self.model.device, attend)
         if speculative is not None:
             from pagedlab.speculative import Speculation  # a wing: only drafting needs it
 
@@ -150,7 +164,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         if num_blocks is None:
             num_blocks = self._blocks_that_fit(block_size, max_sequences)
-        cache = self.model.kv_cache(num_blocks, block_size)
+        cache = self.model.kv_cache(num_blocks, block_size, self.kv_dtype)
         pool = make_pool(block_pool, num_blocks, block_size)
         check_table(block_table, pool)
         prefix_cache = make_prefix_cache(prefix_caching, pool, block_table)
@@ -181,7 +195,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     def _blocks_that_fit(self, block_size: int, max_sequences: int) -> int:
         """How many blocks the memory holds, but no more than the sequences can fill."""
-        smallest = self.model.kv_cache(1, block_size)
+        smallest = self.model.kv_cache(1, block_size, self.kv_dtype)
         fit = smallest.blocks_that_fit()
         if self.speculation is not None:
             fit = self.speculation.share_of(fit, smallest.bytes_per_block)
@@ -404,6 +418,11 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """End the other ranks at the end of a `with` block, as `close` does."""
         self.close()
 
+    @property
+    def kv_words(self) -> str:
+        """What to say of the KV cache behind its size; "" if it has the model's dtype."""
+        return " in FP8" if self.cache.is_fp8 else ""
+
     if not TYPE_CHECKING:  # with it, mypy would accept every name
 
         def __getattr__(self, name: str) -> Any:
@@ -413,7 +432,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             raise no_attribute(self, name, INSTEAD)
 
     def __repr__(self) -> str:
-        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}"
+        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}{self.kv_words}"
         return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
 
 

@@ -109,8 +109,7 @@ def paged_hook(
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     batch = pages.batch
     pages.cache.write(layer, k, v, batch.slots)
-    keys = pages.cache.keys[layer]
-    values = pages.cache.values[layer]
+    keys, values = pages.cache.layer(layer)
     out = pages.attend(
         q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, scaling
     )
@@ -180,8 +179,10 @@ class Model:
         field = f"eos_token_id in {self.name}/generation_config.json"
         return frozenset(integer(field, i) for i in ids if i is not None)
 
-    def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        """Return a KV cache for this model, on its device and of its dtype."""
+    def kv_cache(
+        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
+    ) -> KVCache:
+        """Return a KV cache for this model, on its device; None stands for the model's dtype."""
         config = self.module.config
         head_dim = getattr(config, "head_dim", None)
         if not head_dim:
@@ -192,7 +193,7 @@ class Model:
             block_size,
             config.num_key_value_heads // self.num_ranks,
             head_dim,
-            self.module.dtype,
+            dtype or self.module.dtype,
             self.device,
         )
 

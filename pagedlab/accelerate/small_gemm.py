@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.accelerate.norm import norm, overlap_options
+from pagedlab.fp8 import Cache
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 
 TILE_ROWS = 16  # of the tensor cores
@@ -59,14 +60,14 @@ class KVTarget(NamedTuple):
     Args:
         cos, sin: [T, D / 2].
         slots: int64 [T]; -1 stores nothing.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D].
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D]; in FP8 not here, but in fused.py.
     """
 
     cos: Tensor
     sin: Tensor
     slots: Tensor
-    k_cache: Tensor
-    v_cache: Tensor
+    k_cache: Cache
+    v_cache: Cache
 
 
 def cut_of(role: str, width: int, rows: int) -> Cut:

@@ -2,7 +2,7 @@
 
     q             [T, Hq, D]       the queries of all sequences, one sequence after the other
     k_cache       [num_blocks, block_size, Hkv, D]
-    v_cache       [num_blocks, block_size, Hkv, D]
+    v_cache       [num_blocks, block_size, Hkv, D]; both may be `Quantised`, see fp8.py
     block_tables  int32 [B, M]     block ids; entries after a sequence's last block are never read
     seq_lens      int32 [B]        keys of each sequence, with those of its queries
     query_starts  int32 [B + 1]    rows query_starts[b] to query_starts[b + 1] are sequence b's
@@ -13,7 +13,7 @@ The queries of a sequence are its last tokens. So row i of its n queries sees th
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,9 +25,12 @@ from pagedlab.attention.reference import (
     safe_attention,
 )
 from pagedlab.attention.vectorised import torch_attention
+from pagedlab.fp8 import FP8, Cache
 from pagedlab.kernels import why_not
+from pagedlab.validation import one_of
 
 PagedAttention = Callable[..., Tensor]
+KVCacheDtype = Literal["auto", "fp8"]
 
 BACKENDS: dict[str, PagedAttention] = {
     "concat": over_sequences(concat_attention),
@@ -65,6 +68,41 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     return BACKENDS[backend]
 
 
+def check_kv_cache_dtype(name: str, backend: str | PagedAttention) -> None:
+    """Check the name of a KV cache's dtype, and that the backend reads such a cache.
+
+    Raises:
+        ValueError: If there is no such dtype, or if it is "fp8" and the backend is a function.
+    """
+    one_of("kv_cache_dtype", name, ("auto", "fp8"))
+    if name == "fp8" and callable(backend):
+        raise ValueError(
+            "kv_cache_dtype='fp8' takes an attention backend by name, because a function may not "
+            "know the scales: leave attention_backend at 'auto'"
+        )
+
+
+def kv_dtype_for(name: str, device: torch.device, attend: PagedAttention) -> torch.dtype | None:
+    """Return the dtype of a KV cache of this name; None stands for the model's.
+
+    Raises:
+        ValueError: If it is "fp8" and the Triton kernels cannot read it on this GPU.
+    """
+    if name == "auto":
+        return None
+    if device.type != "cuda" or attend in BACKENDS.values():
+        return FP8
+    from pagedlab.kernels.fp8 import NEEDS  # needs Triton
+
+    have = torch.cuda.get_device_capability(device)
+    if have < NEEDS:
+        raise ValueError(
+            f"kv_cache_dtype='fp8' needs compute capability {NEEDS[0]}.{NEEDS[1]} for Triton, and "
+            f"this GPU has {have[0]}.{have[1]}: take attention_backend='torch'"
+        )
+    return FP8
+
+
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
     if q.dtype == torch.float64:  # the kernels compute in fp32
         return torch_attention(q, *args)
@@ -90,8 +128,8 @@ def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttentio
 
 def paged_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    k_cache: Cache,
+    v_cache: Cache,
     block_tables: Tensor,
     seq_lens: Tensor,
     query_starts: Tensor,
@@ -128,7 +166,7 @@ def paged_attention(
     return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
 
 
-def _check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+def _check_caches(q: Tensor, k_cache: Cache, v_cache: Cache) -> None:
     has_axes = q.ndim == 3 and k_cache.ndim == 4 and k_cache.shape == v_cache.shape
     if not has_axes or q.shape[2] != k_cache.shape[3]:
         shapes = f"{list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
@@ -144,8 +182,8 @@ def _check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
 
 def paged_decode(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    k_cache: Cache,
+    v_cache: Cache,
     block_tables: Tensor,
     seq_lens: Tensor,
     scale: float | None = None,

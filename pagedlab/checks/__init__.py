@@ -29,7 +29,7 @@ classes, decorate it with `exercise_of_methods`. `search` runs sequences of oper
 beside a reference, short ones first, and shrinks what fails; blocks.py shows how.
 
 In the notebook an exercise is one cell with the tag `exercise`: the stub, then `check.NAME(...)`.
-It uses nothing of the cells above but imports. Folded below it are three hints and
+It uses nothing of the cells above but imports. Folded below it are hints and
 `<details><summary>Solution</summary>` with one ```python fence, which takes the stub's place.
 tests/checks/wrong_<topic>.py lists three wrong answers for each check.
 """

@@ -97,9 +97,8 @@ def _why_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int
         last = f"Blocks per beam for its {new_tokens} new tokens: {each}"
     else:
         last = (
-            f"Every beam writes to the prompt's last block, so each has one for its {tail} tokens "
-            f"(a copy, the last beam the original).\nBlocks per beam for {tail} + {new_tokens} "
-            f"tokens: {each}"
+            f"Every beam writes after the {tail} tokens in the prompt's last block. All but the "
+            f"last beam copy that block.\nBlocks per beam for {tail} + {new_tokens} tokens: {each}"
         )
     once = f"Full blocks of the prompt, stored once: {full}."
     return f"{once} {last}. {full} + {width} x {each} = {total}."

@@ -271,7 +271,7 @@ def _outside(error: Outside) -> Wrong:
             "The offset of an element does not fit into 32 bits, so its upper bits are lost: page "
             "ids have to become\n64 bits wide before they are multiplied."
         )
-        inside = f"{cut.name}{[*cut.index]} is at offset {cut.meant:,}"
+        inside = f"{cut.name}{[*cut.element]} is at offset {cut.meant:,}"
         got = f"program {error.program} {error.verb}s at offset {cut.got:,}, outside of {cut.name}"
         return Wrong(message, inside, got)
     inside = f"elements 0 to {error.size - 1} of {error.name}"

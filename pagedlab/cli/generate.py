@@ -29,7 +29,7 @@ def run(asked: argparse.Namespace) -> int:
         else:
             _generate(llm, asked.prompts, asked.chat, sampling)
     ranks = f" on {asked.ranks} ranks" if asked.ranks > 1 else ""
-    print(f"\n{summary(llm.stats, llm.pool.block_size)}{ranks}")
+    print(f"\n{summary(llm.stats, llm.pool.block_size)}{llm.kv_words}{ranks}")
     return 0
 
 

@@ -34,10 +34,11 @@ class Play:
 
 @dataclass(frozen=True)
 class NewCache:
-    """Replace the cache by a new one."""
+    """Replace the cache by a new one. `is_fp8` is 1 for one in FP8, else 0."""
 
     num_blocks: int
     block_size: int
+    is_fp8: int
 
 
 @dataclass(frozen=True)

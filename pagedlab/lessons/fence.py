@@ -48,13 +48,13 @@ class Cut(NamedTuple):
 
     Args:
         name: of the tensor.
-        index: of the element that was meant.
+        element: indices of the one that was meant.
         meant: its offset in the tensor.
         got: what 32 bits keep of the offset.
     """
 
     name: str
-    index: tuple[int, ...]
+    element: tuple[int, ...]
     meant: int
     got: int
 

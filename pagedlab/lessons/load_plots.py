@@ -274,8 +274,9 @@ def _peer_ratio(ax: Axes, y: int, ratio: float) -> None:
         color = NEUTRAL
     words = f"{ratio:.2f}" if abs(ratio - 1) > 0.005 else f"{ratio:.3f}"
     at_edge = ax.get_yaxis_transform()
-    look = {"ha": "right", "va": "center", "fontsize": "small", "color": color}
-    ax.text(1.1, y, words, transform=at_edge, **look)
+    ax.text(
+        1.1, y, words, transform=at_edge, ha="right", va="center", fontsize="small", color=color
+    )
 
 
 def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> None:

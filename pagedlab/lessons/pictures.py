@@ -644,7 +644,7 @@ class _BeamTree:
         return linked(
             [f"b{block}" for block in blocks],
             say,
-            box(84, top, 72, TABLE_ROW * self.width - 6, sequence_color(0), 0.16, LINE),
+            box(84, top, 72, TABLE_ROW * self.width - 6, NEUTRAL, 0.16, LINE),
             label(90, top + 20, "prompt"),
             label(90, top + 38, f"{len(blocks)} blocks", 11.5),
             label(90, top + 56, f"{self.width} beams", 11.5, look=BOLD),

@@ -71,7 +71,7 @@ REASONS = {
         warps=2,
     ),
     "7 splits and their merge": Reason(
-        "Several programs share a sequence, with a tile of 64 keys. A merge follows.",
+        "Several programs share a sequence; a merge follows. Tiles of 64 (above: 32).",
         TWO_AHEAD,
         _every(2, 0.9, 4),
         warps=2,

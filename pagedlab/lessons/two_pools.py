@@ -113,7 +113,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     """
     frame = frames[step]
     longest = max(len(table.blocks) for table in frames[-1].tables)
-    headline = "One table: rank 0 has it, and tells every rank which blocks to use"
+    headline = "Block tables: rank 0 has them, and tells every rank which blocks to use"
     parts = [label(0, 16, headline, 14, look=BOLD)]
     held: dict[int, Block] = {}
     for row, table in enumerate(frame.tables):
@@ -180,4 +180,4 @@ def _say(
     for rank, of_blocks in enumerate(keys):
         numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in of_blocks[block])
         ranks.append(f"rank {rank}, {heads[rank]}: {numbers} …")
-    return f"block {block}, text {row}: {' '.join(words)}\n{';  '.join(ranks)}"
+    return f"block {block}, r{row}: {' '.join(words)}\n{';  '.join(ranks)}"

@@ -164,7 +164,7 @@ def test_the_first_check_finds_a_token_in_the_readers_table():
     [
         (
             lambda prompt, width, new, size: blocks_for(prompt, size) + width * blocks_for(new, size),
-            "Every beam writes to the prompt's last block",
+            "All but the last beam copy that block",
         ),
         (lambda prompt, width, new, size: width * blocks_for(prompt + new, size), "stored once"),
         (

@@ -31,6 +31,12 @@ def test_prints_texts_and_statistics(capsys):
     assert "tokens/s" in out
 
 
+def test_a_kv_cache_in_fp8_is_named(capsys):
+    code = main(["generate", "Once", "--model", str(TINY_MODEL), "--kv-cache-dtype", "fp8", "--max-tokens", "3"])
+    assert code == 0
+    assert re.search(r"at the peak 1 block of 16 tokens was in use \(11 KiB\) in FP8\n", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -39,6 +45,14 @@ def test_prints_texts_and_statistics(capsys):
         (["generate", "hello", "--ranks", "0"], "--ranks must be a whole number of at least 1, got 0"),
         (["generate", "hello", "--block-size", "0"], "--block-size must be a whole number of at least 1, got 0"),
         (["generate", "hello", "--num-blocks", "0"], "--num-blocks must be a whole number of at least 1, got 0"),
+        (
+            ["generate", "hello", "--kv-cache-dtype", "int8"],
+            "--kv-cache-dtype must be one of 'auto', 'fp8', got 'int8'",
+        ),
+        (
+            ["serve", "--port", "0", "--kv-cache-dtype", "FP8"],
+            "--kv-cache-dtype must be one of 'auto', 'fp8', got 'FP8'",
+        ),
         (
             ["generate", "hello", "--device", "gpu"],
             "there is no device 'gpu': choose 'auto', 'cpu', 'cuda' or for instance 'cuda:1'",

@@ -227,9 +227,16 @@ def test_two_pools_show_the_same_blocks_with_other_numbers():
     picture = draw_pools(frames, 0, 2, ["KV head 0", "KV head 1"])
     assert picture.count('data-link="b0"') == 3, "in the table and in both pools"
     assert said(picture).count("block 1: free, on every rank") == 2
-    told = "block 2, text 1: c rank 0, KV head 0: +3.00, +4.00 …;  rank 1, KV head 1: +7.00, +8.00 …"
+    told = "block 2, r1: c rank 0, KV head 0: +3.00, +4.00 …;  rank 1, KV head 1: +7.00, +8.00 …"
     assert said(picture).count(told) == 3
     assert all(number in picture for number in ("+1.00", "-2.00", "+5.00", "+6.00"))
+
+
+def test_a_full_block_is_as_dark_as_the_filled_part_of_another():
+    frames = [Frame([Table(["a", " b", " c"], [0, 1])], [[[1.0], [2.0]]])]
+    picture = draw_pools(frames, 0, 2, ["both heads"])
+    fills = re.findall(r'<rect [^>]*fill-opacity="([^"]*)"', picture.split("Pool of rank 0")[1])
+    assert len(fills) == 4, "in each block a tint of the whole, and over it what is filled"
 
 
 def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit():

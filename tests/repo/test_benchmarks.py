@@ -19,6 +19,7 @@ PARTS = ("peer_engines", "peer_workloads", "attention_methods")  # other benchma
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "bursts": "--requests 60 --rounds 2",
+    "fp8": "--tiny",
     "interrupts": "--interrupts 3 --minutes 0.5",
     "parallel": "--shapes tiny --ranks 1 --device cpu --dtype float32 --modes graphs",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",

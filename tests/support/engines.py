@@ -42,10 +42,12 @@ def prompt_of(model: Model, length: int) -> list[int]:
 
 
 def engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
-    """An engine whose cache is full of NaN."""
+    """An engine whose cache is full of NaN, its scales too."""
     llm = LLM(model, num_blocks=num_blocks, block_size=block_size, **options)
     llm.cache.keys.fill_(torch.nan)
     llm.cache.values.fill_(torch.nan)
+    for scales in llm.cache.scales:
+        scales.fill_(torch.nan)
     return llm
 
 

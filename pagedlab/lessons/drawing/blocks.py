@@ -319,7 +319,10 @@ def _block(block: Block, x: float, y: float, grid: Grid, size: int) -> str:
     is_bar = height < 28
     for i, owner in enumerate(bands):
         shown = replace(owner, look=owner.look.tint) if block.lines else owner
-        drawn += _band(shown, i / len(bands), 1 / len(bands), (x, y, width, height), is_bar)
+        # A tint needs a ground, or a full block is paler than the filled part of another.
+        has_ground = owner.filled < 1 or bool(block.lines)
+        place = (x, y, width, height)
+        drawn += _band(shown, i / len(bands), 1 / len(bands), place, is_bar, has_ground)
     if block.count and not block.owners:
         drawn.append(draw.box(x, y, width, height, "none", 1, draw.BAD, 'stroke-dasharray="4 3"'))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
@@ -343,6 +346,7 @@ def _band(
     share: float,
     block: tuple[float, float, float, float],
     is_bar: bool,
+    has_ground: bool,
 ) -> list[str]:
     """Draw an owner's band of a block: a tint, and over it what is filled.
 
@@ -352,6 +356,7 @@ def _band(
         share: of the block that is the owner's.
         block: left, top, width and height.
         is_bar: whether bands lie on top of each other, and are filled from the left.
+        has_ground: whether the tint is drawn.
     """
     x, y, width, height = block
     if is_bar:
@@ -363,7 +368,7 @@ def _band(
         width *= share
         high = height * owner.filled
         filled = (x, y + height - high, width, high)
-    ground = [draw.shape(x, y, width, height, owner.look.tint)] if owner.filled < 1 else []
+    ground = [draw.shape(x, y, width, height, owner.look.tint)] if has_ground else []
     return [*ground, draw.shape(*filled, owner.look)]
 
 
