@@ -1314,6 +1314,26 @@ def test_the_command_answers_to_the_address_it_listens_on(monkeypatch, capsys):
     assert answer.status_code == 200, answer.text
 
 
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_said_in_one_line(tiny, capsys, monkeypatch):
+    """Two servers that load at the same time are both bound to the port; the other one listens first."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+
+        def load(*_, **__):
+            other.listen()
+            return LLM(tiny, num_blocks=8)
+
+        monkeypatch.setattr("pagedlab.LLM", load)
+        monkeypatch.setattr("gc.freeze", lambda: None)
+        assert main(["--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"error: cannot listen on port {port} of 127.0.0.1 (Address already in use): name another with --port\n"
+    )
+
+
 def test_a_taken_port_is_said_before_a_model_is_loaded(capsys, monkeypatch):
     monkeypatch.setattr("pagedlab.LLM", lambda *_, **__: pytest.fail("a model was loaded"))
     with socket.create_server(("127.0.0.1", 0)) as other:
