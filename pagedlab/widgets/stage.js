@@ -770,7 +770,10 @@ function runTemplate(run) {
   const block = run.isHeld || run.isCached ? html`data-block="${run.blockId}"` : "";
   const number = run.isHeld && run.endsBlock ? html`<sub>${run.blockId}</sub>` : "";
   const className = `ps-run ${runClass(run)}${prompt}`;
-  return html`<span class="${className}" ${block}>${run.words}${number}</span>`;
+  // The number is of the words before it, so it is beside them, and a gap comes after it.
+  const words = run.words.trimEnd();
+  const gap = run.words.slice(words.length);
+  return html`<span class="${className}" ${block}>${words}${number}${gap}</span>`;
 }
 
 /**

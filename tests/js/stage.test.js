@@ -55,6 +55,12 @@ test("words that look like markup are text, wherever they are", () => {
   assert.equal(find(".ps-head b").textContent, ATTACK);
 });
 
+test("the number of a block is beside its last word, before a gap", () => {
+  const texts = { r0: sequenceOf(["Hello ", "you"], [0, 1]) };
+  open({ ...recordingOf({ used: 2, counts: { 0: 1, 1: 1 }, texts }), block_size: 1 });
+  assert.equal(find(".ps-words").textContent.trim().slice(0, 7), "Hello0 ");
+});
+
 test("the slider and the buttons go to a step", () => {
   open(threeAnswers());
   type(find(".pl-scrubber"), "7");
