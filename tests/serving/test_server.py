@@ -826,6 +826,16 @@ def test_a_stream_that_is_stopped_has_no_clean_end(tiny):
     assert_idle(llm)
 
 
+def test_head_is_get_without_a_body(tiny):
+    """Monitors and `curl -I` send HEAD."""
+    with BackgroundServer(create_app(LLM(tiny, num_blocks=8))) as server:
+        for path in ("/", "/docs", "/health", "/v1/models"):
+            whole, head = httpx.get(server.url + path), httpx.head(server.url + path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == whole.headers["content-length"]
+        assert httpx.head(f"{server.url}/v1/completions").status_code == 405
+
+
 def test_the_address_is_told_when_the_port_takes_connections(tiny):
     told = []
 
