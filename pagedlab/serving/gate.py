@@ -101,7 +101,7 @@ class Gate:
         refusal = self._refuse(scope)
         app = self._app if refusal is None else error_response(refusal)
         # The web server leaves the body out of an answer to HEAD.
-        is_head = scope["method"] == "HEAD"
+        is_head = scope.get("method") == "HEAD"
         await app({**scope, "method": "GET"} if is_head else scope, limited, counted)
 
     def _refuse(self, scope: Scope) -> ApiError | None:
