@@ -78,7 +78,7 @@ def converse(conversation: Conversation, screen: Screen, lines: Iterable[str]) -
     """
     for line in lines:
         message = line.strip()
-        if message == "/quit":
+        if message in ("/quit", "/exit"):
             return
         if not message:
             continue
@@ -88,7 +88,9 @@ def converse(conversation: Conversation, screen: Screen, lines: Iterable[str]) -
             else:
                 _answer(screen, conversation.ask(message))
         except ValueError as error:
-            print_now(f"error: {with_options(error)}\n")
+            is_long = bool(conversation.messages) and not message.startswith("/")
+            hint = ", or begin a new conversation with /new" if is_long else ""
+            print_now(f"error: {with_options(error)}{hint}\n")
 
 
 def _answer(screen: Screen, turns: Generator[Turn, None, None]) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from pagedlab.command_line import print_now
 from pagedlab.shipped import notebooks
+from pagedlab.validation import counted
 
 PACKAGES = ("torch", "transformers", "triton", "numpy")
 EXTRAS = {  # a package of each extra, which shows whether it is installed
@@ -42,8 +43,9 @@ def _print_devices() -> None:
 
     from pagedlab.loading import choose_model, locate
 
+    cpu = f"cpu with {counted(torch.get_num_threads(), 'thread')}"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    print_now(f"devices: {', '.join([f'cpu with {torch.get_num_threads()} threads', *names])}")
+    print_now(f"devices: {', '.join([cpu, *names])}")
     model, reason = choose_model()
     locate(model)  # raises ValueError if there is no such model
     print_now(f"model: {model} ({reason})")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from pagedlab.command_line import program_name
 from pagedlab.shipped import notebooks
 
 FIRST = "00_start_here.ipynb"
@@ -37,11 +40,17 @@ def run(folder: str, no_open: bool) -> int:
         raise ValueError(f"cannot copy the notebooks to {target} ({why})") from None
     there = f", {kept} that were there are as they were" if kept else ""
     print(f"{copied} notebooks copied to {target}{there}", flush=True)
-    command = [sys.executable, "-m", "jupyterlab", str(target / FIRST)]
     if no_open:
-        print(f"open them with: jupyter lab {target / FIRST}")
+        print(f"open them with: {program_name()} notebooks {shlex.quote(str(target))}")
         return 0
+    command = [sys.executable, "-m", "jupyterlab", *_as_root(), str(target / FIRST)]
     return subprocess.run(command, check=False).returncode
+
+
+def _as_root() -> list[str]:
+    """Return the option without which JupyterLab refuses to start as root; none for others."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return ["--allow-root"] if is_root else []
 
 
 def copy_missing(source: Path, target: Path) -> tuple[int, int]:

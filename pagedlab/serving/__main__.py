@@ -124,6 +124,7 @@ def _main(parser: Parser, arguments: list[str]) -> int:
             allowed_hosts=(*LOOPBACK, options.host) if is_local else None,
             plain_content=options.plain_content,
         )
+        listen(listener, options.host)
     except (ValueError, MissingExtra) as error:
         return print_error(error)
     where = f"http://{options.host}:{listener.getsockname()[1]}"
@@ -181,13 +182,33 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        why = error.strerror or str(error)
-        is_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        option = "--host" if is_address else "--port"
-        raise ValueError(
-            f"cannot listen on port {port} of {host} ({why}): name another with {option}"
-        ) from None
+        raise cannot_listen(host, port, error) from None
     return listener
+
+
+def listen(listener: socket.socket, host: str) -> None:
+    """Open the port, now that the model is loaded.
+
+    Two servers that load at the same time are both bound to the port. The first that listens has
+    it.
+
+    Raises:
+        ValueError: If another server has the port by now.
+    """
+    port = listener.getsockname()[1]
+    try:
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise cannot_listen(host, port, error) from None
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ValueError:
+    """Return the error that names the port, the reason and the option to change."""
+    why = error.strerror or str(error)
+    is_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+    option = "--host" if is_address else "--port"
+    return ValueError(f"cannot listen on port {port} of {host} ({why}): name another with {option}")
 
 
 if __name__ == "__main__":

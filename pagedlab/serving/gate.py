@@ -100,7 +100,9 @@ class Gate:
 
         refusal = self._refuse(scope)
         app = self._app if refusal is None else error_response(refusal)
-        await app(scope, limited, counted)
+        # The web server leaves the body out of an answer to HEAD.
+        is_head = scope.get("method") == "HEAD"
+        await app({**scope, "method": "GET"} if is_head else scope, limited, counted)
 
     def _refuse(self, scope: Scope) -> ApiError | None:
         """Return the error for a request whose host or key is wrong, or None."""

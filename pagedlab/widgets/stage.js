@@ -52,6 +52,7 @@ const LEAST_ROWS_OF_A_PHONE = 2; // so that words are on the first screen, too
 const PHONE = 480; // pixels, the width up to which stage.css draws eight blocks in a row
 const MOST_ROWS = 64;
 const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
+const SEEN_ABOVE = "0px 0px -15% 0px"; // the squares must begin above the window's lowest part
 const AT_THE_END = 1e6; // pixels, below the last line of any text
 
 /** @type {Record<string, string>} */
@@ -81,6 +82,8 @@ class StageView {
     this.isPlaying = false;
     /** @type {boolean} Whether it was played to its end, and nothing was touched since. */
     this.hasEnded = false;
+    /** @type {boolean} Whether it plays as soon as the squares are on the screen. */
+    this.playsWhenSeen = false;
     this.speed = USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -124,12 +127,17 @@ class StageView {
     }
     this.resized = new ResizeObserver(() => this.paint());
     this.resized.observe(this.root);
+    if (!("IntersectionObserver" in globalThis)) return;
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
+      rootMargin: SEEN_ABOVE,
+    });
   }
 
   /** Stops what would go on without the page. */
   remove() {
     clearTimeout(this.timer);
     this.resized?.disconnect();
+    this.seen?.disconnect();
     for (const [event, listener] of Object.entries(this.modelListeners ?? {})) {
       this.model.off(event, listener);
     }
@@ -217,7 +225,26 @@ class StageView {
     else this.goTo(0);
     // following an engine is no animation: without words that fall, each picture is just replaced
     const hasMore = !this.reducedMotion && this.lastStep > 0;
-    this.play(plays && (this.isLive || hasMore));
+    if (plays && hasMore && !this.isLive && this.seen) this.waitToBeSeen(this.seen);
+    else this.play(plays && (this.isLive || hasMore));
+  }
+
+  /**
+   * Plays as soon as the squares are on the screen: below it, nobody would see them change.
+   *
+   * @param {IntersectionObserver} seen
+   */
+  waitToBeSeen(seen) {
+    this.play(false);
+    this.playsWhenSeen = true;
+    seen.observe(find(this.root, ".pl-blocks"));
+  }
+
+  /** @param {IntersectionObserverEntry[]} entries */
+  onSeen(entries) {
+    if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
+    this.seen?.disconnect();
+    if (this.playsWhenSeen) this.play(true);
   }
 
   /** @param {number} step */
@@ -229,6 +256,7 @@ class StageView {
   /** @param {boolean} on */
   play(on) {
     clearTimeout(this.timer);
+    this.playsWhenSeen = false;
     this.isPlaying = on;
     this.hasEnded = false;
     if (on) {
@@ -742,7 +770,10 @@ function runTemplate(run) {
   const block = run.isHeld || run.isCached ? html`data-block="${run.blockId}"` : "";
   const number = run.isHeld && run.endsBlock ? html`<sub>${run.blockId}</sub>` : "";
   const className = `ps-run ${runClass(run)}${prompt}`;
-  return html`<span class="${className}" ${block}>${run.words}${number}</span>`;
+  // The number is of the words before it, so it is beside them, and a gap comes after it.
+  const words = run.words.trimEnd();
+  const gap = run.words.slice(words.length);
+  return html`<span class="${className}" ${block}>${words}${number}${gap}</span>`;
 }
 
 /**

@@ -207,8 +207,15 @@ def test_a_line_that_cannot_be_done(conversation, line, message, capsys):
     assert len(printed.splitlines()) == 2, "one line, and an empty one"
 
 
-def test_quit_ends_it(conversation, capsys):
-    typed(conversation, "/quit", "What is a drum?")
+def test_a_conversation_that_is_too_long_names_the_way_out(conversation, capsys):
+    typed(conversation, "What is a drum?", "drum " * 3000, "/new", "drum " * 3000)
+    errors = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")]
+    assert [error.endswith(", or begin a new conversation with /new") for error in errors] == [True, False]
+
+
+@pytest.mark.parametrize("command", ["/quit", "/exit"])
+def test_quit_ends_it(command, conversation, capsys):
+    typed(conversation, command, "What is a drum?")
     assert capsys.readouterr().out == ""
 
 

@@ -334,11 +334,20 @@ def test_notebooks_are_copied_and_never_overwritten(tmp_path, capsys):
     assert (folder / "03_copy_on_write.ipynb").read_text() == "my work"
     assert capsys.readouterr().out == (
         f"{len(names) - 1} notebooks copied to {folder}, 1 that were there are as they were\n"
-        f"open them with: jupyter lab {folder}/00_start_here.ipynb\n"
+        f"open them with: {program_name()} notebooks {folder}\n"
     )
 
 
-def test_notebooks_are_opened(tmp_path, monkeypatch):
+def test_a_folder_with_a_space_is_quoted(tmp_path, capsys):
+    folder = tmp_path / "my notebooks"
+    assert main(["notebooks", str(folder), "--no-open"]) == 0
+    assert capsys.readouterr().out.endswith(f" notebooks '{folder}'\n")
+
+
+@pytest.mark.parametrize(("user", "options"), [(0, ["--allow-root"]), (1000, [])])
+def test_notebooks_are_opened(user, options, tmp_path, monkeypatch):
+    """JupyterLab refuses to start as root without the option."""
+    monkeypatch.setattr("os.geteuid", lambda: user, raising=False)
     started = []
 
     def run(command, **_):
@@ -347,7 +356,7 @@ def test_notebooks_are_opened(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pagedlab.cli.notebooks.subprocess.run", run)
     assert main(["notebooks", str(tmp_path)]) == 0
-    assert started == [[sys.executable, "-m", "jupyterlab", str(tmp_path / "00_start_here.ipynb")]]
+    assert started == [[sys.executable, "-m", "jupyterlab", *options, str(tmp_path / "00_start_here.ipynb")]]
 
 
 def test_notebooks_need_jupyterlab(tmp_path, monkeypatch, capsys):

@@ -55,6 +55,12 @@ test("words that look like markup are text, wherever they are", () => {
   assert.equal(find(".ps-head b").textContent, ATTACK);
 });
 
+test("the number of a block is beside its last word, before a gap", () => {
+  const texts = { r0: sequenceOf(["Hello ", "you"], [0, 1]) };
+  open({ ...recordingOf({ used: 2, counts: { 0: 1, 1: 1 }, texts }), block_size: 1 });
+  assert.equal(find(".ps-words").textContent.trim().slice(0, 7), "Hello0 ");
+});
+
 test("the slider and the buttons go to a step", () => {
   open(threeAnswers());
   type(find(".pl-scrubber"), "7");
@@ -88,6 +94,48 @@ test("it plays to the end and can be played again", async (context) => {
   assert.match(find('[data-op="play"]').textContent, /Again/);
   find('[data-op="play"]').click();
   assert.equal(shownStep(), 0);
+});
+
+/** Opens a recording that plays, and returns what says that its squares are seen. */
+function openBelowTheScreen(context) {
+  let tell;
+  const watched = [];
+  const observer = class {
+    constructor(callback) {
+      tell = (isIntersecting) => callback([{ isIntersecting }]);
+    }
+    observe(node) {
+      watched.push(node);
+    }
+    disconnect() {}
+  };
+  globalThis.IntersectionObserver = observer;
+  context.after(() => {
+    delete globalThis.IntersectionObserver;
+  });
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  open(threeAnswers(), -1);
+  assert.deepEqual(watched, [find(".pl-blocks")]);
+  return tell;
+}
+
+test("a recording below the screen waits until its squares are seen", (context) => {
+  const tell = openBelowTheScreen(context);
+  tell(false);
+  context.mock.timers.tick(5000);
+  assert.equal(shownStep(), 0);
+  assert.match(find('[data-op="play"]').textContent, /Play/);
+  tell(true);
+  context.mock.timers.tick(125);
+  assert.equal(shownStep(), 1);
+});
+
+test("a reader who moved a recording before it was seen is not moved on", (context) => {
+  const tell = openBelowTheScreen(context);
+  find('[data-op="on"]').click();
+  tell(true);
+  context.mock.timers.tick(5000);
+  assert.equal(shownStep(), 1);
 });
 
 test("a page that follows an engine does not fall back for ever", (context) => {

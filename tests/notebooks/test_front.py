@@ -53,6 +53,12 @@ def address(page_folder):
 def test_the_page_plays_and_can_be_stepped(address, width, theme):
     with open_page(viewport={"width": width, "height": 760}, color_scheme=theme) as page:
         page.goto(address)
+        squares = page.locator("#stage .pl-blocks")
+        squares.wait_for()
+        if width == 360:
+            page.wait_for_timeout(1000)
+            assert page.locator(".ps-root").get_attribute("data-at") == "0", "it waits until it is on the screen"
+            squares.scroll_into_view_if_needed()
         page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 3")
         assert page.locator(".ps-held").first.inner_text().strip()
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"

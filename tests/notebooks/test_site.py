@@ -158,6 +158,15 @@ def test_a_checker_of_accessibility_finds_nothing_on_any_page(site):
     assert not found
 
 
+# Of the element with the keyboard: its name, whether it is on the screen, and whether it has an outline.
+FOCUSED = """() => {
+    const node = document.activeElement;
+    const { left, right } = node.getBoundingClientRect();
+    const isOnScreen = left >= 0 && Math.floor(right) <= innerWidth;
+    const name = (node.getAttribute("aria-label") || node.placeholder || node.textContent).trim().slice(0, 40);
+    return [name, isOnScreen, getComputedStyle(node).outlineStyle !== "none"];
+}"""
+
 # Of a page: how much wider it is than the screen, Tab stops outside widgets that do not scroll, and tables of up to
 # three columns that scroll.
 PHONE_FAULTS = """() => {
@@ -189,6 +198,25 @@ def test_on_a_phone_no_page_scrolls_sideways_and_only_what_scrolls_is_a_tab_stop
 
 
 @in_browser
+@pytest.mark.parametrize("width", [390, 1100, 1440])
+def test_what_has_the_keyboard_is_on_the_screen_and_marked(site, width):
+    """In a narrow window, the theme keeps the list of pages and that of sections in drawers beside it."""
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": width, "height": 844})
+        page.goto(f"{url}docs/install.html")
+        page.add_style_tag(content="* { transition: none !important; }")
+        seen = []
+        page.keyboard.press("Tab")
+        while not page.evaluate("document.activeElement === document.body"):
+            seen.append(page.evaluate(FOCUSED))
+            page.keyboard.press("Tab")
+    names = {name for name, *_ in seen}
+    assert {"Skip to content", "Glossary"} < names
+    assert [name for name, is_on_screen, _ in seen if not is_on_screen] == []
+    assert [name for name, _, is_marked in seen if not is_marked] == []
+
+
+@pytest.mark.browser
 def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
     with serving(site) as url, open_chromium() as chromium:
         page = chromium.new_page(viewport={"width": 390, "height": 800})

@@ -826,6 +826,16 @@ def test_a_stream_that_is_stopped_has_no_clean_end(tiny):
     assert_idle(llm)
 
 
+def test_head_is_get_without_a_body(tiny):
+    """Monitors and `curl -I` send HEAD."""
+    with BackgroundServer(create_app(LLM(tiny, num_blocks=8))) as server:
+        for path in ("/", "/docs", "/health", "/v1/models"):
+            whole, head = httpx.get(server.url + path), httpx.head(server.url + path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == whole.headers["content-length"]
+        assert httpx.head(f"{server.url}/v1/completions").status_code == 405
+
+
 def test_the_address_is_told_when_the_port_takes_connections(tiny):
     told = []
 
@@ -1312,6 +1322,26 @@ def test_the_command_answers_to_the_address_it_listens_on(monkeypatch, capsys):
     with TestClient(apps[0], base_url="http://127.8.9.10:8000") as client:
         answer = client.get("/v1/models", headers={"Authorization": "Bearer b"})
     assert answer.status_code == 200, answer.text
+
+
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_said_in_one_line(tiny, capsys, monkeypatch):
+    """Two servers that load at the same time are both bound to the port; the other one listens first."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+
+        def load(*_, **__):
+            other.listen()
+            return LLM(tiny, num_blocks=8)
+
+        monkeypatch.setattr("pagedlab.LLM", load)
+        monkeypatch.setattr("gc.freeze", lambda: None)
+        assert main(["--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"error: cannot listen on port {port} of 127.0.0.1 (Address already in use): name another with --port\n"
+    )
 
 
 def test_a_taken_port_is_said_before_a_model_is_loaded(capsys, monkeypatch):
