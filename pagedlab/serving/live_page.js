@@ -26,7 +26,11 @@ function headers() {
 
 /** @type {Record<string, () => void>} */
 const listeners = {};
-/** @type {{step: number, live: boolean, lag: number, ended_last: boolean, recorded: Recording | null}} */
+/**
+ * @type {{
+ *   step: number, live: boolean, lag: number, ended_last: boolean, recorded: Recording | null
+ * }}
+ */
 const values = { step: -1, live: true, lag: 0.5, ended_last: true, recorded: null };
 const model = {
   /** @param {string} name */

@@ -45,7 +45,8 @@ export function blockInside(blockId, count, owners, blockSize) {
       style="--c: ${color}; --empty: ${empty}"></i>`;
   });
   const number = html`<span class="pl-id" aria-hidden="true">${blockId}</span>`;
-  // Its style writes the count. As text it would join the number: block 3 with two owners reads "32".
+  // Its style writes the count. As text it would join the number: block 3 with two owners would
+  // be read as "32".
   const counter = html`<span class="pl-count" data-references="${count || ""}"></span>`;
   return html`<span class="pl-bands">${bands}</span>${number}${counter}`;
 }

@@ -89,7 +89,8 @@ class StageView {
     this.timer = undefined;
     /** @type {number | null} The block under pointer or focus. */
     this.pointed = null;
-    /** @type {WeakMap<Element, string>} Which text, and how long it was, when it was last scrolled. */
+    // Which text it was, and how long, when it was last scrolled.
+    /** @type {WeakMap<Element, string>} */
     this.scrolledFor = new WeakMap();
     this.step = 0;
     /** @type {State | null} */
