@@ -390,38 +390,14 @@ class PrefixCache:
         root = parent.hash if parent else self._blocks.root(salt)
         # All names come first, so that a bad token id raises before anything changes.
         named = list(self._blocks.chain(token_ids, start, stop, root))
-        return self._add_new(table.block_ids[start:], named, parent, salt, start, until_known)
-
-    def _add_new(
-        self,
-        block_ids: Sequence[int],
-        named: Sequence[tuple[bytes, bytes]],
-        parent: Entry | None,
-        salt: str | None,
-        start: int,
-        until_known: bool,
-    ) -> list[tuple[int, Entry]]:
-        """Add each block that is new, first to last. Each is the parent of the next one.
-
-        Args:
-            block_ids: of these blocks and of any after them.
-            named: of each block its tokens and its hash.
-            parent: the entry before the first of them.
-            salt: the salt.
-            start: index of the first of them in the table.
-            until_known: stop at the first block whose contents are registered already.
-
-        Returns:
-            Pairs of an index in the table and an entry, as `_register` returns them.
-        """
         entries = []
-        for i, (tokens, name) in enumerate(named):
+        for i, (tokens, name) in enumerate(named, start):
             entry = self._find(name, tokens, parent, salt)
             if entry is not None and until_known:
                 break
             if entry is None:
-                entry = self._add(block_ids[i], name, tokens, parent, salt)
-            entries.append((start + i, entry))
+                entry = self._add(table.block_ids[i], name, tokens, parent, salt)
+            entries.append((i, entry))
             parent = entry
         return entries
 

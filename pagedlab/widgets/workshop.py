@@ -27,11 +27,11 @@ def opening() -> Explorer:
         "has a stripe for each KV head: solid is loaded in this step, pale was loaded before. "
         "Progress is in % of the rung's steps."
     )
-    last = list(workshop.RUNGS)[-1]
+    rungs = list(workshop.RUNGS)
     return explore(
         draw,
         caption,
-        rung=(list(workshop.RUNGS), last),
+        rung=(rungs, rungs[0]),
         progress=([round(100 * i / 12) for i in range(13)], 0),  # the longest trace has 13 steps
         shape=(shapes, shapes[0]),
     )
