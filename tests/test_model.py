@@ -612,7 +612,7 @@ def test_loading_leaves_the_garbage_collector_as_it_was(collects):
         ("no-such.gguf", "there is no 'no-such.gguf'"),
         (
             "some/model",
-            f"'some/model' is no folder and not in .*cache: `{program_name()} download some/model` fetches",
+            "'some/model' is no folder and not in .*cache: `.*pagedlab download some/model` fetches",
         ),
         ("no such model", "no such model"),
         ("x" * 5000, "Repo id"),
