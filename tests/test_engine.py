@@ -834,6 +834,17 @@ def qwen_prompts(qwen):
     return [ids[11 * i : 11 * i + n] for i, n in enumerate(QWEN_LENGTHS)]
 
 
+def assert_same_but_for_ties(model, prompt, mine, theirs):
+    """Both texts are equal up to the first place where fp32 cannot tell the two likeliest tokens apart, if any."""
+    at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b), None)
+    if at is None:
+        return
+    with model.stock_attention() as module, torch.inference_mode():
+        logits = module(torch.tensor([prompt + theirs[:at]]), logits_to_keep=1).logits[0, 0]
+    gap = float(abs(logits[mine[at]] - logits[theirs[at]]))
+    assert gap < 2e-5, f"token {at} is {mine[at]} in place of {theirs[at]}, with logits {gap} apart"
+
+
 @pytest.mark.qwen
 @pytest.mark.timeout(1800)
 def test_real_qwen_says_what_generate_says(qwen, qwen_prompts, hugging_face):
@@ -848,7 +859,8 @@ def test_real_qwen_says_what_generate_says(qwen, qwen_prompts, hugging_face):
         llm = engine(qwen, 128, attention_backend=backend)
         outputs = ids_of(llm.generate(qwen_prompts, SamplingParams(max_tokens=new)))
         print(f"{backend}: {llm.stats}")
-        assert outputs == [ids[:new] for ids in expected], backend
+        for prompt, mine, theirs in zip(qwen_prompts, outputs, expected, strict=True):
+            assert_same_but_for_ties(qwen, prompt, mine, theirs[:new])
         assert_idle(llm)
 
 
