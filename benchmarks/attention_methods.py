@@ -252,18 +252,23 @@ def vllm_triton(inputs: Inputs) -> list[Run]:
 
 
 def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
-    """FlashAttention over the same pages. Its own package wants pages of 256; vLLM's build takes any."""
-    _same_length(inputs)
-    function, length = getattr(importlib.import_module(module), name), inputs.case.lengths[0]
+    """FlashAttention over the same pages. Its own package wants pages of 256; vLLM's build takes any.
+
+    vLLM's build chooses the version: FlashAttention 3 on Hopper.
+    """
+    function = getattr(importlib.import_module(module), name)
     starts, lengths = inputs.starts, inputs.seq_lens
+    longest = {"max_seqlen_q": max(inputs.case.queries), "max_seqlen_k": max(inputs.case.lengths)}
+    if name == "flash_attn_with_kvcache":
+        _same_length(inputs)
 
     def run(i: int) -> torch.Tensor:
         q, k, v, table = inputs.q[i], inputs.k[i], inputs.v[i], inputs.tables[i]
         if name == "flash_attn_with_kvcache":
             return function(q[:, None], k, v, cache_seqlens=lengths, block_table=table, causal=True)[:, 0]
         return function(
-            q, k, v, max_seqlen_q=1, cu_seqlens_q=starts, max_seqlen_k=length, seqused_k=lengths, block_table=table,
-            softmax_scale=inputs.dim**-0.5, causal=True,
+            q, k, v, cu_seqlens_q=starts, seqused_k=lengths, block_table=table, softmax_scale=inputs.dim**-0.5,
+            causal=True, **longest,
         )  # fmt: skip
 
     return for_each_set(inputs, run)

@@ -2,8 +2,11 @@
 
 Every engine has its documented defaults, and the options that equal conditions need: the longest
 sequence, the number of sequences at once, the share of the card's memory, the seed. They are
-returned with the first answer. Every time is taken in the caller's thread: before the call that
-hands the requests over, and after the call that returns the last token.
+returned with the first answer. On several GPUs the ranks sum by what needs no NVLink multicast,
+which a shared host may forbid: NCCL, or an engine's own kernels over peers' memory.
+
+Every time is taken in the caller's thread: before the call that hands the requests over, and after
+the call that returns the last token.
 
 Commands are lines of JSON on standard input. Answers are lines of JSON on the descriptor that the
 second argument names, because engines write to standard output themselves.
@@ -36,13 +39,13 @@ Pieces = AsyncIterator[tuple[float, int]]  # when tokens reached the caller, and
 class PagedLab:
     """pagedlab, through `LLM.generate`, and through the server's thread where requests arrive."""
 
-    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
         import torch
 
         from pagedlab import LLM, SamplingParams
 
         self.params = SamplingParams
-        self.options = {"max_sequences": MAX_SEQUENCES}
+        self.options = {"max_sequences": MAX_SEQUENCES, "tensor_parallel": ranks}
         source: Any = model
         if random_weights:
             from parallel import random_model
@@ -96,13 +99,16 @@ class PagedLab:
 class VLLM:
     """vLLM, through `LLM.generate` with its engine in a process of its own, as by default."""
 
-    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
         self.options: dict[str, Any] = {
             "max_model_len": MAX_LENGTH,
             "max_num_seqs": MAX_SEQUENCES,
             "gpu_memory_utilization": share,
             "seed": 0,
+            "tensor_parallel_size": ranks,
         }
+        if ranks > 1:  # FlashInfer's sum, fused with the norm, is by multicast
+            self.options["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
         if random_weights:
             self.options["load_format"] = "dummy"
         self.engine = self.start(model)
@@ -150,7 +156,7 @@ class VLLMServer(VLLM):
 class SGLang:
     """SGLang's `Engine`, for both."""
 
-    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
         import sglang
 
         self.options: dict[str, Any] = {
@@ -163,7 +169,10 @@ class SGLang:
             "log_level": "error",
             "incremental_streaming_output": True,
             "random_seed": 0,
+            "tp_size": ranks,
         }
+        if ranks > 1:  # FlashInfer's sum, fused with the norm, is by multicast
+            self.options["enforce_disable_flashinfer_allreduce_fusion"] = True
         if random_weights:
             self.options["load_format"] = "dummy"
         self.llm = sglang.Engine(model_path=model, **self.options)
@@ -192,9 +201,10 @@ class SGLang:
 class NanoVLLM:
     """nano-vllm. It has neither greedy sampling nor several answers."""
 
-    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
         from nanovllm import LLM, SamplingParams
 
+        one_rank("nano-vllm", ranks)
         self.params = SamplingParams
         self.options = {
             "max_model_len": MAX_LENGTH,
@@ -218,10 +228,11 @@ class NanoVLLM:
 class Transformers:
     """Transformers' own continuous batching. It samples all requests alike, and greedily here."""
 
-    def __init__(self, model: str, random_weights: bool, share: float) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
         import torch
         import transformers
 
+        one_rank("transformers", ranks)
         config = transformers.AutoConfig.from_pretrained(model)
         if random_weights:
             with torch.device("cuda"):
@@ -266,6 +277,11 @@ ENGINES = {
     "nano-vllm": NanoVLLM,
     "transformers": Transformers,
 }
+
+
+def one_rank(name: str, ranks: int) -> None:
+    if ranks > 1:
+        raise NotImplementedError(f"{name} is measured here on one GPU only")
 
 
 def _is_installed(package: str) -> bool:
@@ -343,7 +359,7 @@ async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    name, descriptor, model, random_weights, share, vocabulary = sys.argv[1:7]
+    name, descriptor, model, random_weights, share, vocabulary, ranks = sys.argv[1:8]
     peer_workloads.VOCABULARY = int(vocabulary)
     answers = os.fdopen(int(descriptor), "w", buffering=1)
 
@@ -351,7 +367,7 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     began = time.perf_counter()
-    engine = ENGINES[name](str(Path(model)), random_weights == "yes", float(share))
+    engine = ENGINES[name](str(Path(model)), random_weights == "yes", float(share), int(ranks))
     say(start_s=time.perf_counter() - began, options=engine.options, versions=engine.versions)
     loop = asyncio.new_event_loop()
     for line in sys.stdin:

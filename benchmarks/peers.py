@@ -2,6 +2,7 @@
 
 python benchmarks/peers.py --model FOLDER --engines pagedlab vllm sglang --json result.json
 python benchmarks/peers.py --model FOLDER --engines pagedlab sglang --workloads --rates 20 60 100 --json load.json
+python benchmarks/peers.py --model FOLDER --engines pagedlab vllm sglang --ranks 2 --alone --share 0.9 --json two.json
 python benchmarks/common.py result.json [...]        print the tables
 
 Each engine is started in a process of its own and keeps its share of the card's memory. All stay
@@ -35,6 +36,13 @@ from peer_workloads import LENGTHS, WORKLOADS
 
 HERE = Path(__file__).parent
 NEED_NO_WARM_UP = ("one",)
+# On several ranks: the ways to sum that need NVLink multicast, see `peer_engines.py`.
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0",
+}
 
 
 class Peer:
@@ -52,12 +60,14 @@ class Peer:
         places = [path, str(HERE), str(HERE.parent) if name == "pagedlab" else None]
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
+        if args.ranks > 1:
+            environment |= NO_MULTICAST
         weights = "yes" if args.random_weights else "no"
         self._log_path = Path(f"{args.json}.{name}.log")
         command = [
             sys.executable,
             str(HERE / "peer_engines.py"),
-            *(name, str(write), str(args.model), weights, str(args.share), str(args.vocabulary)),
+            *(name, str(write), str(args.model), weights, str(args.share), str(args.vocabulary), str(args.ranks)),
         ]
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
@@ -101,18 +111,28 @@ class Peer:
 
 
 def run(args: argparse.Namespace) -> None:
-    paths = dict(entry.split("=", 1) for entry in args.path)
     result = Result(
         "Engines by turns on one machine, see benchmarks/peers.py",
         args.json,
         model=args.model.name,
-        weights="random" if args.random_weights else "real",
+        weights="random" if args.random_weights else "of the folder",
         limits={"tokens a sequence": MAX_LENGTH, "sequences": MAX_SEQUENCES, "share": args.share},
+        ranks=args.ranks,
+        alone=args.alone,
         engines={},
     )
+    groups = [[name] for name in args.engines] if args.alone else [args.engines]
+    for names in groups:
+        measure(names, args, result)
+    show([args.json])
+
+
+def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
+    """Start these engines and run all rounds by turns."""
+    paths = dict(entry.split("=", 1) for entry in args.path)
     peers: list[Peer] = []
     try:
-        for name in args.engines:
+        for name in names:
             peers.append(Peer(name, args, paths.get(name)))
             peers[-1].stop()
             result.content["engines"][name] = peers[-1].about
@@ -133,7 +153,6 @@ def run(args: argparse.Namespace) -> None:
     finally:
         for peer in peers:
             peer.end()
-    show([args.json])
 
 
 def note(result: Result, part: str, workload: str, peer: Peer, answer: dict[str, Any]) -> None:
@@ -152,6 +171,8 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.28, help="of the card's memory, for each engine")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="token ids of prompts are below")
     parser.add_argument("--random-weights", action="store_true")
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
+    parser.add_argument("--alone", action="store_true", help="end each engine before the next one starts")
     parser.add_argument("--path", nargs="*", default=[], metavar="ENGINE=FOLDER")
     args = parser.parse_args()
     if args.json is None:

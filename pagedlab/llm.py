@@ -30,6 +30,7 @@ from pagedlab.attention import (
 )
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
+from pagedlab.garbage import full_collections_postponed
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
@@ -302,7 +303,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
         added: list[Completion] = []
-        with deferred_interrupts():  # the forward passes allow them
+        # The forward passes allow interrupts.
+        with deferred_interrupts(), full_collections_postponed():
             try:
                 for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
                     try:

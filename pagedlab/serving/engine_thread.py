@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
+from pagedlab.garbage import allow_full_collections, postpone_full_collections
 from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
@@ -42,9 +43,8 @@ IDLE = 1.0  # seconds without work, after which garbage is collected
 STREAMED_STEPS = 5
 # Seconds that a thread may keep the interpreter. A GPU takes several steps in the default, 0.005.
 SWITCH = 0.0005
-# Python's settings, which return when the last engine has stopped.
+# Python's setting, which returns when the last engine has stopped.
 USUAL_SWITCH = sys.getswitchinterval()
-USUAL_COLLECTIONS = gc.get_threshold()
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -268,8 +268,7 @@ class EngineThread:
                     self._usual_steps = run_ahead.max_streamed_steps
                     run_ahead.max_streamed_steps = STREAMED_STEPS
                 sys.setswitchinterval(SWITCH)  # a coroutine may not delay the engine
-                # no full collection during requests, see `run_loop`
-                gc.set_threshold(*USUAL_COLLECTIONS[:2], 10**9)
+                postpone_full_collections()  # they wait until the engine is idle, see `run_loop`
                 self._thread = threading.Thread(
                     target=self._run, name="pagedlab-engine", daemon=True
                 )
@@ -283,11 +282,11 @@ class EngineThread:
                 self._inbox.put(None)
                 thread.join()
                 _owned.discard(self._llm)
+                allow_full_collections()
                 if self._llm.run_ahead:
                     self._llm.run_ahead.max_streamed_steps = self._usual_steps
                 if not _owned:
                     sys.setswitchinterval(USUAL_SWITCH)
-                    gc.set_threshold(*USUAL_COLLECTIONS)
 
     # Called in the thread ----------------------------------------------------------------------
 

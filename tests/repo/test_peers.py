@@ -48,17 +48,19 @@ def test_milliseconds_are_the_difference_of_two_works(name, unit, monkeypatch):
     assert found["figure"] == pytest.approx(1)
 
 
-def test_an_engine_from_end_to_end(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_engine_from_end_to_end(ranks, tmp_path):
     out = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "peers.py"), "--model", str(ROOT / "data/tiny-qwen2")]
     command += ["--engines", "pagedlab", "--workloads", "one", "--rounds", "1", "--vocabulary", "2000"]
+    command += ["--ranks", str(ranks), "--alone"]
     done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     (answer,) = result["rounds"]["one"]["pagedlab"]
     assert answer["unit"] == "ms a token"
     assert 0 < answer["figure"] < 1000
-    assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256}
+    assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": ranks}
 
 
 def test_an_engine_that_does_not_start_is_named(tmp_path):
