@@ -504,6 +504,15 @@ def _parts_weighed_by_maximum(g: Any) -> Any:
     return _merged(g, lambda _, m: m.softmax(0))
 
 
+@known(OF_SPLIT, "The logs lack the maximum: a part's log is m + log(total).")
+def _logs_without_the_maximum(g: Any) -> Any:
+    def weights(log: Any, m: Any) -> Any:
+        of_total = torch.where(log.isinf(), log, log - m)  # minus infinity for an empty part
+        return of_total.softmax(0)
+
+    return _merged(g, weights)
+
+
 @known(OF_SPLIT, EMPTY_SPLIT)
 def _empty_split_is_nan(g: Any) -> Any:
     return _merged(g, lambda log, _: log.softmax(0), of_nothing=math.nan)

@@ -1,4 +1,4 @@
-"""Checks of notebook 14: random arrivals, latencies of a request, engines compared fairly."""
+"""Checks of notebook 14: random arrivals, latencies, goodput, engines compared fairly."""
 
 import math
 from collections.abc import Sequence
@@ -73,6 +73,36 @@ def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[
     """
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return times[0] - arrived, max(gaps, default=0.0)
+
+
+@compared(
+    "Right: a request counts if both latencies are within their limits. Limits and length of the "
+    "run belong to\nthe number.",
+    [
+        ([], (1.0, 1.0), 1.0),
+        ([(0.5, 0.5)], (1.0, 1.0), 1.0),
+        ([(0.5, 0.5)], (1.0, 1.0), 2.0),
+        ([(2.0, 0.5)], (1.0, 1.0), 1.0),
+        ([(0.5, 2.0)], (1.0, 1.0), 1.0),
+        ([(1.0, 0.5)], (1.0, 1.0), 1.0),
+        ([(0.5, 1.0)], (1.0, 1.0), 1.0),
+        ([(2.0, 0.5)], (4.0, 1.0), 1.0),
+        ([(2.0, 0.5), (8.0, 0.5), (2.0, 2.0), (4.0, 1.0)], (4.0, 1.0), 8.0),
+    ],
+    name="goodput",
+)
+def goodput(
+    latencies: Sequence[tuple[float, float]], limits: Sequence[float], seconds: float
+) -> float:
+    """Requests per second that meet the limits on both latencies.
+
+    Args:
+        latencies: of each request the time to first token and the longest gap, in seconds.
+        limits: on these two, in seconds.
+        seconds: that the run took.
+    """
+    in_time = [first <= limits[0] and gap <= limits[1] for first, gap in latencies]
+    return sum(in_time) / seconds
 
 
 def _runs(*rows: tuple[str, str, str, float]) -> tuple[list[Run]]:

@@ -26,6 +26,6 @@ TOPICS = {
     "parallel": ("mlp_part", "heads_of_rank", "wire_bytes"),
     "speculative": ("roll_back", "kept_tokens", "acceptance_rule"),
     "serving": ("engine_loop", "closed_salt"),
-    "measuring": ("arrivals", "latencies", "fair_ratios"),
+    "measuring": ("arrivals", "latencies", "goodput", "fair_ratios"),
 }
 TOPIC_OF = {name: topic for topic, names in TOPICS.items() for name in names}

@@ -289,6 +289,11 @@ def _reach(error: Outside) -> str:
         return f"It {error.verb}s before the start of {error.name}: look at the address."
     if error.element > 4 * error.size:
         return f"It {error.verb}s far outside of {error.name}: look at the address."
+    if error.name in ("k_cache", "v_cache"):
+        return (
+            f"It {error.verb}s outside of {error.name}: is the mask missing, or the place in the "
+            "page, p % SIZE?"
+        )
     return f"It {error.verb}s outside of {error.name}: a mask has to keep that out."
 
 

@@ -46,6 +46,9 @@ def draw_stamps() -> Figure:
     ax.text((admitted + received[0] - hop) / 2, -0.5, "prefill", ha="center", va="top")
     middle = (received[0] + received[-1]) / 2 - hop
     ax.text(middle, -0.5, "decode steps, one token each", ha="center", va="top")
+    last = (received[-2] + received[-1]) / 2 - hop
+    why = "the last one also computes\nanother request's prompt"
+    ax.text(last, -1.2, why, ha="center", va="top", fontsize="small", color=LATE)
     ax.plot([sent, received[-1] + 0.6], [2, 2], color=NEUTRAL, linewidth=1)
     _arrow(ax, (sent, 2), (sent + hop, 0.3))
     ax.text(sent, 2.15, "sent", ha="center", va="bottom")

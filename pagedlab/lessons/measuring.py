@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -121,23 +121,6 @@ def first_tokens(served: Iterable[Served], clock: str = "arrival") -> list[float
     if clock == "arrival":
         return [one.times[0] - one.arrived for one in served]
     return [one.times[0] - one.admitted for one in served]
-
-
-def goodput(
-    served: Sequence[Served], latencies: Callable[..., tuple[float, float]], limits: Sequence[float]
-) -> float:
-    """Return requests per second that meet the limits on both latencies.
-
-    Args:
-        served: the requests of a run that began at 0.
-        latencies: from arrival, admission and times to first token and longest gap, in seconds.
-        limits: on these two, in seconds.
-    """
-    good = 0
-    for one in served:
-        first, gap = latencies(one.arrived, one.admitted, one.times)
-        good += first <= limits[0] and gap <= limits[1]
-    return good / max(one.times[-1] for one in served)
 
 
 # ------------------------------------------------------------------ engines beside one another

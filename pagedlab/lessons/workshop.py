@@ -419,11 +419,12 @@ SOLVED = {
         {(0, 0, 0): tuple(range(8))},
     ),
     "paged_scores": SolvedCase(
-        "Three tokens in two pages of two slots: program 0 loads head 0, program 1 head 1.",
+        "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
+        "head 1.",
         "k_cache",
         (2, 2, 2, 2),
-        {(0, 0, 0): (0, 1, 4, 5, 8, 9), (1, 0, 0): (2, 3, 6, 7, 10, 11)},
-        empty=(12, 13, 14, 15),
+        {(0, 0, 0): (8, 9, 12, 13, 0, 1), (1, 0, 0): (10, 11, 14, 15, 2, 3)},
+        empty=(4, 5, 6, 7),
     ),
     "decode": SolvedCase(
         "Two sequences, two query heads for a KV head: two programs load each key, hence the 2.",

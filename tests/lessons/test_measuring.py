@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from pagedlab.checks import check
-from pagedlab.checks.measuring import fair_ratios, latencies
+from pagedlab.checks.measuring import fair_ratios, goodput, latencies
 from pagedlab.lessons.colors import INK, NEUTRAL, ink_on
 from pagedlab.lessons.load_plots import (
     draw_curve,
@@ -25,7 +25,6 @@ from pagedlab.lessons.measuring import (
     StepTimes,
     best_other,
     first_tokens,
-    goodput,
     peers,
     percentile,
     simulate,
@@ -156,9 +155,10 @@ def test_a_clock_that_starts_at_admission_is_named():
 
 def test_goodput_counts_the_requests_within_both_limits():
     served = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
-    assert goodput(served, latencies, (2.0, 1.0)) == 1 / 5
-    assert goodput(served, latencies, (4.5, 1.0)) == 2 / 5
-    assert goodput(served, latencies, (4.5, 0.9)) == 1 / 5
+    rows = [latencies(one.arrived, one.admitted, one.times) for one in served]
+    assert goodput(rows, (2.0, 1.0), 5) == 1 / 5
+    assert goodput(rows, (4.5, 1.0), 5) == 2 / 5
+    assert goodput(rows, (4.5, 0.9), 5) == 1 / 5
 
 
 def test_text_on_a_filled_shape_is_black_on_light_colors_and_white_on_dark_ones():
