@@ -254,7 +254,7 @@ def vllm_triton(inputs: Inputs) -> list[Run]:
 def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
     """FlashAttention over the same pages. Its own package wants pages of 256; vLLM's build takes any.
 
-    vLLM's build chooses the version: FlashAttention 3 on Hopper.
+    vLLM's build has several versions: this is FlashAttention 3, for Hopper.
     """
     function = getattr(importlib.import_module(module), name)
     starts, lengths = inputs.starts, inputs.seq_lens
@@ -268,7 +268,7 @@ def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
             return function(q[:, None], k, v, cache_seqlens=lengths, block_table=table, causal=True)[:, 0]
         return function(
             q, k, v, cu_seqlens_q=starts, seqused_k=lengths, block_table=table, softmax_scale=inputs.dim**-0.5,
-            causal=True, **longest,
+            causal=True, fa_version=3, **longest,
         )  # fmt: skip
 
     return for_each_set(inputs, run)

@@ -165,7 +165,8 @@ def show(paths: list[Path]) -> None:
             print("   ".join([f"{workload:10}", *spreads]))
         for rate, by_engine in result.get("load", {}).items():
             for name, entries in by_engine.items():
-                figures = {key: round(value, 1) for key, value in entries[-1].items()}
+                last = entries[-1]
+                figures = {key: value if isinstance(value, str) else round(value, 1) for key, value in last.items()}
                 print(f"{rate} a second   {name:10} {figures}")
 
 

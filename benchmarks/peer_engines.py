@@ -43,8 +43,12 @@ class PagedLab:
         import torch
 
         from pagedlab import LLM, SamplingParams
+        from pagedlab.serving.engine_thread import EngineThread, Ticket
+        from pagedlab.serving.prompts import Room
 
         self.params = SamplingParams
+        # Imported here: the import takes a second, which no request may wait.
+        self.new_thread, self.new_ticket, self.new_room = EngineThread, Ticket, Room
         self.options = {"max_sequences": MAX_SEQUENCES, "tensor_parallel": ranks}
         source: Any = model
         if random_weights:
@@ -74,14 +78,12 @@ class PagedLab:
 
     async def stream(self, request: Arrival) -> Pieces:
         """The caller reads text. The tokens of a piece are those that the engine had finished."""
-        from pagedlab.serving.engine_thread import EngineThread, Ticket
-
         if self.thread is None:
-            self.thread = EngineThread(self.llm, max_waiting=100_000)
+            self.thread = self.new_thread(self.llm, max_waiting=100_000)
             self.thread.start()
         params = self.params(max_tokens=request.length, ignore_eos=True, temperature=TEMPERATURE)
-        ticket = Ticket(self.thread, params, True)
-        await self.thread.submit(ticket, [request.prompt], None, False)
+        ticket = self.new_ticket(self.thread, params, True)
+        await self.thread.submit(ticket, [request.prompt], None, self.new_room(request.length))
         came = []
         async for _ in ticket:
             came.append(time.perf_counter())

@@ -53,13 +53,15 @@ def test_an_engine_from_end_to_end(ranks, tmp_path):
     out = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "peers.py"), "--model", str(ROOT / "data/tiny-qwen2")]
     command += ["--engines", "pagedlab", "--workloads", "one", "--rounds", "1", "--vocabulary", "2000"]
-    command += ["--ranks", str(ranks), "--alone"]
+    command += ["--ranks", str(ranks), "--alone", "--rates", "200", "--lengths", "short"]
     done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     (answer,) = result["rounds"]["one"]["pagedlab"]
     assert answer["unit"] == "ms a token"
     assert 0 < answer["figure"] < 1000
+    (arrived,) = result["load"]["200"]["pagedlab"]
+    assert arrived["first token ms, median"] > 0
     assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": ranks}
 
 
