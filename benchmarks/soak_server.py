@@ -2,9 +2,9 @@
 
 python benchmarks/soak_server.py [--minutes 60] [--model FOLDER] [--clients 16] [--seed 0] [--json FILE]
 
-The server runs in a process of its own. Clients send completions and chats, greedy and sampled, streamed and whole,
-with stop strings, penalties and log-probabilities; 35 % hang up after a random time. Each text is compared with that
-of an engine in this process for the same request alone. At the end no block may be held.
+Clients send completions and chats, greedy and sampled, streamed and whole, with stop strings, penalties and
+log-probabilities; 35 % hang up after a random time. Each text is compared with what the engine wrote for the same
+request alone. At the end no block may be held.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import resource
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from common import Result, command_line, read_or_nothing
+from common import Result, command_line
+from soak import resident
 
 from pagedlab import LLM
 from pagedlab.model import TINY_MODEL
+from pagedlab.serving.app import create_app
+from pagedlab.serving.background import BackgroundServer
 from pagedlab.serving.openai_api import ChatRequest, CompletionRequest
 
 LEAVE = 0.35
 WORDS = ["Once", "upon", "a", "time", "the", "cat", "sat"]
-HELD = ("blocks_used", "requests_running", "requests_waiting")  # metrics that must be zero at the end
 
 
 @dataclass
@@ -68,14 +64,12 @@ def kinds_of(llm: LLM, rng: random.Random, count: int) -> list[Kind]:
     return kinds
 
 
-def texts_of(content: str, streamed: bool) -> list[str]:
-    """The texts of an answer, by choice."""
-    events = [content]
-    if streamed:
-        events = [event.removeprefix("data: ") for event in content.split("\n\n") if event.startswith("data: {")]
+def texts_of(content: str) -> list[str]:
+    """The texts of an answer, streamed or whole, by choice."""
+    events = [part.removeprefix("data: ") for part in content.split("\n\n")]
     texts: dict[int, str] = {}
     for event in events:
-        for choice in json.loads(event)["choices"]:
+        for choice in json.loads(event)["choices"] if event.startswith("{") else []:
             part = choice.get("delta") or choice.get("message") or choice
             text = part.get("content") or part.get("text") or ""
             texts[choice["index"]] = texts.get(choice["index"], "") + text
@@ -87,8 +81,7 @@ async def client(url: str, kinds: list[Kind], rng: random.Random, counts: Counte
     async with httpx.AsyncClient(timeout=120) as http:
         while time.monotonic() < until:
             kind = rng.choice(kinds)
-            streamed = rng.random() < 0.6
-            request = http.post(f"{url}/v1/{kind.path}", json={**kind.body, "stream": streamed})
+            request = http.post(f"{url}/v1/{kind.path}", json={**kind.body, "stream": rng.random() < 0.6})
             counts["requests"] += 1
             patience = rng.uniform(0, 0.6) if rng.random() < LEAVE else None
             try:
@@ -98,49 +91,22 @@ async def client(url: str, kinds: list[Kind], rng: random.Random, counts: Counte
                 continue
             if answer.status_code != 200:
                 counts[f"status {answer.status_code}"] += 1
-            elif texts_of(answer.text, streamed) == kind.expected:
+            elif texts_of(answer.text) == kind.expected:
                 counts["right"] += 1
             else:
                 counts["wrong"] += 1
                 print("wrong:", kind, answer.text[:2000], flush=True)
 
 
-@contextmanager
-def server(model: str) -> Iterator[tuple[str, int]]:
-    """The address of a server that runs until the end of the block, and its process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "pagedlab.serving", "--model", model, "--port", str(port)])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while process.poll() is None:
-            try:
-                httpx.get(f"{url}/metrics")
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        yield url, process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def memory(pid: int) -> int:
-    """MiB of a process."""
-    return int(read_or_nothing(f"/proc/{pid}/statm").split()[1]) * resource.getpagesize() // 2**20
-
-
-async def soak(url: str, pid: int, kinds: list[Kind], args: Any, result: Result) -> Counter[str]:
+async def soak(url: str, kinds: list[Kind], args: Any, result: Result) -> Counter[str]:
     """All clients at once; a line a minute."""
     counts = Counter[str]()
     until = time.monotonic() + 60 * args.minutes
-    tasks = []
-    for number in range(args.clients):
-        rng = random.Random(args.seed * 1000 + number)
-        tasks.append(asyncio.create_task(client(url, kinds, rng, counts, until)))
+    rngs = [random.Random(args.seed * 1000 + number) for number in range(args.clients)]
+    tasks = [asyncio.create_task(client(url, kinds, rng, counts, until)) for rng in rngs]
     while any(not task.done() for task in tasks):
         await asyncio.wait(tasks, timeout=60)
-        result.add("requests so far", "server", counts["requests"], "requests", **counts, MiB=memory(pid))
+        result.add("requests so far", "server", counts["requests"], "requests", **counts, MiB=resident())
     await asyncio.gather(*tasks)
     return counts
 
@@ -150,16 +116,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--kinds", type=int, default=40, help="how many different requests there are")
     args = parser.parse_args()
-    llm = LLM(args.model, num_blocks=512, verbose=False)
+    llm = LLM(args.model, verbose=False)
     kinds = kinds_of(llm, random.Random(args.seed), args.kinds)
     result = Result("the server under random clients, see benchmarks/soak_server.py", args.json, model=args.model)
-    with server(args.model) as (url, pid):
-        counts = asyncio.run(soak(url, pid, kinds, args, result))
-        time.sleep(2)
-        metrics = dict(line.rsplit(" ", 1) for line in httpx.get(f"{url}/metrics").text.splitlines())
-    held = {name: float(metrics[f"pagedlab_{name}"]) for name in HELD}
-    print(dict(counts), held)
-    assert not any(held.values())
+    with BackgroundServer(create_app(llm)) as server:
+        counts = asyncio.run(soak(server.url, kinds, args, result))
+        time.sleep(2)  # the last ones that hung up are noticed
+        held = [llm.pool.num_used, llm.num_unfinished]
+    print(dict(counts), "blocks and requests that are held:", held)
+    assert not any(held)
     assert not counts["wrong"]
 
 
