@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import nbformat
+from cells import has_tag
 
 COLAB = "colab"  # id and tag of the cell that sets up Google Colab, after the title and the navigation
 COLAB_SOURCE = """\
@@ -22,7 +23,7 @@ if "google.colab" in sys.modules and not os.path.exists("../data"):
 
 def is_for_colab(cell: nbformat.NotebookNode) -> bool:
     """Whether this is the code cell that sets up Google Colab."""
-    return cell.cell_type == "code" and COLAB in cell.metadata.get("tags", [])
+    return cell.cell_type == "code" and has_tag(cell, COLAB)
 
 
 def colab_cell(repository: str) -> nbformat.NotebookNode:

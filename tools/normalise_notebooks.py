@@ -23,9 +23,9 @@ import sys
 from pathlib import Path
 
 import nbformat
+from cells import WIDGET_VIEW, moved
 from colab_cell import colab_cell, is_for_colab
 from nbstripout import strip_output
-from progress_bars import WIDGET_VIEW, moved
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

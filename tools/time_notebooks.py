@@ -28,10 +28,10 @@ from pathlib import Path
 
 import nbformat
 import torch
+from cells import has_tag, moved
 from colab_cell import is_for_colab
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
-from progress_bars import moved
 
 
 def seconds_of(cell: nbformat.NotebookNode) -> float:
@@ -49,7 +49,7 @@ def as_time(text: str) -> datetime:
 
 def is_of(cell: nbformat.NotebookNode, kind: str, mixed: bool) -> bool:
     """Whether a cell's output comes from that kind of machine: in a mixed notebook, those tagged "gpu" from a GPU's."""
-    return not mixed or ("gpu" in cell.metadata.get("tags", [])) == (kind == "gpu")
+    return not mixed or has_tag(cell, "gpu") == (kind == "gpu")
 
 
 def code_of(notebook: nbformat.NotebookNode, kind: str) -> str:
@@ -59,7 +59,7 @@ def code_of(notebook: nbformat.NotebookNode, kind: str) -> str:
     Google Colab does not count either: it does nothing elsewhere.
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and not is_for_colab(cell)]
-    mixed = any("gpu" in cell.metadata.get("tags", []) for cell in code)
+    mixed = any(has_tag(cell, "gpu") for cell in code)
     sources = "\0".join(without_comments(cell.source) for cell in code if is_of(cell, kind, mixed))
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
 
@@ -82,7 +82,7 @@ def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None
     """Put the stored outputs back where they come from the other kind of machine, and note what ran here."""
     here = "gpu" if torch.cuda.is_available() else "cpu"
     ran = dict(stored.metadata.get("pagedlab", {}))
-    mixed = any("gpu" in cell.metadata.get("tags", []) for cell in stored.cells)
+    mixed = any(has_tag(cell, "gpu") for cell in stored.cells)
     for cell, old in zip(notebook.cells, stored.cells, strict=True):
         if not is_of(cell, here, mixed):
             cell.update({key: old[key] for key in ("outputs", "execution_count") if key in old})

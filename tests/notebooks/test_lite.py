@@ -3,8 +3,12 @@
 The second part builds the whole site and takes minutes: `make test-lite` runs it (PAGEDLAB_TEST_LITE=1).
 """
 
+import ast
+import json
 import os
+import subprocess
 import symtable
+import sys
 from contextlib import contextmanager
 
 import nbformat
@@ -12,8 +16,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from build_lite import NOTEBOOKS, CannotFetch, closure, locked_files, sha256
+from cells import has_tag
 from colab_cell import is_for_colab
-from lite_notebooks import CELLS, NEEDS_TORCH, NOTE, OWN, STARTS, convert, for_browser, imports, plain, without_torch
+from lite_notebooks import CELLS, NEEDS_TORCH, NOTE, STARTS, convert, for_browser
+from notebook_sources import parsed
 from support import browser
 from support.pages import open_chromium
 from support.paths import ROOT
@@ -28,32 +34,63 @@ def cell_of(source, needs_torch=False, **options):
 def converted(*cells):
     """The sources of the cells for the browser, those that became text as "text"."""
     notebook = new_notebook(cells=list(cells))
-    result = for_browser(notebook, lambda statement: "torch" not in statement, set())
+    result = for_browser(notebook, set(), imports="import own")
     nbformat.validate(result)
     cells_after = [cell for cell in result.cells if cell.source != STARTS]
     return ["text" if NOTE in cell.source else cell.source for cell in cells_after]
 
 
-TORCH_AND_JSON = cell_of("import torch, json", needs_torch=True)
+TORCH = cell_of("import torch", needs_torch=True)
 
 
 @pytest.mark.parametrize(
     ("cells", "shown"),
     [
-        ([cell_of("import json\nx = 1"), TORCH_AND_JSON, cell_of("x")], ["import json\nx = 1", "text", "x"]),
-        ([TORCH_AND_JSON, cell_of("json.dumps(1)")], ["text", f"{OWN}\nimport json", "json.dumps(1)"]),
-        ([TORCH_AND_JSON, cell_of("json.dumps(torch)", needs_torch=True)], ["text", "text"]),
-        ([TORCH_AND_JSON, cell_of("my_json = 1")], ["text", "my_json = 1"]),
+        ([cell_of("x = 1"), cell_of("x")], ["x = 1", "x"]),
+        ([cell_of("import json"), TORCH, cell_of("x")], ["import json", "text", "import own", "x"]),
+        ([TORCH, cell_of("import torch", needs_torch=True)], ["text", "import own", "text"]),
     ],
-    ids=["others stay", "imports are kept", "for text they are not", "a name inside another is another"],
+    ids=["others stay", "one becomes text", "imports come once"],
 )
 def test_a_cell_with_the_tag_becomes_text(cells, shown):
     assert converted(*cells) == shown
 
 
-def names_of(source):
+ABSENT = ("torch", "transformers", "triton", "safetensors", "tokenizers")
+TRY_IMPORTS = f"""
+import json, sys
+sys.modules.update(dict.fromkeys({ABSENT!r}))  # None: importing it raises ImportError
+failed = []
+for statement in json.load(sys.stdin):
+    try:
+        exec(statement, {{}})
+    except ImportError:
+        failed.append(statement)
+print(json.dumps(failed))
+"""
+
+
+def imports(tree):
+    """The import statements at the top level of a cell, one name each."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found += [ast.unparse(ast.Import([alias])) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [ast.unparse(ast.ImportFrom(node.module, [alias], node.level)) for alias in node.names]
+    return found
+
+
+def failing_without_torch(statements):
+    """The import statements that fail where `ABSENT` cannot be imported; each is tried, in one new process."""
+    asked = json.dumps(sorted(set(statements)))
+    run = subprocess.run([sys.executable, "-c", TRY_IMPORTS], input=asked, capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def names_of(tree):
     """The global names that a cell makes, and those that it uses and does not make."""
-    top = symtable.symtable(source, "cell", "exec")
+    top = symtable.symtable(ast.unparse(tree), "cell", "exec")
     made = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     used = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
     inner = list(top.get_children())
@@ -64,21 +101,22 @@ def names_of(source):
     return made, used - made
 
 
-def cells_without_the_tag(notebook, works):
+def cells_without_the_tag(notebook, failing):
     """The ids of the code cells for the browser that import PyTorch, or use a name that only exists where it does."""
-    missing = set()
+    missing, kept = set(), set()
     found = []
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
-        made, used = names_of(plain(cell.source))
-        failing = [statement for statement in imports(cell.source) if not works(statement)]
-        if NEEDS_TORCH in cell.metadata.get("tags", []):
-            missing |= made
+        tree = parsed(cell)
+        made, used = names_of(tree)
+        if has_tag(cell, NEEDS_TORCH):
+            missing |= made - kept
             continue
-        if failing or missing & used:
+        if failing & set(imports(tree)) or missing & used:
             found.append(cell.id)
         missing -= made
+        kept |= made if cell.id == "imports" else set()
     return found
 
 
@@ -87,7 +125,7 @@ def test_each_cell_that_needs_torch_has_the_tag(tmp_path):
     convert(ROOT / "notebooks", names, tmp_path)
     notebooks = {name: nbformat.read(tmp_path / name, as_version=4) for name in names}
     cells = [cell for notebook in notebooks.values() for cell in notebook.cells if cell.cell_type == "code"]
-    works = without_torch(statement for cell in cells for statement in imports(cell.source))
+    failing = failing_without_torch(statement for cell in cells for statement in imports(parsed(cell)))
     for name, notebook in notebooks.items():
         text = {cell.id for cell in notebook.cells if NOTE in cell.source}
         stored = nbformat.read(ROOT / "notebooks" / name, as_version=4)
@@ -95,25 +133,25 @@ def test_each_cell_that_needs_torch_has_the_tag(tmp_path):
             if cell.id in text:  # its names are those that a browser lacks
                 (after,) = (each for each in notebook.cells if each.id == cell.id)
                 after.update(cell_type="code", source=cell.source, metadata=cell.metadata)
-        assert cells_without_the_tag(notebook, works) == [], f'these cells of {name} lack the tag "{NEEDS_TORCH}"'
+        assert cells_without_the_tag(notebook, failing) == [], f'these cells of {name} lack the tag "{NEEDS_TORCH}"'
 
 
 def test_a_cell_that_lacks_the_tag_is_found():
     cells = [
         cell_of("from torch import ones\na = ones(2)", needs_torch=True),
         cell_of("def f():\n    return a", id="uses"),
-        cell_of("import torch", id="imports"),
+        cell_of("import torch", id="torch"),
         cell_of("a = 1"),
         cell_of("a"),
     ]
     notebook = new_notebook(cells=cells)
-    assert cells_without_the_tag(notebook, lambda statement: "torch" not in statement) == ["uses", "imports"]
+    assert cells_without_the_tag(notebook, {"import torch", "from torch import ones"}) == ["uses", "torch"]
 
 
 def test_the_answer_to_a_guess_comes_along_folded():
     cell = cell_of("import torch", needs_torch=True)
     cell.outputs = [new_output("display_data", data={"text/html": "<details><summary>The answer</summary></details>"})]
-    text, _ = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
+    text, _ = for_browser(new_notebook(cells=[cell]), set()).cells
     assert "<details><summary>The answer" in text.source
 
 
@@ -125,7 +163,7 @@ def test_text_cells_show_code_and_stored_output():
         new_output("execute_result", data={"text/html": "<b>2</b>", "text/plain": "two"}),
         new_output("display_data", data={"image/png": "aGk="}, metadata={"image/png": {"alt": "a [small] drawing"}}),
     ]
-    text, _ = for_browser(new_notebook(cells=[cell]), lambda statement: False, set()).cells
+    text, _ = for_browser(new_notebook(cells=[cell]), set()).cells
     assert text.cell_type == "markdown"
     for part in ("```python\nimport torch\nprint(1)\ntorch\n```", "```text\n1\n```", "```text\ntwo\n```"):
         assert part in text.source
@@ -136,21 +174,16 @@ def test_text_cells_show_code_and_stored_output():
 
 def test_links_to_what_does_not_come_along_become_plain_text():
     text = "[a](there.ipynb), [b](gone.ipynb#part), [c](https://example.org/x), [d](../data/README.md) [e](#here)"
-    cell, _ = for_browser(
-        new_notebook(cells=[new_markdown_cell(text)]), bool, {"there.ipynb", "../data/README.md"}
-    ).cells
+    cell, _ = for_browser(new_notebook(cells=[new_markdown_cell(text)]), {"there.ipynb", "../data/README.md"}).cells
     assert cell.source == "[a](there.ipynb), b, [c](https://example.org/x), [d](../data/README.md) [e](#here)"
 
 
 def test_each_import_is_tried_where_torch_is_missing():
-    statements = imports(
-        "import json\nfrom pagedlab import BlockPool, LLM\nfrom pagedlab.model import load_model\n%pip x"
+    tree = parsed(
+        cell_of("import json\nfrom pagedlab import BlockPool, LLM\nfrom pagedlab.model import load_model\n%pip x")
     )
-    works = without_torch(statements)
-    assert [statement for statement in statements if works(statement)] == [
-        "import json",
-        "from pagedlab import BlockPool",
-    ]
+    works = [statement for statement in imports(tree) if statement not in failing_without_torch(imports(tree))]
+    assert works == ["import json", "from pagedlab import BlockPool"]
 
 
 def test_our_notebooks_keep_what_a_browser_can_run(tmp_path):
@@ -177,7 +210,8 @@ def test_every_cell_for_the_browser_takes_the_place_of_one():
     for file in files:
         (path,) = (ROOT / "notebooks").glob(f"{file.stem[:2]}_*.ipynb")
         assert path.stem in NOTEBOOKS
-        assert file.stem[3:] in {cell.id for cell in nbformat.read(path, as_version=4).cells}
+        ids = {cell.id for cell in nbformat.read(path, as_version=4).cells}
+        assert file.stem[3:] in ids | {"imports"}
 
 
 def test_a_wheel_with_another_sha256_is_refused(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import javascript
 from support.paths import ROOT
 
+
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """What npm was asked; it makes an empty node_modules/."""

@@ -1,4 +1,4 @@
-"""Which outputs of a cell are closed progress bars. A machine that only executes notebooks needs no more."""
+"""What several tools ask of a cell: its tags, and which of its outputs are closed progress bars."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import nbformat
 
 BAR = re.compile(r"\[(\d+:)?\d\d:\d\d\D.*(\w/s|s/\w)")  # what tqdm writes after its bar: [time<time left, rate]
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def has_tag(cell: nbformat.NotebookNode, tag: str) -> bool:
+    return tag in cell.metadata.get("tags", [])
 
 
 def moved(output: nbformat.NotebookNode) -> bool:

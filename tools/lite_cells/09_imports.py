@@ -1,0 +1,2 @@
+# What the cells that are text here import, and later cells use.
+from pagedlab.lessons.show import show_source
