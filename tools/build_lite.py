@@ -20,7 +20,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import urllib.error
 import urllib.request
@@ -84,15 +83,12 @@ def sha256(data: bytes) -> str:
 
 def pyodide(cache: Path) -> Path:
     """The folder of Pyodide's npm package."""
-    folder = cache / f"pyodide-{PYODIDE}"
+    home = cache / f"pyodide-{PYODIDE}"
+    folder = home / "node_modules" / "pyodide"
     if not folder.is_dir():
         if not shutil.which("npm"):
             raise CannotFetch("Pyodide comes from npm, and there is no npm here: install Node.js")
-        with tempfile.TemporaryDirectory() as scratch:
-            run("npm", "pack", "--silent", f"pyodide@{PYODIDE}", cwd=Path(scratch))
-            with tarfile.open(next(Path(scratch).glob("*.tgz"))) as archive:
-                archive.extractall(scratch, filter="data")
-            shutil.move(Path(scratch) / "package", folder)
+        run("npm", "install", "--silent", "--prefix", home, f"pyodide@{PYODIDE}")
     return folder
 
 

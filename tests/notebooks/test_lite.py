@@ -4,8 +4,10 @@ The second part builds the whole site and takes minutes: `make test-lite` runs i
 """
 
 import ast
+import builtins
 import json
 import os
+import re
 import subprocess
 import symtable
 import sys
@@ -16,7 +18,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from build_lite import NOTEBOOKS, CannotFetch, closure, locked_files, sha256
-from cells import has_tag
 from colab_cell import is_for_colab
 from lite_notebooks import CELLS, NEEDS_TORCH, NOTE, STARTS, convert, for_browser
 from notebook_sources import parsed
@@ -89,34 +90,35 @@ def failing_without_torch(statements):
 
 
 def names_of(tree):
-    """The global names that a cell makes, and those that it uses and does not make."""
+    """The global names that a cell makes, those that it uses itself, and those that its functions use."""
     top = symtable.symtable(ast.unparse(tree), "cell", "exec")
     made = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     used = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
+    later = set()
     inner = list(top.get_children())
     while inner:
         scope = inner.pop()
         inner += scope.get_children()
-        used |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
-    return made, used - made
+        later |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
+    return made, used - made, later - made
 
 
-def cells_without_the_tag(notebook, failing):
-    """The ids of the code cells for the browser that import PyTorch, or use a name that only exists where it does."""
-    missing, kept = set(), set()
+def failing_cells(notebook, failing):
+    """The ids of the code cells that import PyTorch, or use a name that no code cell makes.
+
+    A function may use what a later cell makes, and what a cell that became text imports where it calls the function.
+    """
+    trees = {cell.id: parsed(cell) for cell in notebook.cells if cell.cell_type == "code"}
+    text = "\n".join(cell.source for cell in notebook.cells if NOTE in cell.source)
+    known = {*dir(builtins), "display"}
+    everywhere = known.union(*(names_of(tree)[0] for tree in trees.values()))
+    everywhere |= set(re.findall(r"import .*?(\w+)$", text, re.MULTILINE))
     found = []
-    for cell in notebook.cells:
-        if cell.cell_type != "code":
-            continue
-        tree = parsed(cell)
-        made, used = names_of(tree)
-        if has_tag(cell, NEEDS_TORCH):
-            missing |= made - kept
-            continue
-        if failing & set(imports(tree)) or missing & used:
-            found.append(cell.id)
-        missing -= made
-        kept |= made if cell.id == "imports" else set()
+    for name, tree in trees.items():
+        made, used, later = names_of(tree)
+        if failing & set(imports(tree)) or used - known or later - everywhere:
+            found.append(name)
+        known |= made
     return found
 
 
@@ -126,26 +128,22 @@ def test_each_cell_that_needs_torch_has_the_tag(tmp_path):
     notebooks = {name: nbformat.read(tmp_path / name, as_version=4) for name in names}
     cells = [cell for notebook in notebooks.values() for cell in notebook.cells if cell.cell_type == "code"]
     failing = failing_without_torch(statement for cell in cells for statement in imports(parsed(cell)))
-    for name, notebook in notebooks.items():
-        text = {cell.id for cell in notebook.cells if NOTE in cell.source}
-        stored = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-        for cell in stored.cells:
-            if cell.id in text:  # its names are those that a browser lacks
-                (after,) = (each for each in notebook.cells if each.id == cell.id)
-                after.update(cell_type="code", source=cell.source, metadata=cell.metadata)
-        assert cells_without_the_tag(notebook, failing) == [], f'these cells of {name} lack the tag "{NEEDS_TORCH}"'
+    lacking = {name: ids for name, book in notebooks.items() if (ids := failing_cells(book, failing))}
+    assert not lacking, f'these cells lack the tag "{NEEDS_TORCH}", or a name in a file of tools/lite_cells'
 
 
 def test_a_cell_that_lacks_the_tag_is_found():
     cells = [
         cell_of("from torch import ones\na = ones(2)", needs_torch=True),
-        cell_of("def f():\n    return a", id="uses"),
+        cell_of("print(a)", id="uses"),
+        cell_of("def f():\n    return ones(b)", id="never-made"),
         cell_of("import torch", id="torch"),
+        cell_of("def f():\n    return ones(a)"),
         cell_of("a = 1"),
-        cell_of("a"),
+        cell_of("print(a)"),
     ]
-    notebook = new_notebook(cells=cells)
-    assert cells_without_the_tag(notebook, {"import torch", "from torch import ones"}) == ["uses", "torch"]
+    notebook = for_browser(new_notebook(cells=cells), set())
+    assert failing_cells(notebook, {"import torch", "from torch import ones"}) == ["uses", "never-made", "torch"]
 
 
 def test_the_answer_to_a_guess_comes_along_folded():

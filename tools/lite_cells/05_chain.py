@@ -6,18 +6,34 @@ from pagedlab.lessons.pictures import two_prompts
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.widgets.explore import explore
 
-numbers = {}  # of each word
+
+class Words:
+    """What `load_model` gives, as far as a browser has it."""
+
+    def __init__(self):
+        self.known = []
+
+    def encode(self, text):
+        words = re.findall(r" ?\w+|[^\w\s]", text)
+        self.known += [word for word in dict.fromkeys(words) if word not in self.known]
+        return [self.known.index(word) for word in words]
+
+    def decode(self, ids):
+        return "".join(self.known[i] if i < len(self.known) else f" {i}" for i in ids)
+
+
+model = Words()
 
 
 def share(first, second):
     """Look both up in one cache, the first one first; their blocks, and the names of the full ones."""
     cache, prompts = PrefixCache(BlockPool(4096, block_size=4)), []
     for text in (first[:2000], second[:2000]):
-        words = re.findall(r" ?\w+|[^\w\s]", text)
-        ids = [numbers.setdefault(word, len(numbers)) for word in words]
+        ids = model.encode(text)
         table = cache.match(ids)
         table.append(len(ids) - table.num_tokens)
         cache.insert(table, ids)
+        words = [model.decode([token]) for token in ids]
         prompts.append((words, table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
     return two_prompts(prompts, 4)
 
