@@ -32,7 +32,7 @@ import site_openings  # noqa: E402
 from build_front import CARD, DESCRIPTION, site_address  # noqa: E402
 from build_lite import NOTEBOOKS as IN_THE_BROWSER  # noqa: E402
 from colab_cell import is_for_colab  # noqa: E402
-from normalise_notebooks import repository  # noqa: E402
+from normalise_notebooks import colab_address, repository  # noqa: E402
 from notebook_sources import imported_names, reference  # noqa: E402
 
 project = "pagedlab"
@@ -193,9 +193,8 @@ def ways_to_run(stem: str) -> str:
         links.append(
             f'<a href="../lite/notebooks/index.html?path=notebooks/{stem}.ipynb">Run in the browser</a>'
         )
-    if source := repository():
-        colab = source.replace("https://github.com", "https://colab.research.google.com/github")
-        links.append(f'<a href="{colab}/blob/main/notebooks/{stem}.ipynb">Open in Colab</a>')
+    if where := colab_address(stem):
+        links.append(f'<a href="{where}">Open in Colab</a>')
     links.append(f"{{download}}`Download <{stem}.ipynb>`")
     links.append('To run it on your machine: <a href="../docs/install.html">Install</a>')
     return " · ".join(links)

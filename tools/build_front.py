@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's pagedlab, installed or not
 
 import nbformat  # noqa: E402
 from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
-from normalise_notebooks import MAP_ROW, minutes, repository  # noqa: E402
+from normalise_notebooks import MAP_ROW, colab_address, minutes, repository  # noqa: E402
 
 from pagedlab.lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
 from pagedlab.widgets.assets import script, style  # noqa: E402
@@ -81,9 +81,7 @@ def card(number: str, name: str, question: str, lite: bool) -> str:
     if lite and stem in LITE:
         where = f"lite/notebooks/index.html?path=notebooks/{stem}.ipynb"
         links.append(f'<a href="{where}" aria-label="run in the browser: {title}">run in the browser</a>')
-    if source := repository():
-        colab = source.replace("https://github.com", "https://colab.research.google.com/github")
-        where = f"{colab}/blob/main/notebooks/{stem}.ipynb"
+    if where := colab_address(stem):
         links.append(f'<a href="{where}" aria-label="open in Colab: {title}">open in Colab</a>')
     heading = f'<h3><a class="read" href="notebooks/{stem}.html">{title}</a></h3>'
     words = f"<p>{html.escape(question[0].upper() + question[1:])}</p>"
@@ -95,12 +93,6 @@ def site_address() -> str:
     """Where the site is published; empty as long as pyproject.toml names no repository."""
     found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)/?", repository())
     return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
-
-
-def first_line() -> str:
-    """The line of README that leads to the site; empty as long as there is no address."""
-    address = site_address()
-    return f"**[Try it in your browser]({address})**: nothing to install." if address else ""
 
 
 def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from pagedlab import LLM, SamplingParams
 from pagedlab.trace import pieces
 from pagedlab.widgets import Stage
-from pagedlab.widgets.replayed import answers_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = (("What is a hash table, in two sentences?", 64), ("Name three rivers in Europe.", 32))
@@ -54,9 +53,6 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, default=ROOT / "data" / "recordings")
     args = parser.parse_args()
     llm = LLM(args.model, num_blocks=64, prefix_caching=False)
-    stage, story = record(llm), tell(llm)
-    stage.save(args.output / "three_answers.json")
-    (args.output / "one_story.json").write_text(json.dumps(story, ensure_ascii=False) + "\n", encoding="utf-8")
-    for answer in answers_of(stage.replay(len(stage.recorded["steps"]) - 1)):
-        print(answer["name"], repr("".join(words for _, words, _ in answer["runs"])))
-    print(json.dumps(story, ensure_ascii=False, indent=1))
+    record(llm).save(args.output / "three_answers.json")
+    story = json.dumps(tell(llm), ensure_ascii=False)
+    (args.output / "one_story.json").write_text(story + "\n", encoding="utf-8")

@@ -148,6 +148,12 @@ def repository() -> str:
     return found[1] if found else ""
 
 
+def colab_address(stem: str) -> str:
+    """Where Colab opens a notebook of the series; empty as long as pyproject.toml names no repository."""
+    colab = repository().replace("https://github.com", "https://colab.research.google.com/github")
+    return colab and f"{colab}/blob/main/notebooks/{stem}.ipynb"
+
+
 def title(path: Path) -> str:
     return nbformat.read(path, 4).cells[0].source.splitlines()[0].removeprefix("# ")
 

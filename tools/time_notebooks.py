@@ -93,10 +93,8 @@ def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None
 
 def environment_beside(path: Path) -> dict[str, str]:
     """The environment of a kernel that can import the modules in the notebook's own folder."""
-    folders = [str(path.resolve().parent)]
-    if os.environ.get("PYTHONPATH"):
-        folders.append(os.environ["PYTHONPATH"])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    folders = [str(path.resolve().parent), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def measure(path: Path, out: Path | None) -> tuple[list[float], str]:

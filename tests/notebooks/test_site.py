@@ -98,8 +98,10 @@ def test_every_page_has_an_icon_and_there_is_a_page_for_what_is_not_there(site):
 
 def test_a_published_site_leads_to_colab_and_shows_a_card(monkeypatch, tmp_path):
     import build_front
+    import normalise_notebooks
 
-    monkeypatch.setattr(build_front, "repository", lambda: "https://github.com/you/pagedlab")
+    for module in (build_front, normalise_notebooks):
+        monkeypatch.setattr(module, "repository", lambda: "https://github.com/you/pagedlab")
     build_front.build(tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert '<meta property="og:image" content="https://you.github.io/pagedlab/card.png">' in page
