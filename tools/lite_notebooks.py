@@ -1,11 +1,12 @@
 """Notebooks for a browser, where there is no PyTorch: what needs it becomes text with the output that was stored.
 
 The second cell says what happens while Python loads. A code cell with the tag "needs-torch" becomes a text cell: a
-note, its code, its stored output. Where a notebook can go on without a model, a file of tools/lite_cells takes the
-place of the cell that has its number and id: words for a model's words, and the real pool, cache or scheduler. A file
-NUMBER_imports.py there has what such text cells import and later cells use; its cell is after the first text. The cell
-that sets up Colab is left out. Links to notebooks that are not part of the site become plain text.
-tests/notebooks/test_lite.py finds a cell that lacks the tag.
+note, its code, its stored output. The cell that sets up Colab is left out. Links to notebooks that are not part of the
+site become plain text. tests/notebooks/test_lite.py finds a cell that lacks the tag.
+
+A file NUMBER_ID.py of tools/lite_cells takes the place of the cell with this id, where a notebook can go on without a
+model. It has words for a model's words, and the real pool, cache or scheduler. NUMBER_imports.py has what cells that
+become text import and later cells use; it is a cell after the first text.
 
 By hand, because nbconvert removes tagged cells, but has no filter that makes them text with their outputs.
 """
