@@ -142,8 +142,8 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
             first = round_number % len(peers)
             for workload in args.workloads:
                 for peer in peers[first:] + peers[:first]:
-                    if round_number == 0 and workload not in NEED_NO_WARM_UP:
-                        peer.ask(name=workload, seed=args.seed - 1)
+                    if workload not in NEED_NO_WARM_UP:  # the first run after a pause is slower
+                        peer.ask(name=workload, seed=args.seed - 1 - round_number)
                     answer = peer.ask(name=workload, seed=args.seed + round_number)
                     note(result, "rounds", workload, peer, answer)
         for rate in args.rates:
