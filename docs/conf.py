@@ -63,7 +63,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may skip a level of headings
 
-autodoc_typehints = "signature"
+autodoc_typehints = "description"  # a signature has names and defaults, so a phone shows it in a few lines
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
@@ -111,6 +112,7 @@ NO_KEYS = (
 STILL = '<p class="still">On this page the widget is a picture. Run the notebook to click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
+TO_THE_MAP = re.compile(r"^(‹ .* \| )?map(: on this page)?( \| .* ›)?$")  # what tools/normalise_notebooks.py writes
 TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
 LIVE = ROOT / "build" / "live"  # where `make lite` builds
@@ -238,7 +240,10 @@ def say_pictures(app: Sphinx, page: nodes.document) -> None:
 
 
 def leave_out_of_search(_: Sphinx, page: nodes.document) -> None:
-    """Keep the note below pictures out of the search index: it is no text of the notebook."""
+    """Keep the links between notebooks and the note below pictures out of the search index: they are on many pages."""
+    for paragraph in page.findall(nodes.paragraph):
+        if TO_THE_MAP.search(paragraph.astext()):
+            paragraph["classes"].append("no-search")
     for html in page.findall(nodes.raw):
         if html.astext() == STILL:
             html["classes"].append("no-search")

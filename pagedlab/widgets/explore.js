@@ -504,19 +504,24 @@ class ExploreView {
 }
 
 /**
- * The texts with which a drawing begins and that its name has too, if they are a long line.
+ * The texts with which a drawing begins and that its name has too, or else a bold first text, if it
+ * is a long line.
  *
  * @param {Element | null} svg
  * @returns {Element[]}
  */
 function headlineOf(svg) {
   let rest = svg?.getAttribute("aria-label") ?? "";
+  const texts = [...(svg?.querySelectorAll("text") ?? [])];
   const found = [];
-  for (const text of svg?.querySelectorAll("text") ?? []) {
+  for (const text of texts) {
     const line = text.textContent?.trim() ?? "";
     if (!line || !rest.startsWith(line)) break;
     found.push(text);
     rest = rest.slice(line.length).trimStart();
+  }
+  if (!found.length && texts[0]?.getAttribute("style")?.includes("font-weight")) {
+    found.push(texts[0]);
   }
   const length = found.map((text) => text.textContent).join(" ").length;
   return length > LONG_HEADLINE ? found : [];
