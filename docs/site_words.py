@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-# What must not be left on a page, unless the sentence says that it is about JupyterLab.
-ONLY_IN_JUPYTERLAB = re.compile(r"[^.]*(?:Shift\+Enter|[Rr]un the folded cell)")
+# What must not be left on a page, unless the words before it say that it is about JupyterLab.
+ONLY_IN_JUPYTERLAB = re.compile(r".{0,90}(?:Shift\+Enter|[Rr]un the folded cell)")
 # By notebook: words of its text cells, and what a page has in their place.
 WORDS = {
     "00_start_here": {
