@@ -63,7 +63,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may skip a level of headings
 
-autodoc_typehints = "description"  # a signature has names and defaults, so a phone shows it in a few lines
+autodoc_typehints = "description"  # a phone shows a signature without types in a few lines
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
@@ -112,7 +112,8 @@ NO_KEYS = (
 STILL = '<p class="still">On this page the widget is a picture. Run the notebook to click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
-TO_THE_MAP = re.compile(r"^(‹ .* \| )?map(: on this page)?( \| .* ›)?$")  # what tools/normalise_notebooks.py writes
+# what tools/normalise_notebooks.py writes
+TO_THE_MAP = re.compile(r"^(‹ .* \| )?map(: on this page)?( \| .* ›)?$")
 TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
 LIVE = ROOT / "build" / "live"  # where `make lite` builds

@@ -18,7 +18,9 @@ WORDS = {
         ),
         "The folded cell above fetches": "In Colab, the notebook's first cell fetches",
     },
-    "01_fragmentation": {"Run the folded cell (Shift+Enter): how much": "Look at the picture: how much"},
+    "01_fragmentation": {
+        "Run the folded cell (Shift+Enter): how much": "Look at the picture: how much"
+    },
     "02_block_pool": {
         "Run the folded cell and point at a word": "Point at a word",
         "Then type another text.": "In JupyterLab you also type another text.",
@@ -27,7 +29,9 @@ WORDS = {
         "Run the folded cell and look": "Look",
         "Move the **Step** slider.": "In JupyterLab you move the **Step** slider.",
     },
-    "04_sampling_and_beams": {"Run the folded cell and move the slider.": "Move the slider, or press ▶."},
+    "04_sampling_and_beams": {
+        "Run the folded cell and move the slider.": "Move the slider, or press ▶."
+    },
     "05_prefix_caching": {
         "Run the folded cell and type in either box.": "Point at a word. In JupyterLab you can type in either box."
     },
@@ -42,7 +46,9 @@ WORDS = {
     },
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
-    "10_serving_qwen": {"Run the folded cell, then press play or click a station.": "Press ▶ or click a station."},
+    "10_serving_qwen": {
+        "Run the folded cell, then press play or click a station.": "Press ▶ or click a station."
+    },
     "11_two_devices": {"Run the folded cell and point at a block": "Point at a block"},
     "12_speculative_decoding": {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",

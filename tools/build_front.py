@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's pagedlab, installed or not
 
 import nbformat  # noqa: E402
-from PIL import Image  # noqa: E402
 from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
 from normalise_notebooks import MAP_ROW, minutes, repository  # noqa: E402
+from PIL import Image  # noqa: E402
 
 from pagedlab.lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
 from pagedlab.trace import Replay  # noqa: E402

@@ -2,8 +2,8 @@
 
 python tools/make_recording.py [--model NAME] [--output FOLDER]
 
-three_answers.json   three questions at once, in so few blocks that the third waits for those of the second. The first and
-                     the third answer end in the same step, so the step before it has both of them whole. Greedy.
+three_answers.json   three questions at once, in so few blocks that the third waits for those of the second. The first
+                     and the third answer end in the same step, so the step before has both of them whole. Greedy.
                      The stage plays it (pagedlab/widgets/stage.js; docs/trace.md describes the format)
 one_story.json       a beginning and four samples of how it goes on, as words: what the page's siblings tell
 
