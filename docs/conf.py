@@ -64,6 +64,7 @@ myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may skip a level of headings
 
 autodoc_typehints = "description"  # a phone shows a signature without types in a few lines
+autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}

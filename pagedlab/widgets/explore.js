@@ -504,8 +504,8 @@ class ExploreView {
 }
 
 /**
- * The texts with which a drawing begins and that its name has too, or else a bold first text, if it
- * is a long line.
+ * The texts with which a drawing begins and that its name has too, or else its largest bold text, if
+ * it is a long line.
  *
  * @param {Element | null} svg
  * @returns {Element[]}
@@ -520,11 +520,24 @@ function headlineOf(svg) {
     found.push(text);
     rest = rest.slice(line.length).trimStart();
   }
-  if (!found.length && texts[0]?.getAttribute("style")?.includes("font-weight")) {
-    found.push(texts[0]);
-  }
+  if (!found.length) found.push(...texts.filter(isBold).sort(byFontSize).slice(0, 1));
   const length = found.map((text) => text.textContent).join(" ").length;
   return length > LONG_HEADLINE ? found : [];
+}
+
+/** @param {Element} text */
+function isBold(text) {
+  return text.getAttribute("style")?.includes("font-weight") ?? false;
+}
+
+/**
+ * Sorts the largest letters first.
+ *
+ * @param {Element} one
+ * @param {Element} other
+ */
+function byFontSize(one, other) {
+  return Number(other.getAttribute("font-size")) - Number(one.getAttribute("font-size"));
 }
 
 /**

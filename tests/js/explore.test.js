@@ -231,7 +231,13 @@ test("a long headline of a drawing is a line above it, for a narrow page", () =>
   assert.equal(find(".px-headline").style.color, "red");
   assert.deepEqual([...host.querySelectorAll(".px-told")], [parts()[0]]);
   assert.equal(find(".px-picture").style.getPropertyValue("--readable"), "995px");
-  const bold = svg("other words", 10).replace("<text ", '<text style="font-weight:700" ');
+  const small =
+    '<text style="font-weight:700" font-size="12">the title of a part of the drawing</text>';
+  const bold =
+    `${svg("other words", 10).replace("<text ", '<text style="font-weight:700" ')}`.replace(
+      "<text ",
+      `${small}<text `,
+    );
   model.change("drawn", { number: 1, html: bold });
   assert.equal(find(".px-headline").textContent, head);
   model.change("drawn", { number: 2, html: svg("other words", 20) });
