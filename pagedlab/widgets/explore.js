@@ -504,25 +504,31 @@ class ExploreView {
 }
 
 /**
- * The texts with which a drawing begins and that its name has too, or else its largest bold text, if
- * it is a long line.
+ * The texts with which the drawing's name begins, or else its largest bold text, if it is a long
+ * line.
  *
  * @param {Element | null} svg
  * @returns {Element[]}
  */
 function headlineOf(svg) {
   let rest = svg?.getAttribute("aria-label") ?? "";
-  const texts = [...(svg?.querySelectorAll("text") ?? [])];
+  const texts = [...(svg?.querySelectorAll("text") ?? [])].filter((text) => textOf(text));
+  const first = texts.findIndex((text) => rest.startsWith(textOf(text)));
   const found = [];
-  for (const text of texts) {
-    const line = text.textContent?.trim() ?? "";
-    if (!line || !rest.startsWith(line)) break;
+  for (const text of first < 0 ? [] : texts.slice(first)) {
+    const line = textOf(text);
+    if (!rest.startsWith(line)) break;
     found.push(text);
     rest = rest.slice(line.length).trimStart();
   }
   if (!found.length) found.push(...texts.filter(isBold).sort(byFontSize).slice(0, 1));
   const length = found.map((text) => text.textContent).join(" ").length;
   return length > LONG_HEADLINE ? found : [];
+}
+
+/** @param {Element} text */
+function textOf(text) {
+  return text.textContent?.trim() ?? "";
 }
 
 /** @param {Element} text */
