@@ -26,7 +26,8 @@ from sphinx.util.typing import ExtensionMetadata
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]  # the checkout's pagedlab, installed or not
+# the checkout's pagedlab, installed or not
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "docs")]
 
 import site_openings  # noqa: E402
 from build_front import CARD, DESCRIPTION, site_address  # noqa: E402
@@ -34,6 +35,7 @@ from build_lite import NOTEBOOKS as IN_THE_BROWSER  # noqa: E402
 from colab_cell import is_for_colab  # noqa: E402
 from normalise_notebooks import colab_address, repository  # noqa: E402
 from notebook_sources import imported_names, reference  # noqa: E402
+from site_words import for_a_page  # noqa: E402
 
 project = "pagedlab"
 author = "the pagedlab contributors"
@@ -61,7 +63,9 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may skip a level of headings
 
-autodoc_typehints = "signature"
+autodoc_typehints = "description"  # a phone shows a signature without types in a few lines
+autodoc_typehints_description_target = "documented_params"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
@@ -109,6 +113,9 @@ NO_KEYS = (
 STILL = '<p class="still">On this page the widget is a picture. Run the notebook to click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
+# what tools/normalise_notebooks.py writes
+TO_THE_MAP = re.compile(r"^(‹ .* \| )?map(: on this page)?( \| .* ›)?$")
+TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
 LIVE = ROOT / "build" / "live"  # where `make lite` builds
 if LIVE.is_dir():
@@ -119,14 +126,20 @@ if LIVE.is_dir():
 def visit_math(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
     """Browsers draw MathML themselves: no script, from here or from elsewhere."""
     display = "block" if isinstance(node, nodes.math_block) else "inline"
-    writer.body.append(convert(node.astext(), display=display))
+    # LaTeX needs the backslash of \text{head\_dim}; latex2mathml would show it.
+    formula = TEXT_IN_MATH.sub(lambda found: found[0].replace(r"\_", "_"), node.astext())
+    writer.body.append(convert(formula, display=display))
     raise nodes.SkipNode
 
 
 def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Fold the cells that are folded in JupyterLab, leave out the one for Colab, and say where the page can be run."""
+    """Fold the cells that are folded in JupyterLab, leave out the one for Colab, and say where the page can be run.
+
+    Where a text is true in JupyterLab alone, the page has other words.
+    """
     if Path(app.env.doc2path(docname)).suffix != ".ipynb":
         return
+    stem = docname.rpartition("/")[2]
     notebook = json.loads(source[0])
     cells = [cell for cell in notebook["cells"] if not is_for_colab(nbformat.from_dict(cell))]
     for cell in cells:
@@ -135,10 +148,12 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
     for cell in cells:
         if cell["cell_type"] == "code":
             cell["outputs"] = with_notes(site_openings.with_places(cell["outputs"]))
+        else:
+            cell["source"] = for_a_page(stem, "".join(cell["source"]))
     title, _, text = "".join(cells[0]["source"]).partition("\n")
-    ways = ways_to_run(docname.rpartition("/")[2])
-    ways += f"\n\n{NO_KEYS}"
-    cells[0]["source"] = f"{title}\n\n:::{{container}} ways\n{ways}\n:::\n{text}"
+    ways = f"{ways_to_run(stem)}\n\n{NO_KEYS}"
+    # the same on each page, so it would be found by every search
+    cells[0]["source"] = f"{title}\n\n:::{{container}} ways no-search\n{ways}\n:::\n{text}"
     source[0] = json.dumps(notebook | {"cells": cells})
 
 
@@ -225,6 +240,16 @@ def say_pictures(app: Sphinx, page: nodes.document) -> None:
             picture["alt"] = f"Figure: {section_of(picture)}"
 
 
+def leave_out_of_search(_: Sphinx, page: nodes.document) -> None:
+    """Keep the links between notebooks and the note below pictures out of the search index: they are on many pages."""
+    for paragraph in page.findall(nodes.paragraph):
+        if TO_THE_MAP.search(paragraph.astext()):
+            paragraph["classes"].append("no-search")
+    for html in page.findall(nodes.raw):
+        if html.astext() == STILL:
+            html["classes"].append("no-search")
+
+
 def section_of(node: nodes.Node) -> str:
     """The title of the section that a node is in."""
     while not isinstance(node, nodes.section | nodes.document):
@@ -255,6 +280,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.connect("source-read", read_notebook)
     app.connect("source-read", add_names_of_notebooks)
     app.connect("doctree-read", say_pictures)
+    app.connect("doctree-read", leave_out_of_search)
     app.connect("build-finished", write_openings)
     app.connect("autodoc-process-docstring", shorten, priority=400)  # before napoleon reads it
     app.connect(

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ sys.path.insert(0, str(ROOT))  # the checkout's pagedlab, installed or not
 import nbformat  # noqa: E402
 from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
 from normalise_notebooks import MAP_ROW, colab_address, minutes, repository  # noqa: E402
+from PIL import Image  # noqa: E402
 
 from pagedlab.lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
+from pagedlab.trace import Replay  # noqa: E402
 from pagedlab.widgets.assets import script, style  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -40,7 +43,7 @@ DESCRIPTION = (
     "notebooks, until a real Qwen model runs on your code."
 )
 CARD = "card.png"  # what a link to the site shows elsewhere
-DRAWN_BLOCKS = 16  # of the recording's pool of 64, of which it uses nine
+STEPS_A_SECOND = 4  # slow enough that the words can be read
 COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
@@ -96,11 +99,61 @@ def site_address() -> str:
 
 
 def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
-    """The recording as the page shows it: chats with plain names, without the chat template, up to its fullest step."""
+    """The recording as the page shows it: plain names, no chat template, captions, up to its last full step."""
     used = [step["used"] for step in recording["steps"]]
     fullest = max(index for index, blocks in enumerate(used) if blocks == max(used))
-    steps = [step | {"texts": renamed(step.get("texts", {}))} for step in recording["steps"][: fullest + 1]]
-    return recording | {"drawn": DRAWN_BLOCKS, "steps": steps}
+    steps = [step | {"texts": renamed(step.get("texts", {}))} for step in recording["steps"][: fullest + 2]]
+    if len(steps) > fullest + 1:  # the last word is here already: the next step says so, and frees the blocks
+        for name, change in steps.pop()["texts"].items():
+            steps[-1]["texts"][name]["state"] = change.get("state", "running")
+    shown = recording | {"steps": steps}
+    return {"recorded": shown, "captions": captions(shown), "speed": STEPS_A_SECOND}
+
+
+def captions(recording: dict[str, Any]) -> dict[int, str]:
+    """What the film says, by step, where something happens. The stage shows each until the next one."""
+    num_blocks, last = recording["num_blocks"], len(recording["steps"]) - 1
+    before, after = Replay(recording), Replay(recording)
+    owners = dict[int, str]()  # who had a block last
+    said = {0: f"No chat is here yet. All {num_blocks} blocks are free."}
+    for step in range(1, last):
+        if sentences := events(before.seek(step - 1), after.seek(step), owners):
+            said[step] = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
+        for name, sequence in after.sequences.items():
+            owners |= dict.fromkeys(sequence.blocks, name)
+    answers = len(after.seek(last).sequences)
+    enough = f"{num_blocks} blocks were enough, because a chat that ends leaves its blocks to the next."
+    said[last] = f"All {answers} answers are complete. {enough}"
+    return said
+
+
+def events(before: Replay, after: Replay, owners: dict[int, str]) -> list[str]:
+    """A sentence for each thing that happened to a chat in a step."""
+    size, free = after.recording["block_size"], after.recording["num_blocks"] - after.used
+    started, sentences = [], list[str]()
+    for name, now in after.sequences.items():
+        was = before.sequences.get(name)
+        runs = was is not None and was.state == "running"
+        left = {owners[block] for block in now.blocks if block in owners} - {name}
+        if now.state == "waiting" and was is None:
+            need = -(-now.prompt // size)
+            sentences.append(f"{name} must wait: it needs {need} blocks, and {free} are free.")
+        elif now.state == "running" and not runs and left:
+            sentences.append(f"{name} starts. It takes blocks {listed(now.blocks)}, which {listed(sorted(left))} left.")
+        elif now.state == "running" and not runs:
+            started.append(name)
+        elif now.state == "stop" and runs:
+            sentences.append(f"{name} ends. Its {len(was.blocks)} blocks are free again.")
+        elif runs and len(now.blocks) > len(was.blocks):
+            sentences.append(f"{name} has filled its blocks. It takes block {now.blocks[-1]}.")
+    start = f"{listed(started)} start{'s' if len(started) == 1 else ''}."
+    return [start, *sentences] if started else sentences
+
+
+def listed(things: Sequence[object]) -> str:
+    """Them as in a sentence: 3, 4 and 5."""
+    *first, last = [*map(str, things)] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def renamed(texts: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +211,7 @@ def build(site: Path) -> None:
     rows = [row for cell in notebook.cells for row in MAP_ROW.findall(cell.source)]
     loaded = sum(file.stat().st_size for name in PYTHON for file in pyodide.glob(name))
     recording = json.loads((RECORDINGS / "three_answers.json").read_text(encoding="utf-8"))
+    picture = Image.open(DOCS / "stage.webp")
     values = {
         "description": html.escape(DESCRIPTION),
         "card": card_tags(),
@@ -165,6 +219,9 @@ def build(site: Path) -> None:
         "count": str(len(rows)),
         "minutes": str(minutes(notebook)),
         "block_size": str(recording["block_size"]),
+        "num_blocks": str(recording["num_blocks"]),
+        "picture_width": str(picture.width),
+        "picture_height": str(picture.height),
         "bytes": str(loaded),
         "megabytes": str(round(loaded / 1e6)),
         "map": "\n".join(card(*row, lite=lite) for row in rows),

@@ -2,7 +2,8 @@
 
 python tools/make_recording.py [--model NAME] [--output FOLDER]
 
-three_answers.json   two questions at once, and a third when one has its answer: its blocks go to the newcomer. Greedy.
+three_answers.json   three questions at once, in so few blocks that the third waits for those of the second. The first
+                     and the third answer end in the same step, so the step before has both of them whole. Greedy.
                      The stage plays it (pagedlab/widgets/stage.js; docs/trace.md describes the format)
 one_story.json       a beginning and four samples of how it goes on, as words: what the page's siblings tell
 
@@ -20,26 +21,26 @@ from pagedlab.trace import pieces
 from pagedlab.widgets import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRST = (("What is a hash table, in two sentences?", 64), ("Name three rivers in Europe.", 32))
-THEN = ("What is a library?", 40)
+QUESTIONS = ("What is a linked list, in one sentence?", "What is the largest planet?", "How far is the moon?")
+FEW_BLOCKS = 8  # for two of the questions, and not for three
+MOST_TOKENS = 64  # of an answer; each ends before
 BEGINNING = "Once upon a time, a little fox met"
 
 
-def record(llm: LLM) -> Stage:
-    """Two answers, and a third that joins when one has ended."""
+def record(model: str | None) -> Stage:
+    """Two answers, and a third that waits for the blocks of one of them."""
+    llm = LLM(model, num_blocks=FEW_BLOCKS, prefix_caching=False)
     with Stage(llm) as stage:
-        for question, most in FIRST:
-            llm.add([{"role": "user", "content": question}], SamplingParams(max_tokens=most))
-        while llm.num_unfinished == len(FIRST):
-            llm.step()
-        llm.add([{"role": "user", "content": THEN[0]}], SamplingParams(max_tokens=THEN[1]))
+        for question in QUESTIONS:
+            llm.add([{"role": "user", "content": question}], SamplingParams(max_tokens=MOST_TOKENS))
         while llm.step():
             pass
     return stage
 
 
-def tell(llm: LLM) -> dict[str, object]:
+def tell(model: str | None) -> dict[str, object]:
     """One beginning and four ways on, a word a token."""
+    llm = LLM(model, num_blocks=64, prefix_caching=False)
     params = SamplingParams(n=4, max_tokens=40, temperature=0.8, top_p=0.9, seed=3, ignore_eos=True)
     (told,) = llm.generate([BEGINNING], params)
     prompt = told.prompt_token_ids
@@ -52,7 +53,6 @@ if __name__ == "__main__":
     parser.add_argument("--model", help="as for LLM; by default what pagedlab chooses")
     parser.add_argument("--output", type=Path, default=ROOT / "data" / "recordings")
     args = parser.parse_args()
-    llm = LLM(args.model, num_blocks=64, prefix_caching=False)
-    record(llm).save(args.output / "three_answers.json")
-    story = json.dumps(tell(llm), ensure_ascii=False)
-    (args.output / "one_story.json").write_text(story + "\n", encoding="utf-8")
+    stage, story = record(args.model), tell(args.model)
+    stage.save(args.output / "three_answers.json")
+    (args.output / "one_story.json").write_text(json.dumps(story, ensure_ascii=False) + "\n", encoding="utf-8")

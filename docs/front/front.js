@@ -55,23 +55,19 @@ async function loadText(address) {
 
 // ---- the stage
 
-/**
- * While the stage plays, reads out the lines that say which sequences are admitted or end, and not
- * every line. Once it is paused, the stage reads out every step itself.
- */
+/** Reads out the captions of a film that plays. Once it is paused, the stage reads out each step. */
 function readOutTheStage() {
   const line = byId("stage").querySelector(".pl-playing .pl-prompt")?.textContent ?? "";
-  const isWorthIt = /admitted| ends?,/.test(line);
-  if (isWorthIt && byId("heard").textContent !== line) byId("heard").textContent = line;
+  if (byId("heard").textContent !== line) byId("heard").textContent = line;
 }
 
 async function playTheRecording() {
   try {
-    const recorded = await loadJson("three_answers.json");
+    const film = await loadJson("three_answers.json");
     const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const last = recorded.steps.length - 1;
+    const last = film.recorded.steps.length - 1;
     /** @type {Record<string, unknown>} */
-    const values = { recorded, step: reducedMotion ? last : -1, live: false };
+    const values = { ...film, step: reducedMotion ? last : -1, live: false };
     const model = {
       /** @param {string} name */
       get: (name) => values[name],

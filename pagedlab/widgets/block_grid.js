@@ -574,7 +574,7 @@ class GridView {
    * @returns {string}
    */
   whatNext(table) {
-    const { step, steps, tables } = this.state;
+    const { step, steps, tables, problems } = this.state;
     if (!table) {
       const tokens = this.amount ? plural(this.amount, "token") : "tokens";
       const take = this.amount === 1 ? "takes a block" : "take blocks";
@@ -583,6 +583,7 @@ class GridView {
     if (step < steps) {
       return `This is step ${step} of ${steps}. What you do now replaces the steps after it.`;
     }
+    if (problems.length) return "The red line says what went wrong. Undo goes back one step.";
     if (this.willCopy(table)) {
       const last = `${table.name} shares block ${table.blocks.at(-1)}, which has room.`;
       // A reader's own table may forget the copy, so this says the rule and not what will happen.
@@ -615,7 +616,7 @@ class GridView {
    */
   describe(blockId) {
     if (blockId === null) {
-      return "Point at a block, or move there with the arrow keys, to see what it holds.";
+      return "Point at a block, tap it, or move there with the arrow keys to see what it holds.";
     }
     const { counts, born, origins } = this.state;
     if (!counts[blockId]) return `Block ${blockId} is free.`;

@@ -38,6 +38,8 @@ const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the 
 const SHORTEST_FRAME = 150; // milliseconds
 const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
+const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
+const LONG_HEADLINE = 30; // characters that a narrow page may cut
 const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
 const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -82,12 +84,17 @@ class ExploreView {
     this.width = 0;
     /** @type {number} The greatest height that it had at this width. */
     this.tallest = 0;
+    /** @type {number} The greatest height of the headline at this width. */
+    this.tallestHeadline = 0;
+    /** @type {number} The width at which the smallest letters so far can be read, in pixels. */
+    this.readableWidth = 0;
 
     this.root = makeRoot("a drawing with controls");
     this.root.className = "pl-root px-root";
     this.root.innerHTML = this.page().source;
     this.controlBox = find(this.root, ".px-controls");
     this.picture = find(this.root, ".px-picture");
+    this.headline = find(this.root, ".px-headline");
     this.said = find(this.root, ".px-say");
     this.longest = find(this.root, ".px-longest");
     this.busy = find(this.root, ".px-busy");
@@ -131,7 +138,8 @@ class ExploreView {
   page() {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
       ${noteTemplate(this.controls)}
-      <span class="px-busy" role="status"></span></div><div class="px-picture"></div>
+      <span class="px-busy" role="status"></span></div>
+      <p class="px-headline" aria-hidden="true"></p><div class="px-picture"></div>
       <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
         <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
   }
@@ -424,6 +432,8 @@ class ExploreView {
     clearTimeout(this.busyTimer);
     this.busy.textContent = "";
     this.picture.innerHTML = drawn.html;
+    this.showHeadline();
+    this.keepReadable();
     this.keepRoom();
     this.follow();
     this.setTabStop(Math.max(place, 0));
@@ -441,6 +451,27 @@ class ExploreView {
     this.showValues();
   }
 
+  /** On a narrow page the drawing scrolls, so its headline is a line above it, where it wraps. */
+  showHeadline() {
+    const texts = headlineOf(this.picture.querySelector("svg"));
+    for (const text of texts) text.classList.add("px-told");
+    this.headline.textContent = texts.map((text) => text.textContent).join(" ");
+    this.headline.style.color = texts[0]?.getAttribute("fill") ?? "";
+  }
+
+  /** Says how wide the drawing is when its smallest letters can be read. A narrow page scrolls it. */
+  keepReadable() {
+    const svg = this.picture.querySelector("svg");
+    const width = Number(svg?.getAttribute("viewBox")?.split(/\s+/)[2]);
+    const sizes = [...(svg?.querySelectorAll("text[font-size]") ?? [])]
+      .filter((text) => text.textContent?.trim())
+      .map((text) => Number(text.getAttribute("font-size")));
+    if (!width || !sizes.length) return;
+    const needed = Math.ceil((width * SMALLEST_LETTER) / Math.min(...sizes));
+    this.readableWidth = Math.max(this.readableWidth, needed);
+    this.picture.style.setProperty("--readable", `${this.readableWidth}px`);
+  }
+
   /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
   keepRoom() {
     for (const part of this.parts()) {
@@ -450,8 +481,12 @@ class ExploreView {
     if (this.width !== this.picture.clientWidth) {
       this.width = this.picture.clientWidth;
       this.tallest = 0;
+      this.tallestHeadline = 0;
       this.picture.style.minHeight = "";
+      this.headline.style.minHeight = "";
     }
+    this.tallestHeadline = Math.max(this.tallestHeadline, this.headline.scrollHeight);
+    this.headline.style.minHeight = `${this.tallestHeadline}px`;
     this.tallest = Math.max(this.tallest, this.picture.scrollHeight);
     this.picture.style.minHeight = `${this.tallest}px`;
   }
@@ -466,6 +501,49 @@ class ExploreView {
     this.controls = this.model.get("controls");
     this.showValues();
   }
+}
+
+/**
+ * The texts with which the drawing's name begins, or else its largest bold text, if it is a long
+ * line.
+ *
+ * @param {Element | null} svg
+ * @returns {Element[]}
+ */
+function headlineOf(svg) {
+  let rest = svg?.getAttribute("aria-label") ?? "";
+  const texts = [...(svg?.querySelectorAll("text") ?? [])].filter((text) => textOf(text));
+  const first = texts.findIndex((text) => rest.startsWith(textOf(text)));
+  const found = [];
+  for (const text of first < 0 ? [] : texts.slice(first)) {
+    const line = textOf(text);
+    if (!rest.startsWith(line)) break;
+    found.push(text);
+    rest = rest.slice(line.length).trimStart();
+  }
+  if (!found.length) found.push(...texts.filter(isBold).sort(byFontSize).slice(0, 1));
+  const length = found.map((text) => text.textContent).join(" ").length;
+  return length > LONG_HEADLINE ? found : [];
+}
+
+/** @param {Element} text */
+function textOf(text) {
+  return text.textContent?.trim() ?? "";
+}
+
+/** @param {Element} text */
+function isBold(text) {
+  return text.getAttribute("style")?.includes("font-weight") ?? false;
+}
+
+/**
+ * Sorts the largest letters first.
+ *
+ * @param {Element} one
+ * @param {Element} other
+ */
+function byFontSize(one, other) {
+  return Number(other.getAttribute("font-size")) - Number(one.getAttribute("font-size"));
 }
 
 /**

@@ -25,6 +25,8 @@ import { format, percent, plural } from "./words.js";
  * It gets `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps will
  * follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
  * `ended_last`, requests that ended are below the others, the newest first, with few lines each.
+ * With `captions`, {step: sentence}, the line above is the last caption so far, and a film stays at
+ * each long enough to be read; `speed` is how many steps a second it begins with.
  *
  * @typedef {object} StageModel
  * @property {(name: string) => any} get
@@ -34,6 +36,7 @@ import { format, percent, plural } from "./words.js";
 
 const STEPS_A_SECOND = [1, 2, 4, 8, 16, 32]; // what the reader can choose
 const USUAL_SPEED = 8;
+const TO_READ_A_CAPTION = 1500; // milliseconds, at least
 const FASTEST_WITH_FALLING_WORDS = 8;
 const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
@@ -84,7 +87,7 @@ class StageView {
     this.hasEnded = false;
     /** @type {boolean} Whether it plays as soon as the squares are on the screen. */
     this.playsWhenSeen = false;
-    this.speed = USUAL_SPEED; // steps a second
+    this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     /** @type {number | null} The block under pointer or focus. */
@@ -263,7 +266,8 @@ class StageView {
     if (on) {
       const speed = this.currentSpeed();
       const stride = Math.max(1, Math.round(speed / PICTURES_A_SECOND));
-      this.timer = setTimeout(() => this.playOn(stride), (1000 * stride) / speed);
+      const pause = Math.max((1000 * stride) / speed, this.timeToRead);
+      this.timer = setTimeout(() => this.playOn(stride), pause);
     }
     this.paint();
   }
@@ -277,6 +281,11 @@ class StageView {
     if (!this.isLive) return this.speed;
     const stepsBehind = this.lastStep - this.step;
     return Math.max(this.speed, stepsBehind / (this.model.get("lag") ?? USUAL_LAG));
+  }
+
+  /** Milliseconds that a caption of this step needs, or 0. */
+  get timeToRead() {
+    return this.captions[this.step] ? TO_READ_A_CAPTION : 0;
   }
 
   /** @param {number} stride steps until the next picture */
@@ -433,7 +442,7 @@ class StageView {
   page(numTexts) {
     const numBlocks = this.recording.num_blocks;
     const numDrawn = this.rows().flat().length;
-    const sentence = whatHappened(this.state, this.before);
+    const sentence = this.sentence;
     const spoken = this.isPlaying ? "" : `${this.position}. ${sentence}`;
     return html`
       <p class="pl-prompt">${sentence}</p>
@@ -453,6 +462,18 @@ class StageView {
         ${format(numBlocks)}.</p>
       <div class="ps-air" aria-hidden="true" data-own></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
+  }
+
+  /** @returns {Record<number, string>} sentences for some of the steps, in place of the stage's own */
+  get captions() {
+    return this.model.get("captions") ?? {};
+  }
+
+  /** The last caption so far, or else what happened in this step. */
+  get sentence() {
+    const captioned = Object.keys(this.captions).map(Number);
+    const last = Math.max(...captioned.filter((step) => step <= this.step));
+    return this.captions[last] ?? whatHappened(this.state, this.before);
   }
 
   get position() {
@@ -495,7 +516,7 @@ class StageView {
   /** @returns {Markup} */
   controls() {
     const speeds = STEPS_A_SECOND.map((n) => {
-      const selected = n === USUAL_SPEED ? "selected" : "";
+      const selected = n === this.speed ? "selected" : "";
       return html`<option value="${n}" ${selected}>${plural(n, "step")} a second</option>`;
     });
     return html`<div class="ps-controls">
@@ -503,10 +524,10 @@ class StageView {
           ${controlButton("play", this.playLabel)}
           ${controlButton("back", "‹", "one step back")}
           ${controlButton("on", "›", "one step on")}</span>
+        <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
         <label><span class="pl-step">${this.position}</span>
           <input type="range" class="pl-scrubber" aria-label="step" min="0"
-            max="${Math.max(1, this.lastStep)}" aria-valuetext="${this.position}"></label>
-        <select class="pl-select ps-rate" aria-label="speed">${speeds}</select></div>`;
+            max="${Math.max(1, this.lastStep)}" aria-valuetext="${this.position}"></label></div>`;
   }
 
   get playLabel() {
@@ -774,6 +795,7 @@ function runTemplate(run) {
   // The number is of the words before it, so it is beside them, and a gap comes after it.
   const words = run.words.trimEnd();
   const gap = run.words.slice(words.length);
+  if (!words) return html`${gap}`;
   return html`<span class="${className}" ${block}>${words}${number}${gap}</span>`;
 }
 

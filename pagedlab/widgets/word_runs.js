@@ -13,7 +13,7 @@ import { rolesOf } from "./chat_template.js";
  * @property {boolean} isPrompt whether the words are of the prompt
  * @property {boolean} isHeld whether the sequence holds the block now
  * @property {boolean} isCached whether the sequence released the block and a cache keeps the words
- * @property {boolean} endsBlock whether the words after these are in another block
+ * @property {boolean} endsBlock whether these can be seen, and the words seen next are in another block
  * @property {string | null} role null for words to read; of what a chat template added, the role
  *   that it begins, or ""
  * @property {string} words
@@ -30,8 +30,8 @@ import { rolesOf } from "./chat_template.js";
 export function wordRuns(sequence, state, blockSize) {
   const runs = plainRuns(sequence, blockSize);
   runs.forEach((run, i) => {
-    const next = runs.slice(i + 1).find(({ role }) => role !== "");
-    run.endsBlock = run.index !== next?.index;
+    const next = runs.slice(i + 1).find(isSeen);
+    run.endsBlock = isSeen(run) && run.index !== next?.index;
     if (run.isPrompt) run.words = run.words.replace(/\n+/g, " ");
     if (run.blockId === null) return;
     run.isHeld = sequence.blocks.length > 0;
@@ -82,6 +82,16 @@ function plainRuns(sequence, blockSize) {
  */
 function isSameRun(run, index, isPrompt, role) {
   return run.index === index && run.isPrompt === isPrompt && run.role === role;
+}
+
+/**
+ * Whether a run has a role or words that can be seen: a prompt may end with spaces alone.
+ *
+ * @param {WordRun} run
+ * @returns {boolean}
+ */
+function isSeen({ role, words }) {
+  return role === null ? words.trim() !== "" : role !== "";
 }
 
 /**

@@ -200,6 +200,9 @@ test("the prompt says what can be done next", () => {
     prompt(),
     "s1 shares block 1, which has room. A write must copy this block first: press Write 1 and see.",
   );
+  const problems = ["s1 writes into block 1, which s0 reads too"];
+  model.change("state", forked({ problems }));
+  assert.equal(prompt(), "The red line says what went wrong. Undo goes back one step.");
   model.change("state", forked({ step: 1 }));
   assert.equal(prompt(), "This is step 1 of 2. What you do now replaces the steps after it.");
   model.change("state", forked({ tables: [], counts: new Array(8).fill(0), focus: null }));

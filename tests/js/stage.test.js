@@ -96,6 +96,33 @@ test("it plays to the end and can be played again", async (context) => {
   assert.equal(shownStep(), 0);
 });
 
+test("a caption of the page stays until the next one, and long enough to be read", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const values = { recorded: recordingOf({}, {}, {}, {}), step: -1, speed: 4 };
+  const captions = { 0: "Nothing is here.", 2: "Something is here." };
+  remove = stage.render({ model: new Model({ ...values, captions }), el: host });
+  assert.equal(find(".ps-rate [selected]").value, "4");
+  context.mock.timers.tick(1499);
+  assert.equal(shownStep(), 0);
+  context.mock.timers.tick(1);
+  assert.equal(shownStep(), 1);
+  assert.equal(find(".pl-prompt").textContent, "Nothing is here.");
+  context.mock.timers.tick(250);
+  assert.equal(shownStep(), 2);
+  assert.equal(find(".pl-prompt").textContent, "Something is here.");
+  context.mock.timers.tick(1500);
+  assert.equal(shownStep(), 3);
+  assert.equal(find(".pl-prompt").textContent, "Something is here.");
+});
+
+test("spaces at the end of a prompt are no chip with a number", () => {
+  const words = ["a", "b", "c", "d", "", "\n"];
+  const texts = { r0: sequenceOf(words, [6, 7], { prompt: 6, tokens: 6 }) };
+  open(recordingOf({ used: 2, counts: { 6: 1, 7: 1 }, texts }));
+  assert.equal(all(".ps-run").length, 1);
+  assert.equal(find(".ps-words").textContent.trimEnd(), "abcd6");
+});
+
 /** Opens a recording that plays, and returns what says that its squares are seen. */
 function openBelowTheScreen(context) {
   let tell;

@@ -52,7 +52,8 @@ def address(page_folder):
 @in_browser
 @pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (360, "dark")])
 def test_the_page_plays_and_can_be_stepped(address, width, theme):
-    with open_page(viewport={"width": width, "height": 760}, color_scheme=theme) as page:
+    height = 760 if width == 1440 else 400  # the squares are below a low window
+    with open_page(viewport={"width": width, "height": height}, color_scheme=theme) as page:
         page.goto(address)
         squares = page.locator("#stage .pl-blocks")
         squares.wait_for()
@@ -66,7 +67,9 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
         page.locator(".pl-scrubber").fill("0")
         page.locator('[data-op="on"]').press("Enter")
         page.wait_for_function("() => document.querySelector('.ps-root').dataset.at === '1'")
-        assert page.inner_text("#heard") == "chat 1 and chat 2 are admitted.", "a screen reader reads it out"
+        said = "Chat 1 and chat 2 start. Chat 3 must wait: it needs 3 blocks, and 2 are free."
+        assert page.inner_text("#stage .pl-spoken") == f"Step 1 of 24. {said}", "a screen reader reads it out"
+        assert page.text_content("#heard") == "", "a film that stands still says nothing of its own"
         assert page.locator("#map article").count() == len(build_front.THUMBNAILS)
     assert all(url.startswith((address, "data:")) for url in page.asked)
 
@@ -91,19 +94,23 @@ def test_the_text_of_the_stories_follows_the_switch(tmp_path):
         page = chromium.new_page()
         page.goto(url)
         page.wait_for_selector("[data-teller=s0]")
-        copies, forgets = "that block is copied", "s0 reads a word that it never wrote"
+        copies, forgets = "so it is copied first", "s0 reads a word that it never wrote"
         for forget in (False, True, False):
             page.set_checked("#forget", forget)
             text = " ".join(page.inner_text("#fork-section").split())
             assert ((copies in text), (forgets in text)) == (not forget, forget)
 
 
-def test_the_recording_ends_full_and_has_plain_names():
-    original = json.loads((ROOT / "data" / "recordings" / "three_answers.json").read_text(encoding="utf-8"))
-    shown = build_front.for_visitors(original)
+@pytest.fixture(scope="module")
+def original():
+    return json.loads((ROOT / "data" / "recordings" / "three_answers.json").read_text(encoding="utf-8"))
+
+
+def test_the_recording_ends_full_and_has_plain_names(original):
+    shown = build_front.for_visitors(original)["recorded"]
     replay = Replay(shown)
     last = replay.seek(len(shown["steps"]) - 1)
-    assert sum(count > 0 for count in last.counts) == max(step["used"] for step in original["steps"])
+    assert sum(count > 0 for count in last.counts) == original["num_blocks"]
     assert list(last.sequences) == ["chat 1", "chat 2", "chat 3"]
     for name, sequence in last.sequences.items():
         before = Replay(original).seek(len(shown["steps"]) - 1).sequences[f"r{int(name[-1]) - 1}"]
@@ -111,6 +118,34 @@ def test_the_recording_ends_full_and_has_plain_names():
         assert len(sequence.words) == len(before.words), "each piece keeps its slot"
         assert "system" not in "".join(sequence.words)
         assert "assistant" not in "".join(sequence.words)
+
+
+def test_every_answer_of_the_film_ends_with_a_sentence(original):
+    film = build_front.for_visitors(original)["recorded"]
+    last = Replay(film).seek(len(film["steps"]) - 1)
+    for sequence in last.sequences.values():
+        assert "".join(sequence.words).endswith(".")
+        assert sequence.state == "stop"
+
+
+def test_captions_say_what_the_recording_has(original):
+    captions = build_front.for_visitors(original)["captions"]
+    assert captions[1] == "Chat 1 and chat 2 start. Chat 3 must wait: it needs 3 blocks, and 2 are free."
+    assert "Chat 3 starts. It takes blocks 3, 4 and 5, which chat 2 left." in captions.values()
+    assert captions[max(captions)].startswith("All 3 answers are complete. 8 blocks were enough")
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (390, 844)])
+def test_the_films_squares_and_words_are_on_a_phones_first_screen(address, width, height):
+    with open_page(viewport={"width": width, "height": height}) as page:
+        page.goto(address)
+        page.locator("#stage .pl-block").first.wait_for()
+        page.wait_for_function("() => Number(document.querySelector('.ps-root').dataset.at) > 0")
+        squares, words = (page.locator(f"#stage {part}").first.bounding_box() for part in (".pl-blocks", ".ps-words"))
+        assert squares["y"] + squares["height"] < height
+        assert words["y"] + words["height"] < height
+        assert page.locator("#start").bounding_box()["y"] < squares["y"]
 
 
 def test_a_links_label_begins_with_its_text(page_folder):

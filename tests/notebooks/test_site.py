@@ -1,6 +1,7 @@
 """The documentation site: built from the stored outputs without a warning, and sufficient to itself."""
 
 import html
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from support.accessibility import violations
 from support.pages import in_browser, open_chromium
 from support.paths import NOTEBOOKS, ROOT
 from support.site import serving
+
+sys.path.append(str(ROOT / "docs"))
+import site_words
 
 for needed in ("sphinx", "myst_nb", "furo", "latex2mathml"):
     pytest.importorskip(needed, reason="the site needs tools/setup_env.py --site")
@@ -112,6 +116,51 @@ def test_a_published_site_leads_to_colab_and_shows_a_card(monkeypatch, tmp_path)
 def test_formulas_need_no_script(site):
     page = (site / "notebooks" / "01_fragmentation.html").read_text(encoding="utf-8")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
+    assert "<mtext>head_dim</mtext>" in page, "LaTeX's backslash is not shown"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_words_for_a_page_are_for_words_of_the_notebook(path):
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    for words in site_words.WORDS.get(path.stem, {}):
+        assert len(site_words.pattern_of(words).findall(text)) == 1, words
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_page_asks_for_nothing_that_only_jupyterlab_has(site, path):
+    page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+    text = " ".join(html.unescape(re.sub(r"<[^>]+>", "", page.partition("<article")[2])).split())
+    asked = site_words.ONLY_IN_JUPYTERLAB.findall(text)
+    assert [sentence for sentence in asked if "JupyterLab" not in sentence] == []
+
+
+def test_what_is_on_every_page_is_not_found_by_a_search(site):
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    terms = json.loads(index.removeprefix("Search.setIndex(").rstrip(")"))["terms"]
+    assert "block" in terms
+    assert "tap" not in terms, "point at its parts (or tap them)"
+    fragments = (site / "notebooks" / "02_block_pool.html").read_text(encoding="utf-8")
+    assert re.search(r'<p class="no-search">[^\n]*03 · Copy-on-write', fragments), "so are the links to other notebooks"
+
+
+def test_the_reference_has_short_signatures_and_contents(site):
+    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+    signatures = re.findall(r'<dt class="sig.*?</dt>', page, re.DOTALL)
+    assert len(signatures) > 100
+    texts = [html.unescape(re.sub(r"<[^>]+>", "", signature)) for signature in signatures]
+    with_types = [text for text in texts if "(" in text and re.search(r"\w: ", text)]
+    assert with_types == [], "types are in the lists of parameters"
+    for title in re.findall(r"<h2>([^<]+)<", page):
+        anchor = re.sub(r"[^a-z]+", "-", title.lower())
+        assert f'href="#{anchor}">{title}</a>' in page.partition("<h2>")[0]
+
+
+def test_install_says_how_to_get_the_files_and_has_its_command_in_a_block(site):
+    page = (site / "docs" / "install.html").read_text(encoding="utf-8")
+    files, _, rest = page.partition("Set up and start<")
+    assert "Get the files<" in files
+    block = re.search(r'<div class="highlight-sh.*?<pre>(.*?)</pre>', rest, re.DOTALL)
+    assert re.sub(r"<[^>]+>", "", block[1]).strip() == "make lab"
 
 
 def test_the_reference_names_everything_public(site):
@@ -242,6 +291,54 @@ def test_a_widget_that_is_a_picture_here_says_so(site):
     pages = {number: next((site / "notebooks").glob(f"{number}_*.html")).read_text() for number in ("02", "04", "06")}
     counts = {number: page.count('<p class="still">') for number, page in pages.items()}
     assert counts == {"02": 2, "04": 0, "06": 1}
+
+
+@in_browser
+def test_buttons_to_copy_have_room_for_a_finger_and_nothing_covers_the_text(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 360, "height": 740})
+        for path in ("docs/install.html", "notebooks/00_start_here.html"):
+            page.goto(url + path)
+            box = page.locator("button.copybtn").first.evaluate(
+                "(node) => [node.getBoundingClientRect().width, node.getBoundingClientRect().height]"
+            )
+            assert min(box) >= 24
+            page.evaluate("scrollTo(0, 1500)")
+            page.evaluate("scrollTo(0, 900)")  # the theme would show its link now
+            assert not page.locator(".back-to-top").is_visible()
+
+
+@in_browser
+def test_a_drawing_has_a_headline_that_wraps_and_letters_of_11_pixels_on_a_phone(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 360, "height": 740})
+        page.goto(f"{url}notebooks/01_fragmentation.html")
+        page.locator("[data-opening]").first.scroll_into_view_if_needed()
+        page.locator(".px-headline").first.wait_for()
+        headline = page.locator(".px-headline").first
+        assert "users fit" in headline.inner_text()
+        box = headline.bounding_box()
+        assert box["x"] + box["width"] <= 360
+        letters = page.locator(".px-picture").first.evaluate("""(picture) => {
+          const svg = picture.querySelector("svg");
+          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+          const sizes = [...svg.querySelectorAll("text")].map((text) => Number(text.getAttribute("font-size")));
+          return scale * Math.min(...sizes);
+        }""")
+        assert letters >= 10.9
+
+
+@in_browser
+def test_excerpts_of_a_search_begin_with_the_notebook(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page()
+        page.goto(f"{url}search.html?q=copy-on-write")
+        page.locator("#search-results p.context").nth(2).wait_for()
+        first = page.locator("#search-results li").first.inner_text()
+        assert first.startswith("03 · Copy-on-write")
+        for text in page.locator("#search-results p.context").all_inner_texts():
+            assert "All code on this page" not in text
+            assert "Hide the code" not in text
 
 
 @in_browser

@@ -76,9 +76,9 @@ def test_an_opening_is_moved_by_slider_play_and_keys(page):
 
 
 def test_a_stage_plays_its_recording(page):
-    stage = page.locator(".ps-root")
-    before = int(stage.get_attribute("data-at"))
-    page.wait_for_function("before => Number(document.querySelector('.ps-root').dataset.at) !== before", arg=before)
+    page.locator(".ps-root .pl-scrubber").fill("0")
+    page.locator('.ps-root [data-op="play"]').click()
+    page.wait_for_function("() => Number(document.querySelector('.ps-root').dataset.at) > 0")
     assert page.locator(".ps-text").count() > 0
 
 

@@ -1,0 +1,78 @@
+"""What the site's pages say where a notebook's words are true in JupyterLab alone: docs/conf.py replaces them.
+
+By hand, because on a page some pictures play, some can be pointed at, and some do not move: each sentence needs another one.
+"""
+
+from __future__ import annotations
+
+import re
+
+# What must not be left on a page, unless the words before it say that it is about JupyterLab.
+ONLY_IN_JUPYTERLAB = re.compile(r".{0,90}(?:Shift\+Enter|[Rr]un the folded cell)")
+# By notebook: words of its text cells, and what a page has in their place.
+WORDS = {
+    "00_start_here": {
+        "**Press Shift+Enter** until the film starts.": "The film plays by itself, and **Again** repeats it.",
+        "Replace `...` with a list of block numbers and press Shift+Enter; a check answers at once.": (
+            "In JupyterLab you replace `...` with a list of block numbers and press Shift+Enter; a check answers at once."
+        ),
+        "The folded cell above fetches": "In Colab, the notebook's first cell fetches",
+    },
+    "01_fragmentation": {
+        "Run the folded cell (Shift+Enter): how much": "Look at the picture: how much"
+    },
+    "02_block_pool": {
+        "Run the folded cell and point at a word": "Point at a word",
+        "Then type another text.": "In JupyterLab you also type another text.",
+    },
+    "03_copy_on_write": {
+        "Run the folded cell and look": "Look",
+        "Move the **Step** slider.": "In JupyterLab you move the **Step** slider.",
+    },
+    "04_sampling_and_beams": {
+        "Run the folded cell and move the slider.": "Move the slider, or press ▶."
+    },
+    "05_prefix_caching": {
+        "Run the folded cell and type in either box.": "Point at a word. In JupyterLab you can type in either box."
+    },
+    "06_online_softmax": {
+        "Run the folded cell and move `late_score`, in the last block, to 89:": (
+            "In JupyterLab you run the folded cell and move `late_score`, in the last block, to 89:"
+        )
+    },
+    "07_the_paged_kernel": {
+        "keys and values. Run the folded cell.": "keys and values.",
+        "Right: move `rung`, and speeds": "Right: in JupyterLab you move `rung`, and speeds",
+    },
+    "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
+    "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
+    "10_serving_qwen": {
+        "Run the folded cell, then press play or click a station.": "Press ▶ or click a station."
+    },
+    "11_two_devices": {"Run the folded cell and point at a block": "Point at a block"},
+    "12_speculative_decoding": {
+        "Run the folded cell and step through a real answer": "Move the slider through a real answer",
+        "Move a and c: which k is best?": "In JupyterLab you move a and c: which k is best?",
+    },
+    "13_serve_it": {
+        "Run the folded cell to see it. (Its link opens the server's live page, if Jupyter runs on your own machine.)": (
+            "Press ▶ to see it."
+        )
+    },
+    "14_measuring_a_server": {
+        "Run the folded cell and move `rate`: above": "In JupyterLab you run the folded cell and move `rate`: above",
+        "Then set `clock` to": "Then you set `clock` to",
+    },
+}
+
+
+def pattern_of(words: str) -> re.Pattern[str]:
+    """What finds words, wherever their lines end."""
+    return re.compile(r"\s+".join(map(re.escape, words.split())))
+
+
+def for_a_page(stem: str, text: str) -> str:
+    """A text cell of this notebook as its page has it."""
+    for words, others in WORDS.get(stem, {}).items():
+        text = pattern_of(words).sub(lambda _, others=others: others, text)  # type: ignore[misc]
+    return text
