@@ -181,17 +181,6 @@ def test_numpys_seed_and_a_top_k_beyond_all_numbers(tiny):
     assert_idle(llm)
 
 
-def test_logprobs_are_the_models(tiny):
-    llm = engine(tiny)
-    prompt = prompt_of(tiny, 12)
-    for params in (SamplingParams(max_tokens=9), SamplingParams(max_tokens=9, temperature=2.0, top_k=40, seed=1)):
-        output = output_of(llm, prompt, params)
-        with tiny.stock_attention() as module, torch.inference_mode():
-            logits = module(torch.tensor([prompt + output.token_ids])).logits[0, len(prompt) - 1 : -1]
-        chosen = torch.log_softmax(logits.double(), 1)[torch.arange(len(output.token_ids)), output.token_ids]
-        assert output.cumulative_logprob == pytest.approx(float(chosen.sum()), abs=1e-3)
-
-
 # Where a text ends --------------------------------------------------------------------------------------------------
 
 
@@ -608,19 +597,6 @@ def test_too_many_texts(tiny):
         with refused("stream yields one text"):
             llm.stream([5], several)  # a beam's text may change until the search ends, if there is one beam too
     assert_idle(llm)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"attention_backend": "flash"}, "there is no attention backend 'flash': choose one of 'auto', 'concat'"),
-        ({"block_size": 0}, "block_size must be a whole number of at least 1, got 0"),
-        ({"max_batch_tokens": 0}, "max_batch_tokens must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_engines_that_cannot_be(tiny, options, said):
-    with refused(said):
-        LLM(tiny, **{"num_blocks": 4, **options})
 
 
 def test_blocks_for_as_many_texts_as_may_run(tiny):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.scheduler import Scheduler
 from support.engines import (
     LENGTHS,
@@ -25,7 +25,6 @@ from support.engines import (
     prompts_of,
     smallest,
 )
-from support.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -121,12 +120,6 @@ def test_a_policy_of_the_readers_own(tiny, hugging_face):
     expected = greedy_ids(hugging_face, tiny, prompts, NEW)
     assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
     assert [batch for batch in batches if batch] == [[0, 1, 2], [3, 4, 5], [6, 7]]
-
-
-@pytest.mark.parametrize("options", [{"preemption": "drop"}, {"preemption": None}])
-def test_ways_to_give_way(tiny, options):
-    with refused("preemption must be one of 'recompute', 'swap', got"):
-        LLM(tiny, num_blocks=8, **options)
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)

@@ -559,14 +559,6 @@ def test_whoever_gives_way_nobody_else_loses_a_step():
     engine.scheduler.rewind(plan)
 
 
-@pytest.mark.parametrize("name", ["max_batch_tokens", "max_sequences", "max_prompt_tokens"])
-@pytest.mark.parametrize("value", [0, -1])
-def test_limits_must_be_positive(name, value):
-    limits = {"max_batch_tokens": 4, "max_sequences": 4, name: value}
-    with refused(f"{name} must be a whole number of at least 1, got {value}"):
-        Scheduler(BlockPool(4), **limits)
-
-
 def sizes_of(chunks):
     return [(chunk.request.request_id, chunk.stop - chunk.start) for chunk in chunks]
 

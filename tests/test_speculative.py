@@ -393,13 +393,6 @@ def test_look_up(token_ids, limit, expected):
     assert PromptLookup(4).look_up(token_ids, limit) == expected
 
 
-@pytest.mark.parametrize("k", [0, -1, 1.5, "4", True, None])
-def test_k_must_be_a_whole_number(tiny, k):
-    for make in (PromptLookup, lambda k: DraftModel(tiny, k)):
-        with refused("k, the tokens of a draft, must be a whole number of at least 1, got"):
-            make(k)
-
-
 def test_what_cannot_speculate(tiny):
     for wrong in (4, "lookup", PromptLookup):
         with refused(r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pagedlab
-from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
+from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
@@ -104,12 +104,21 @@ def calls(tiny):
         ("hash_chain", lambda v: hash_chain(ids, v), "count", nothing),
         ("PromptLookup", lambda v: PromptLookup(v), "count", nothing),
         ("DraftModel", lambda v: DraftModel(tiny, v), "count", nothing),
-        ("Scheduler", lambda v: Scheduler(pool, v, 4), "count", books),
+        ("Scheduler.max_prompt_tokens", lambda v: Scheduler(pool, 4, 4, max_prompt_tokens=v), "count or none", books),
         ("llm.add", lambda v: llm.add(ids, v), "sampling", engine),
         ("llm.add.prompt", llm.add, "prompt", engine),
         ("llm.add.salt", lambda v: llm.add(ids, salt=v), "text", engine),
         ("llm.generate", lambda v: llm.generate(ids, v), "sampling", engine),
         ("llm.stream", lambda v: llm.stream(ids, v), "sampling", engine),
+    ]
+    limits = "max_batch_tokens", "max_sequences"
+    made += [
+        (f"Scheduler.{n}", lambda v, n=n: Scheduler(pool, **dict.fromkeys(limits, 4) | {n: v}), "count", books)
+        for n in limits
+    ]
+    sizes = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
+    made += [
+        (f"KVCache.{n}", lambda v, n=n: KVCache(**dict.fromkeys(sizes, 1) | {n: v}), "count", nothing) for n in sizes
     ]
     for kind, names in of_llm.items():
         made += [(f"LLM.{n}", lambda v, n=n: LLM(tiny, **{"num_blocks": 8, n: v}), kind, nothing) for n in names]
@@ -129,7 +138,7 @@ def test_bad_arguments_are_refused_in_one_line(tiny, rng):
             call(value)
         said = str(caught.value)
         assert said, (name, value)
-        if name.startswith("SamplingParams."):
+        if name.startswith(("SamplingParams.", "Scheduler.", "KVCache.")):
             assert name.partition(".")[2] in said, (name, value)
         assert "\n" not in said, (name, value)
         assert len(said) < 400, (name, value)
