@@ -14,9 +14,9 @@ import pytest
 
 from pagedlab.outputs import Stream
 from pagedlab.speculative import PromptLookup
-from support.engines import all_ids_of, exactly
+from support.engines import all_ids_of, exactly, finished
 from support.operations import LONG_RUN, OPERATIONS
-from support.toy import at_each_line, toy, toy_ahead
+from support.toy import at_each_line, some_moments, toy, toy_ahead
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 PLAIN = exactly(8)
@@ -65,7 +65,7 @@ def run(llm, wanted, event):
     done = {}
     with at_each_line(event):
         for _ in range(200):
-            done |= {completion.request_id: completion for completion in llm.step() if completion.finished}
+            done |= finished(llm.step())
             if all(request_id in done for request_id in ids):
                 break
     assert all(request_id in done for request_id in ids), "the engine does not finish these requests"
@@ -76,8 +76,7 @@ def moments(llm, wanted):
     """Lines of the bookkeeping, each with a few of the times that it runs."""
     counts = Counter()
     run(llm, wanted, lambda place: counts.update([place]))
-    some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in counts.items()}
-    return [(place, nth) for place, times in some.items() for nth in times]
+    return some_moments(counts)
 
 
 @LONG_RUN
@@ -143,7 +142,7 @@ def test_an_abort_by_a_subscriber_waits_for_the_end_of_the_step(tiny):
     llm.pool.subscribe(lambda event: llm.abort(first))
     done = {}
     while llm.num_unfinished:
-        done |= {c.request_id: c for c in llm.step() if c.finished}
+        done |= finished(llm.step())
     assert all_ids_of([done[second]])[0] == expected
     assert done[first].outputs[0].finish_reason == "abort"
     assert llm.pool.num_used == 0

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
-from support.engines import exactly
+from support.engines import exactly, poison
 
 LAYERS = 2
 WIDTH = 32
@@ -199,8 +199,7 @@ def outcome(folder, kind, more):
             raise NotBuildableError(line) from refusal
         return line
     llm = LLM(model, num_blocks=40, block_size=4, verbose=False)
-    llm.cache.keys.fill_(torch.nan)
-    llm.cache.values.fill_(torch.nan)
+    poison(llm.cache)
     for prompt, completion in zip(PROMPTS, llm.generate(PROMPTS, PARAMS), strict=True):
         new = completion.outputs[0].token_ids
         with torch.inference_mode():

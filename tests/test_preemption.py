@@ -17,7 +17,6 @@ from support.engines import (
     all_ids_of,
     arrive_in_any_order,
     assert_idle,
-    drain,
     engine,
     exactly,
     greedy_ids,
@@ -90,19 +89,6 @@ def test_sequences_of_a_request_move_together(tiny, preemption, caching, lengths
         torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-4)
     assert llm.stats.preemptions > 0
     assert (llm.stats.swaps > 0) == (preemption == "swap")
-    assert_idle(llm)
-
-
-def test_abort_of_a_swapped_request(tiny):
-    lengths = [40, 40]
-    prompts = prompts_of(tiny, lengths)
-    llm = engine(tiny, smallest(lengths, NEW, 4) + 6, 4, preemption="swap")
-    first, second = (llm.add(prompt, exactly(NEW)) for prompt in prompts)
-    while not llm.scheduler.swapped:
-        assert llm.step()
-    llm.abort(second)
-    done = drain(llm)
-    assert list(done) == [first]
     assert_idle(llm)
 
 

@@ -15,7 +15,8 @@ from pagedlab.lessons.replay import replay
 from pagedlab.lessons.traces import shared_prompts
 from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.prefix import PrefixCache
-from support.engines import exactly, ids_of
+from support import engines
+from support.engines import exactly, finished, ids_of, poison
 from support.faults import Fault, raising_at
 from support.refused import refused
 
@@ -31,8 +32,7 @@ class Engine(LLM):
 
     def __init__(self, model, num_blocks=256, block_size=16, **options):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, **options)
-        self.cache.keys.fill_(torch.nan)
-        self.cache.values.fill_(torch.nan)
+        poison(self.cache)
         self.logits = []
 
     def step(self):
@@ -69,12 +69,8 @@ def part_of(model, length, offset=0):
 
 
 def assert_idle(llm):
-    """Nothing runs or waits; every block is free or cached, and every count is zero."""
-    assert not llm.scheduler.running
-    assert not llm.scheduler.waiting
-    llm.pool.check([])
-    assert [llm.pool.refcount(b) for b in range(llm.pool.num_blocks)] == [0] * llm.pool.num_blocks
-    assert llm.pool.num_free == llm.pool.num_blocks
+    """Nothing runs or waits; every block is free or cached."""
+    engines.assert_idle(llm)
     if isinstance(llm.prefix_cache, PrefixCache):
         assert llm.pool.num_cached == len(llm.prefix_cache)
 
@@ -374,7 +370,7 @@ def test_a_step_that_fails_forgets_what_it_announced(tiny, hugging_face):
     assert len(llm.prefix_cache) == 0
     done = {}
     while len(done) < 3:
-        done |= {c.request_id: c for c in llm.step() if c.finished}
+        done |= finished(llm.step())
     for request_id, prompt in zip(ids, prompts, strict=True):
         assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 6)
     assert_idle(llm)

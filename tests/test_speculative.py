@@ -27,6 +27,8 @@ from support.engines import (
     exactly,
     greedy_ids,
     ids_of,
+    plain_logits,
+    poison,
     prompts_of,
     smallest,
 )
@@ -40,8 +42,7 @@ class Poisoned(DraftModel):
     def propose(self, asks):
         if self._cache.keys.shape[1] != self._llm.pool.num_blocks:
             self._cache = self.model.kv_cache(self._llm.pool.num_blocks, self._llm.pool.block_size)
-            self._cache.keys.fill_(torch.nan)
-            self._cache.values.fill_(torch.nan)
+            poison(self._cache)
         return super().propose(asks)
 
 
@@ -287,8 +288,7 @@ def test_sampled_texts_have_the_models_distribution(tiny, noisy, seed):
         starts = list(expected)
         rows = []
         for start in starts:
-            with tiny.stock_attention() as module, torch.inference_mode():
-                rows.append(module(torch.tensor([[*prompt, *start]])).logits[0, -1])
+            rows.append(plain_logits(tiny, [*prompt, *start])[-1])
         probs = probabilities(torch.stack(rows), [params] * len(rows))
         expected = {
             (*start, token): expected[start] * p[token].item()

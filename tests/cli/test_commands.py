@@ -21,16 +21,6 @@ from support.paths import ROOT
 README = ROOT / "README.md"
 
 
-def test_prints_texts_and_statistics(capsys):
-    prompts = ["Once upon a time", "The memory of a computer is made of"]
-    code = main([*prompts, "--model", str(TINY_MODEL), "--attention", "online", "--max-tokens", "12"])
-    out = capsys.readouterr().out
-    assert code == 0
-    assert all(f"> {prompt}" in out for prompt in prompts)
-    assert "blocks" in out
-    assert "tokens/s" in out
-
-
 def test_a_kv_cache_in_fp8_is_named(capsys):
     code = main(["generate", "Once", "--model", str(TINY_MODEL), "--kv-cache-dtype", "fp8", "--max-tokens", "3"])
     assert code == 0
