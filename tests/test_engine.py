@@ -117,10 +117,10 @@ def test_a_table_that_never_copies_would_be_noticed(tiny):
     prompt = prompt_of(tiny, 21)
     params = SamplingParams(n=4, seed=70, max_tokens=20, temperature=1.2, ignore_eos=True)
     right, wrong = (
-        engine(tiny, block_size=4, block_table=table, prefix_caching=False).generate(prompt, params)[0].outputs
+        all_ids_of(engine(tiny, block_size=4, block_table=table, prefix_caching=False).generate(prompt, params))
         for table in (BlockTable, NeverCopies)
     )
-    assert [o.token_ids for o in right] != [o.token_ids for o in wrong]
+    assert right != wrong
 
 
 def test_prompt_blocks_are_shared_by_n_texts(tiny):
@@ -745,8 +745,8 @@ def test_qwen_runs_on_what_a_reader_wrote(tiny, hugging_face):
     assert_identity(llm, hugging_face, LENGTHS, 32)
     hot = SamplingParams(n=3, seed=4, temperature=1.0, max_tokens=12, ignore_eos=True)
     prompt = prompt_of(tiny, 21)
-    mine, ours = (e.generate(prompt, hot)[0].outputs for e in (llm, engine(tiny)))
-    assert [o.token_ids for o in mine] == [o.token_ids for o in ours]
+    mine, ours = (all_ids_of(e.generate(prompt, hot)) for e in (llm, engine(tiny)))
+    assert mine == ours
     assert_idle(llm)
 
 

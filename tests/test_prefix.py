@@ -447,27 +447,6 @@ def hit(cache, tokens, **options):
     return found
 
 
-def counts(pool, block_ids):
-    return [pool.refcount(block_id) for block_id in block_ids]
-
-
-def test_lifecycle_of_a_shared_prefix():
-    """A holds B0 to B3; B shares B0 to B2 and adds B4; A ends; B ends."""
-    pool = BlockPool(8, 16)
-    cache = PrefixCache(pool)
-    a = serve(cache, range(64))
-    b = cache.match([*range(48), *range(100, 116)])
-    assert b.block_ids == a.block_ids[:3]
-    b.append(16)
-    blocks = [*a.block_ids, b.block_ids[-1]]
-    assert counts(pool, blocks) == [2, 2, 2, 1, 1]
-    a.free()
-    assert counts(pool, blocks) == [1, 1, 1, 0, 1]
-    b.free()
-    assert counts(pool, blocks) == [0, 0, 0, 0, 0]
-    assert (pool.num_free, pool.num_cached) == (8, 4)  # B4 was never registered
-
-
 def test_names_are_chained():
     def xxh64(parent, tokens):
         return xxhash.xxh64_digest(parent + b"".join(token.to_bytes(4, "little", signed=True) for token in tokens))
@@ -573,23 +552,6 @@ def test_a_fork_made_too_early_costs_a_hit_and_no_more():
     assert hit(cache, range(8)) == 8
     fork.free()
     assert (pool.num_used, pool.num_cached, pool.num_free) == (0, 2, 6)
-
-
-def test_a_cached_block_that_is_written_is_forgotten_with_all_behind_it():
-    pool = BlockPool(16, 4)
-    cache = PrefixCache(pool)
-    table = serve(cache, range(16))
-    serve(cache, [*range(8), *range(50, 58)]).free()
-    assert (len(cache), pool.num_cached) == (6, 2)
-    table.truncate(6)  # nothing is written yet: all of it can still be found
-    assert hit(cache, range(16)) == 16
-    assert table.append(1) == []
-    assert (len(cache), pool.num_cached, cache.stats.forgotten_blocks) == (1, 0, 5)
-    assert hit(cache, range(16)) == hit(cache, [*range(8), *range(50, 58)]) == 4
-    table.append(1)
-    cache.insert(table, [*range(6), 90, 91])
-    assert hit(cache, [*range(6), 90, 91]) == 8
-    pool.check([table])
 
 
 def test_registering_costs_one_hash_a_block_however_often_it_is_called():

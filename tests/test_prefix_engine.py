@@ -16,9 +16,8 @@ from pagedlab.lessons.traces import shared_prompts
 from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.prefix import PrefixCache
 from support import engines
-from support.engines import exactly, finished, ids_of, poison
+from support.engines import exactly, ids_of, poison
 from support.faults import Fault, raising_at
-from support.refused import refused
 
 TEXT = """A cache is a shelf beside the desk. What was read a moment ago lies there, because it may be wanted again, and
 the walk to the library is long. When the shelf is full something has to go back. Nobody knows which book will be asked
@@ -194,15 +193,6 @@ def test_salts(tiny, hugging_face):
     assert_idle(llm)
 
 
-def test_a_salt_that_is_no_text_is_refused_before_it_is_queued(tiny):
-    """It made every step fail, for everybody, until its request was aborted."""
-    llm = Engine(tiny, 64, 4)
-    for call in (llm.add, llm.generate):
-        with refused("salt must be a text or None, got 7"):
-            call(part_of(tiny, 18), salt=7)
-        assert_idle(llm)
-
-
 # What goes wrong ----------------------------------------------------------------------------------------------------
 
 
@@ -355,22 +345,4 @@ def test_prompts_of_one_step_share_what_they_begin_with(tiny, hugging_face):
     assert llm.stats.prompt_tokens == 16 * 212 - 15 * 192
     for prompt, completion in zip(prompts[:3], got, strict=False):
         assert completion.outputs[0].token_ids == hugging_face(tiny, prompt, 4)
-    assert_idle(llm)
-
-
-def test_a_step_that_fails_forgets_what_it_announced(tiny, hugging_face):
-    """Both the one that would have computed the shared blocks and those that found them begin again."""
-    shared = part_of(tiny, 32)
-    prompts = [[*shared, i + 5, i + 6] for i in range(3)]
-    llm = Engine(tiny, 64, 4)
-    llm.attend = raising_at(0, llm.attend)
-    ids = [llm.add(prompt, SamplingParams(max_tokens=6)) for prompt in prompts]
-    with pytest.raises(Fault):
-        llm.step()
-    assert len(llm.prefix_cache) == 0
-    done = {}
-    while len(done) < 3:
-        done |= finished(llm.step())
-    for request_id, prompt in zip(ids, prompts, strict=True):
-        assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 6)
     assert_idle(llm)

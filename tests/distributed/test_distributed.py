@@ -108,7 +108,7 @@ def test_a_whole_day(two, tiny, seed):
             pass
         assert llm.stats.swaps > 0
         assert_idle(llm)
-        return [[output.token_ids for output in completion.outputs] for completion in added]
+        return all_ids_of(added)
 
     blocks = smallest(LENGTHS, NEW, 4, 2) + 4
     assert day(poisoned(two, blocks, 4, preemption="swap")) == day(engine(tiny, blocks, 4, preemption="swap"))

@@ -66,6 +66,7 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
         page.locator('[data-op="on"]').press("Enter")
         page.wait_for_function("() => document.querySelector('.ps-root').dataset.at === '1'")
         assert page.inner_text("#heard") == "chat 1 and chat 2 are admitted.", "a screen reader reads it out"
+        assert page.locator("#stage .pl-id").first.is_visible(), "squares have their numbers, on a phone too"
         assert page.locator("#map article").count() == len(build_front.THUMBNAILS)
     assert all(url.startswith((address, "data:")) for url in page.asked)
 
@@ -147,12 +148,3 @@ def test_siblings_tell_their_own_story_unless_copies_are_forgotten(forget, monke
     assert not wrong["s1"]
     fork.receive(json.dumps({"op": "undo"}))
     assert told(fork)["s1"] == "".join([prompt, *stories[1][:2]])
-
-
-@in_browser
-def test_squares_have_their_numbers_on_a_phone(address):
-    with open_page(viewport={"width": 390, "height": 844}) as page:
-        page.goto(address)
-        page.locator("#stage .pl-scrubber").wait_for()
-        assert page.locator("#stage .pl-id").first.is_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390

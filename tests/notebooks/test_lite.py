@@ -98,18 +98,6 @@ def test_each_cell_that_needs_torch_has_the_tag(tmp_path):
         assert cells_without_the_tag(notebook, works) == [], f'these cells of {name} lack the tag "{NEEDS_TORCH}"'
 
 
-def test_a_cell_that_lacks_the_tag_is_found():
-    cells = [
-        cell_of("from torch import ones\na = ones(2)", needs_torch=True),
-        cell_of("def f():\n    return a", id="uses"),
-        cell_of("import torch", id="imports"),
-        cell_of("a = 1"),
-        cell_of("a"),
-    ]
-    notebook = new_notebook(cells=cells)
-    assert cells_without_the_tag(notebook, lambda statement: "torch" not in statement) == ["uses", "imports"]
-
-
 def test_the_answer_to_a_guess_comes_along_folded():
     cell = cell_of("import torch", needs_torch=True)
     cell.outputs = [new_output("display_data", data={"text/html": "<details><summary>The answer</summary></details>"})]

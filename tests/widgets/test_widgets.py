@@ -29,10 +29,6 @@ def comparable(widget):
     }
 
 
-def counters(widget):
-    return widget.state["used"], widget.state["copying"], widget.state["copied"]
-
-
 # Operations and the log ------------------------------------------------------------------------------------------
 
 
@@ -199,28 +195,7 @@ def test_the_log_travels_in_part_when_it_is_long():
     assert state["log"][99 - state["log_first"]][0].startswith("append 1 to s0: block 6 now holds 4 of 16")
 
 
-# Counters and examples ----------------------------------------------------------------------------------------------
-
-
-def beams(prompt):
-    widget = BlockPoolWidget()
-    widget.do("new", n=prompt)
-    names = ["s0", *(str(widget.do("fork", "s0")) for _ in range(3))]
-    for name in names:
-        widget.do("append", name, 10)
-    return widget
-
-
-def test_four_beams_share_the_prompt():
-    assert counters(beams(64)) == (8, 20, 0)
-    assert counters(beams(60)) == (3 + 4 * 2, 20, 3)
-
-
-def test_a_model_saves_what_its_config_says():
-    widget = BlockPoolWidget()
-    per_token = {model["name"]: model["bytes"] for model in widget.setup["models"]}
-    assert per_token["LLaMA-2-7B"] == 512 * 1024
-    assert per_token["Qwen2.5-0.5B"] == 12 * 1024
+# Examples -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PRESETS)
