@@ -86,27 +86,22 @@ def test_one_model_serves_several_engines(tiny, hugging_face):
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_batch_in_fp64(tiny, data):
+def test_any_batch_in_fp64(exact, data):
     """Prompts, limits and sizes drawn: each request as if alone. In fp64, where chance cannot bring two logits near."""
-    tiny.module.double()
-    try:
-        requests = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6)), min_size=2, max_size=6))
-        options = {
-            "block_size": data.draw(st.integers(1, 20)),
-            "max_batch_tokens": data.draw(st.sampled_from([1, 3, 10, 50, 1000])),
-            "max_sequences": data.draw(st.integers(1, 6)),
-        }
-        prompts = [
-            data.draw(st.lists(st.integers(0, tiny.vocab_size - 1), min_size=n, max_size=n)) for n, _ in requests
-        ]
-        params = [exactly(n) for _, n in requests]
-        llm = engine(tiny, num_blocks=60, **options)
-        together = ids_of(llm.generate(prompts, params))
-        assert_idle(llm)
-        alone = engine(tiny, 60, 16)
-        assert together == [ids_of(alone.generate(p, s))[0] for p, s in zip(prompts, params, strict=True)]
-    finally:
-        tiny.module.float()
+    requests = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6)), min_size=2, max_size=6))
+    options = {
+        "block_size": data.draw(st.integers(1, 20)),
+        "max_batch_tokens": data.draw(st.sampled_from([1, 3, 10, 50, 1000])),
+        "max_sequences": data.draw(st.integers(1, 6)),
+    }
+    token = st.integers(0, exact.vocab_size - 1)
+    prompts = [data.draw(st.lists(token, min_size=n, max_size=n)) for n, _ in requests]
+    params = [exactly(n) for _, n in requests]
+    llm = engine(exact, num_blocks=60, **options)
+    together = ids_of(llm.generate(prompts, params))
+    assert_idle(llm)
+    alone = engine(exact, 60, 16)
+    assert together == [ids_of(alone.generate(p, s))[0] for p, s in zip(prompts, params, strict=True)]
 
 
 # Sampling -----------------------------------------------------------------------------------------------------------

@@ -10,17 +10,11 @@ import pytest
 import torch
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.speculative import DraftModel, PromptLookup
 from support.engines import exactly, ids_of, plain_logits
 from support.refused import refused
 
 K = 5
-
-
-@pytest.fixture(scope="module")
-def exact():
-    return load_model(TINY_MODEL, device="cpu", dtype="float64", verbose=False)
 
 
 def rows_of(model, token_ids):

@@ -13,7 +13,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.checks.prefix import A, B, ChecksOwnTokens
 from pagedlab.lessons.replay import replay
 from pagedlab.lessons.traces import shared_prompts
-from pagedlab.model import TINY_MODEL, Model, load_model
+from pagedlab.model import Model
 from pagedlab.prefix import PrefixCache
 from support import engines
 from support.engines import exactly, ids_of, poison
@@ -80,12 +80,6 @@ def difference(one, other):
 
 
 # Cold and cached --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def exact():
-    """The shipped model in fp64."""
-    return load_model(TINY_MODEL, device="cpu", dtype="float64", verbose=False)
 
 
 @pytest.mark.parametrize(("dtype", "block_size"), [("fp64", 1), ("fp64", 4), ("fp64", 16), ("fp32", 4)])
