@@ -23,21 +23,23 @@ PLAIN = exactly(8)
 SAMPLES = exactly(6, n=4, temperature=0.9, seed=1)
 BEAMS = exactly(6, beam_width=3)
 REPEATING = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
-
+TWO = [(PROMPT, PLAIN), ([3, 4], PLAIN)]
+ALIKE = [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]
+SAMPLED = [(PROMPT, SAMPLES), ([3, 4], PLAIN)]
 
 SCENARIOS = {
-    "plain": (toy, {}, [(PROMPT, PLAIN), ([3, 4], PLAIN)]),
-    "no cache": (toy, {"prefix_caching": False}, [(PROMPT, PLAIN), ([3, 4], PLAIN)]),
+    "plain": (toy, {}, TWO),
+    "no cache": (toy, {"prefix_caching": False}, TWO),
     "shared prefix": (toy, {}, [([*PROMPT, 20], PLAIN), ([*PROMPT, 21], PLAIN)]),
-    "samples": (toy, {}, [(PROMPT, SAMPLES), ([3, 4], PLAIN)]),
+    "samples": (toy, {}, SAMPLED),
     "beams": (toy, {}, [(PROMPT, BEAMS), ([3, 4], PLAIN)]),
-    "recompute": (toy, {"num_blocks": 9}, [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]),
-    "swap": (toy, {"num_blocks": 9, "preemption": "swap"}, [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]),
-    "swapped samples": (toy, {"num_blocks": 14, "preemption": "swap"}, [(PROMPT, SAMPLES), ([3, 4], PLAIN)]),
+    "recompute": (toy, {"num_blocks": 9}, ALIKE),
+    "swap": (toy, {"num_blocks": 9, "preemption": "swap"}, ALIKE),
+    "swapped samples": (toy, {"num_blocks": 14, "preemption": "swap"}, SAMPLED),
     "speculation": (toy, {"speculative": PromptLookup(k=3)}, [(REPEATING, PLAIN), (PROMPT, PLAIN)]),
-    "run ahead": (toy_ahead, {}, [(PROMPT, PLAIN), ([3, 4], PLAIN)]),
-    "run ahead, few blocks": (toy_ahead, {"num_blocks": 9}, [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]),
-    "run ahead, samples": (toy_ahead, {}, [(PROMPT, SAMPLES), ([3, 4], PLAIN)]),
+    "run ahead": (toy_ahead, {}, TWO),
+    "run ahead, few blocks": (toy_ahead, {"num_blocks": 9}, ALIKE),
+    "run ahead, samples": (toy_ahead, {}, SAMPLED),
 }
 EACH = (OPERATIONS or 480) // len(SCENARIOS)
 

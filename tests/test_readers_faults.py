@@ -68,15 +68,24 @@ class Fault:
         return type(f"Readers{base.__name__}", (base,), {name: self.around(getattr(base, name)) for name in methods})
 
 
-POOL = ["allocate", "share", "release", "refcount", "keep", "forget", "invalidate"]
-TABLE = ["append", "fork", "truncate", "free", "slots", "__init__"]
-CACHE = ["match", "insert", "register", "num_shared_blocks"]
-SCHEDULER = ["add", "schedule", "rewind", "remove", "may_admit", "next_waiting", "victim"]
+CLASSES = {  # the option that takes it, the class, and methods that the engine calls
+    "pool": ("block_pool", BlockPool, "allocate share release refcount keep forget invalidate"),
+    "table": ("block_table", BlockTable, "append fork truncate free slots __init__"),
+    "cache": ("prefix_caching", PrefixCache, "match insert register num_shared_blocks"),
+    "scheduler": ("scheduler", Scheduler, "add schedule rewind remove may_admit next_waiting victim"),
+}
+
+
+def with_fault_in(option, kind, method):
+    return lambda fault: {option: fault.subclass(kind, [method])}
+
+
 PARTS = {
-    **{f"pool.{m}": lambda fault, m=m: {"block_pool": fault.subclass(BlockPool, [m])} for m in POOL},
-    **{f"table.{m}": lambda fault, m=m: {"block_table": fault.subclass(BlockTable, [m])} for m in TABLE},
-    **{f"cache.{m}": lambda fault, m=m: {"prefix_caching": fault.subclass(PrefixCache, [m])} for m in CACHE},
-    **{f"scheduler.{m}": lambda fault, m=m: {"scheduler": fault.subclass(Scheduler, [m])} for m in SCHEDULER},
+    **{
+        f"{part}.{method}": with_fault_in(option, kind, method)
+        for part, (option, kind, methods) in CLASSES.items()
+        for method in methods.split()
+    },
     "drafter.propose": lambda fault: {"speculative": fault.subclass(PromptLookup, ["propose"])(k=3)},
     "model": lambda fault: {},
     "subscriber": lambda fault: {},

@@ -378,19 +378,20 @@ def test_ten_thousand_rejections(rng):
 
 
 @pytest.mark.parametrize(
-    ("token_ids", "limit", "expected"),
+    ("tokens", "limit", "expected"),
     [
-        ([1, 2, 3, 9, 1, 2, 3], 2, [9, 1]),
-        ([1, 2, 3, 9, 4, 2, 3, 8, 2, 3], 1, [8]),  # the latest of the longest
-        ([7, 1, 2, 3, 5, 2, 3, 6, 1, 2, 3], 1, [5]),  # longer endings come first
-        ([4, 4], 3, [4, 4, 4]),  # it runs into itself
-        ([1, 2, 1, 2], 5, [1, 2, 1, 2, 1]),
-        ([1, 2, 3], 4, []),
-        ([1], 4, []),
+        ("1239123", 2, "91"),
+        ("1239423823", 1, "8"),  # the latest of the longest
+        ("71235236123", 1, "5"),  # longer endings come first
+        ("44", 3, "444"),  # it runs into itself
+        ("1212", 5, "12121"),
+        ("123", 4, ""),
+        ("1", 4, ""),
     ],
 )
-def test_look_up(token_ids, limit, expected):
-    assert PromptLookup(4).look_up(token_ids, limit) == expected
+def test_look_up(tokens, limit, expected):
+    """Each digit is a token."""
+    assert PromptLookup(4).look_up([*map(int, tokens)], limit) == [*map(int, expected)]
 
 
 def test_what_cannot_speculate(tiny):

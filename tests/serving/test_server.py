@@ -183,56 +183,53 @@ def test_several_prompts_in_one_request(client, alone):
 # Errors -------------------------------------------------------------------------------------------------------
 
 BAD = [
-    ({"model": "gpt-5"}, 404, "model", "there is no model 'gpt-5'"),
     (
         {"max_tokens": 2000, "n": 4},
-        400,
         None,
         r"^the request needs \d+ blocks [^:]*: shorten the prompt, lower max_tokens$",
     ),
-    ({"prompt": ""}, 400, "prompt", "the prompt is empty"),
-    ({"prompt": [7, 99999]}, 400, "prompt", "token id 99999 is not in the vocabulary"),
-    ({"prompt": ["fine", ""]}, 400, "prompt", "prompt 1: the prompt is empty"),
-    ({"prompt": {"text": "x"}}, 400, "prompt", "prompt: "),
-    ({"prompt": "\ud800"}, 400, "prompt", "must be valid Unicode"),
-    ({"temperature": -1}, 400, "temperature", "greater than or equal to 0"),
-    ({"temperature": float("nan")}, 400, "temperature", "temperature: "),
-    ({"top_p": "much"}, 400, "top_p", "valid number"),
-    ({"n": 2, "temperature": 0}, 400, None, "would all be the same"),
-    ({"max_tokens": 0}, 400, None, "greater than or equal to 1: 0 is allowed only with echo=true"),
-    ({"max_tokens": -1}, 400, "max_tokens", "greater than or equal to 0"),
-    ({"seed": -1}, 400, "seed", "greater than or equal to 0"),
-    ({"top_k": 10**400}, 400, "top_k", "less than or equal"),
-    ({"stop": ["a", ""]}, 400, "stop", "at least 1 character"),
-    ({"echo": "yes, please"}, 400, "echo", "boolean"),
-    ({"logprobs": 6}, 400, "logprobs", "less than or equal to 5"),
-    ({"logprobs": True}, 400, "logprobs", "valid integer"),
-    ({"stream_options": {"include_usage": True}}, 400, None, "^stream_options is for streams"),
-    ({"repetition_penalty": 0}, 400, "repetition_penalty", "greater than 0"),
-    ({"min_p": 2}, 400, "min_p", "less than or equal to 1"),
-    ({"stop_token_ids": ["end"]}, 400, "stop_token_ids.0", "valid integer"),
-    ({"stop_token_ids": [-1]}, 400, "stop_token_ids.0", "greater than or equal to 0"),
-    ({"logit_bias": {"the": 1}}, 400, "logit_bias.the", "valid integer"),
-    ({"logit_bias": {"99999": 1}}, 400, None, "a token id in logit_bias must be .* from 0 to 4095"),
-    ({"presence_penalty": 3}, 400, "presence_penalty", "less than or equal to 2"),
-    ({"max_tokens": 400, "n": 128, "logprobs": 5}, 400, None, r"is 307,200 log-prob.* at most 250,000 in one answer"),
-    ({"prompt": [0.5] * 1000}, 400, "prompt", "valid"),
-    ({"prompt": ["a"] * 3000}, 400, "prompt", "at most 2048 items"),
+    ({"prompt": ""}, "prompt", "the prompt is empty"),
+    ({"prompt": [7, 99999]}, "prompt", "token id 99999 is not in the vocabulary"),
+    ({"prompt": ["fine", ""]}, "prompt", "prompt 1: the prompt is empty"),
+    ({"prompt": {"text": "x"}}, "prompt", "prompt: "),
+    ({"prompt": "\ud800"}, "prompt", "must be valid Unicode"),
+    ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+    ({"temperature": float("nan")}, "temperature", "temperature: "),
+    ({"top_p": "much"}, "top_p", "valid number"),
+    ({"n": 2, "temperature": 0}, None, "would all be the same"),
+    ({"max_tokens": 0}, None, "greater than or equal to 1: 0 is allowed only with echo=true"),
+    ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
+    ({"seed": -1}, "seed", "greater than or equal to 0"),
+    ({"top_k": 10**400}, "top_k", "less than or equal"),
+    ({"stop": ["a", ""]}, "stop", "at least 1 character"),
+    ({"echo": "yes, please"}, "echo", "boolean"),
+    ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
+    ({"logprobs": True}, "logprobs", "valid integer"),
+    ({"stream_options": {"include_usage": True}}, None, "^stream_options is for streams"),
+    ({"repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
+    ({"min_p": 2}, "min_p", "less than or equal to 1"),
+    ({"stop_token_ids": ["end"]}, "stop_token_ids.0", "valid integer"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids.0", "greater than or equal to 0"),
+    ({"logit_bias": {"the": 1}}, "logit_bias.the", "valid integer"),
+    ({"logit_bias": {"99999": 1}}, None, "a token id in logit_bias must be .* from 0 to 4095"),
+    ({"presence_penalty": 3}, "presence_penalty", "less than or equal to 2"),
+    ({"max_tokens": 400, "n": 128, "logprobs": 5}, None, r"is 307,200 log-prob.* at most 250,000 in one answer"),
+    ({"prompt": [0.5] * 1000}, "prompt", "valid"),
+    ({"prompt": ["a"] * 3000}, "prompt", "at most 2048 items"),
 ]
 BAD += [
-    ({"stop": [1]}, 400, "stop", "^stop.0: input should be a valid string$"),
-    ({"stop": ["a", 1]}, 400, "stop", "^stop.1: input should be a valid string$"),
-    ({"stop": 1}, 400, "stop", "^stop: input should be a valid string, or input should be a valid list$"),
-    ({"prompt": [[1, "a"]]}, 400, "prompt", "^prompt.0.1: input should be a valid integer$"),
-    ({"max_token": 3}, 400, "max_token", r"^max_token is not supported by this server: did you mean max_tokens\?$"),
-    ({"xyzzy": 3}, 400, "xyzzy", "^xyzzy is not supported by this server: leave it out$"),
+    ({"stop": [1]}, "stop", "^stop.0: input should be a valid string$"),
+    ({"stop": ["a", 1]}, "stop", "^stop.1: input should be a valid string$"),
+    ({"stop": 1}, "stop", "^stop: input should be a valid string, or input should be a valid list$"),
+    ({"prompt": [[1, "a"]]}, "prompt", "^prompt.0.1: input should be a valid integer$"),
+    ({"max_token": 3}, "max_token", r"^max_token is not supported by this server: did you mean max_tokens\?$"),
+    ({"xyzzy": 3}, "xyzzy", "^xyzzy is not supported by this server: leave it out$"),
     (
         {"stream": True, "stream_options": {"includeusage": True}},
-        400,
         "stream_options.includeusage",
         r"did you mean include_usage\?$",
     ),
-    ({"messages": []}, 400, "messages", "^messages is not supported at this path, only at /v1/chat/completions"),
+    ({"messages": []}, "messages", "^messages is not supported at this path, only at /v1/chat/completions"),
 ]
 UNSUPPORTED = {
     "top_logprobs": 2,
@@ -245,15 +242,15 @@ UNSUPPORTED = {
     "service_tier": "flex",
     "add_special_tokens": False,
 }
-BAD += [({name: value}, 400, name, f"{name} is not supported") for name, value in UNSUPPORTED.items()]
+BAD += [({name: value}, name, f"{name} is not supported") for name, value in UNSUPPORTED.items()]
 
 
-@pytest.mark.parametrize(("change", "status", "param", "message"), BAD, ids=[str(case[0])[:40] for case in BAD])
-def test_bad_parameters(server, change, status, param, message):
+@pytest.mark.parametrize(("change", "param", "message"), BAD, ids=[str(case[0])[:40] for case in BAD])
+def test_bad_parameters(server, change, param, message):
     content = json.dumps({"model": MODEL, "prompt": STORY, **change})
     headers = {"Content-Type": "application/json"}
     answer = httpx.post(f"{server.url}/v1/completions", content=content, headers=headers)
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
@@ -1023,7 +1020,7 @@ def test_metrics_count(tiny):
     with serving(LLM(tiny, num_blocks=64)) as server:
         client = client_of(server)
         usage = [ask(client, max_tokens=i, n=2).usage for i in (1, 3)]
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
             ask(client, model="gpt")
         seen = wait_for(server, requests_running=0)
         assert seen["prompt_tokens_total"] == sum(u.prompt_tokens for u in usage if u)

@@ -64,22 +64,31 @@ RECORDING = {  # with every field that there is
 }
 
 
-def paths(value, to=()):
-    """The place of every field of a recording, and of every item in one."""
+def paths(value, to=""):
+    """The place of every field of a recording, and of every item in one: "steps/1/texts/r0/look"."""
     if to:
         yield to
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inside:
-        yield from paths(item, (*to, key))
+        yield from paths(item, f"{to}/{key}" if to else str(key))
+
+
+def key_in(place, key):
+    return int(key) if isinstance(place, list) else key
+
+
+def value_at(place, path):
+    for key in path.split("/"):
+        place = place[key_in(place, key)]
+    return place
 
 
 def changed(path, value):
     """The recording with another value in that place."""
     recording = json.loads(json.dumps(RECORDING))  # no two of its lists are one
-    place = recording
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+    around, _, last = path.rpartition("/")
+    place = value_at(recording, around) if around else recording
+    place[key_in(place, last)] = value
     return recording
 
 
@@ -104,57 +113,66 @@ def test_recordings_as_they_are_written_are_played():
     play(Stage(ROOT / "data" / "recordings" / "three_answers.json"))
 
 
-R0 = ("steps", 1, "texts", "r0")
-DRAFT = ("steps", 1, "drafts", "r0")
-LIKELY = ("steps", 1, "likely", "r0")
 DEEP = json.loads("[" * 50 + "]" * 50)
 
 
 def test_format_1_has_fewer_fields():
-    (old := changed(("format",), 1))["steps"] = RECORDING["steps"][:1]
+    (old := changed("format", 1))["steps"] = RECORDING["steps"][:1]
     play(Stage(old))
     with pytest.raises(ValueError, match=r"recording.steps\[1\] may have the fields step, used, .*, got 'computed'"):
-        Stage(changed(("format",), 1))
+        Stage(changed("format", 1))
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("block_size",), 0, "recording.block_size must be a whole number of at least 1, got 0"),
-        (("num_blocks",), "8", "recording.num_blocks must be a whole number of at least 1, got '8'"),
-        (("drawn",), 9, "recording.drawn must be a whole number from 1 to 8, got 9"),
-        (("steps",), {}, "recording.steps must be a list, got {}"),
-        (("steps",), [], "recording.steps must have at least one step, got []"),
-        (("steps", 0), None, "recording.steps[0] must be an object, got None"),
-        (("steps", 0), {}, "recording.steps[0] must have the field step"),
-        (("steps", 1, "step"), True, "recording.steps[1].step must be a whole number of at least 0, got True"),
-        (("steps", 1, "used"), 9, "recording.steps[1].used must be a whole number from 0 to 8, got 9"),
-        (("steps", 1, "spam"), 9, "recording.steps[1] may have the fields step, used, cached, counts, "),
-        (("steps", 1, "counts", "8"), 1, "recording.steps[1].counts must name blocks from 0 to 7, got '8'"),
-        (("steps", 1, "counts", "01"), 1, "recording.steps[1].counts must name blocks from 0 to 7, got '01'"),
-        (("steps", 1, "counts", "0"), -1, "counts[0] must be a whole number of at least 0, got -1"),
-        (("steps", 0, "kept", "7"), 2, "recording.steps[0].kept[7] must be a whole number from 0 to 1, got 2"),
-        (("steps", 2, "copies", 0), [1], "recording.steps[2].copies[0] must be [source, destination], got [1]"),
-        (("steps", 1, "hits", 0), "0", "recording.steps[1].hits[0] must be a whole number from 0 to 7, got '0'"),
-        (("steps", 1, "texts"), [], "recording.steps[1].texts must be an object, got []"),
-        ((*R0, "look"), "red", "recording.steps[1].texts['r0'].look must be a whole number of at least 0, got 'red'"),
-        ((*R0, "state"), "gone", ".texts['r0'].state must be one of 'waiting', 'running', 'swapped', 'stop', "),
-        ((*R0, "name"), "b", ".texts['r0'] may have the fields look, prompt, state, tokens, blocks, words, ids, "),
-        ((*R0, "blocks"), [0], ".blocks must be [items to keep, new items], got [0]"),
-        ((*R0, "blocks", 0), 1, ".blocks[0] must be a whole number from 0 to 0, got 1"),
-        ((*R0, "blocks", 1, 1), 8, ".blocks[1][1] must be a whole number from 0 to 7, got 8"),
-        (("steps", 2, "texts", "r2"), {}, "recording.steps[2].texts['r2'] must have the field look"),
-        (("steps", 1, "computed", "r0"), [2], ".computed['r0'] must be [start, stop], got [2]"),
-        (("steps", 1, "computed", "r0", 1), 1, ".computed['r0'][1] must be a whole number of at least 2, got 1"),
-        (("steps", 2, "preempted", "r1"), "kill", ".preempted['r1'] must be one of 'recompute', 'swap', got 'kill'"),
-        (("steps", 1, "held", "r0", 0), 8, ".held['r0'][0] must be a whole number from 0 to 7, got 8"),
-        ((*DRAFT, "accepted"), 3, ".drafts['r0'].accepted must be a whole number from 0 to 2, got 3"),
-        ((*DRAFT, "words"), [" a"], ".drafts['r0'].words must have 2 words, got 1"),
-        ((*LIKELY, "of"), 0, ".likely['r0'].of must be a whole number of at least 1, got 0"),
-        ((*LIKELY, "tokens", 0), [7], ".tokens[0] must be [token id, text, probability], got [7]"),
-        ((*LIKELY, "tokens", 0, 2), 1.5, ".tokens[0][2] must be a number of at least 0 and at most 1, got 1.5"),
-        (("steps", 1, "readings", "keys"), DEEP, "must be a number of at least "),
-        (("steps", 2, "texts", "r1", "ids"), [1, []], ".ids[0] must be a whole number from 0 to 0, got 1"),
+        ("block_size", 0, "recording.block_size must be a whole number of at least 1, got 0"),
+        ("num_blocks", "8", "recording.num_blocks must be a whole number of at least 1, got '8'"),
+        ("drawn", 9, "recording.drawn must be a whole number from 1 to 8, got 9"),
+        ("steps", {}, "recording.steps must be a list, got {}"),
+        ("steps", [], "recording.steps must have at least one step, got []"),
+        ("steps/0", None, "recording.steps[0] must be an object, got None"),
+        ("steps/0", {}, "recording.steps[0] must have the field step"),
+        ("steps/1/step", True, "recording.steps[1].step must be a whole number of at least 0, got True"),
+        ("steps/1/used", 9, "recording.steps[1].used must be a whole number from 0 to 8, got 9"),
+        ("steps/1/spam", 9, "recording.steps[1] may have the fields step, used, cached, counts, "),
+        ("steps/1/counts/8", 1, "recording.steps[1].counts must name blocks from 0 to 7, got '8'"),
+        ("steps/1/counts/01", 1, "recording.steps[1].counts must name blocks from 0 to 7, got '01'"),
+        ("steps/1/counts/0", -1, "counts[0] must be a whole number of at least 0, got -1"),
+        ("steps/0/kept/7", 2, "recording.steps[0].kept[7] must be a whole number from 0 to 1, got 2"),
+        ("steps/2/copies/0", [1], "recording.steps[2].copies[0] must be [source, destination], got [1]"),
+        ("steps/1/hits/0", "0", "recording.steps[1].hits[0] must be a whole number from 0 to 7, got '0'"),
+        ("steps/1/texts", [], "recording.steps[1].texts must be an object, got []"),
+        (
+            "steps/1/texts/r0/look",
+            "red",
+            "recording.steps[1].texts['r0'].look must be a whole number of at least 0, got 'red'",
+        ),
+        (
+            "steps/1/texts/r0/state",
+            "gone",
+            ".texts['r0'].state must be one of 'waiting', 'running', 'swapped', 'stop', ",
+        ),
+        (
+            "steps/1/texts/r0/name",
+            "b",
+            ".texts['r0'] may have the fields look, prompt, state, tokens, blocks, words, ids, ",
+        ),
+        ("steps/1/texts/r0/blocks", [0], ".blocks must be [items to keep, new items], got [0]"),
+        ("steps/1/texts/r0/blocks/0", 1, ".blocks[0] must be a whole number from 0 to 0, got 1"),
+        ("steps/1/texts/r0/blocks/1/1", 8, ".blocks[1][1] must be a whole number from 0 to 7, got 8"),
+        ("steps/2/texts/r2", {}, "recording.steps[2].texts['r2'] must have the field look"),
+        ("steps/1/computed/r0", [2], ".computed['r0'] must be [start, stop], got [2]"),
+        ("steps/1/computed/r0/1", 1, ".computed['r0'][1] must be a whole number of at least 2, got 1"),
+        ("steps/2/preempted/r1", "kill", ".preempted['r1'] must be one of 'recompute', 'swap', got 'kill'"),
+        ("steps/1/held/r0/0", 8, ".held['r0'][0] must be a whole number from 0 to 7, got 8"),
+        ("steps/1/drafts/r0/accepted", 3, ".drafts['r0'].accepted must be a whole number from 0 to 2, got 3"),
+        ("steps/1/drafts/r0/words", [" a"], ".drafts['r0'].words must have 2 words, got 1"),
+        ("steps/1/likely/r0/of", 0, ".likely['r0'].of must be a whole number of at least 1, got 0"),
+        ("steps/1/likely/r0/tokens/0", [7], ".tokens[0] must be [token id, text, probability], got [7]"),
+        ("steps/1/likely/r0/tokens/0/2", 1.5, ".tokens[0][2] must be a number of at least 0 and at most 1, got 1.5"),
+        ("steps/1/readings/keys", DEEP, "must be a number of at least "),
+        ("steps/2/texts/r1/ids", [1, []], ".ids[0] must be a whole number from 0 to 0, got 1"),
     ],
 )
 def test_a_wrong_field_is_named_before_anything_is_drawn(path, value, message, tmp_path, monkeypatch):
@@ -170,14 +188,9 @@ def test_a_wrong_field_is_named_before_anything_is_drawn(path, value, message, t
     assert not drawn
 
 
-def value_at(path):
-    value = RECORDING
-    for key in path:
-        value = value[key]
-    return value
-
-
-SCALARS = [path for path in paths(RECORDING) if path != ("format",) and not isinstance(value_at(path), (dict, list))]
+SCALARS = [
+    path for path in paths(RECORDING) if path != "format" and not isinstance(value_at(RECORDING, path), (dict, list))
+]
 
 
 @pytest.mark.parametrize("path", SCALARS, ids=str)
@@ -185,7 +198,7 @@ def test_an_object_in_place_of_a_text_or_a_number_is_refused_by_name(path):
     with pytest.raises(ValueError, match=r"must be .*, got {'html': ") as refused:
         Stage(changed(path, ATTACK))
     message = str(refused.value)
-    places = [f"[{key}]" if isinstance(key, int) else key for key in path]
+    places = [f"[{key}]" if key.isdigit() else key for key in path.split("/")]
     assert message.startswith("recording.")
     assert all(place in message for place in places), message
 
