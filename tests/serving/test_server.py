@@ -5,6 +5,7 @@ import copy
 import gc
 import json
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -254,8 +255,7 @@ def test_bad_parameters(server, change, param, message):
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(error["message"])
+    assert re.search(message, error["message"]), error["message"]
 
 
 @pytest.mark.parametrize(

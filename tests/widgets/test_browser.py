@@ -100,9 +100,6 @@ class Grid:
             self.root.locator(f'[data-op="{op}"]').click()
             self.settled()
 
-    def block(self, block_id):
-        return self.root.locator(f'.pl-block[data-block="{block_id}"]')
-
     def text(self, css):
         return self.root.locator(css).first.inner_text()
 
