@@ -107,6 +107,14 @@ def tiny():
 
 
 @pytest.fixture(scope="session")
+def exact():
+    """The same model in fp64, where rounding decides nothing."""
+    from pagedlab.model import TINY_MODEL, load_model
+
+    return load_model(TINY_MODEL, device="cpu", dtype="float64", verbose=False)
+
+
+@pytest.fixture(scope="session")
 def qwen_folder():
     """The folder of a real Qwen, or the test is skipped."""
     folder = os.environ.get("PAGEDLAB_TEST_MODEL")

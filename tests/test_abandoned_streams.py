@@ -14,30 +14,32 @@ import pytest
 
 from pagedlab.outputs import Stream
 from pagedlab.speculative import PromptLookup
-from support.engines import all_ids_of, exactly
+from support.engines import all_ids_of, exactly, finished
 from support.operations import LONG_RUN, OPERATIONS
-from support.toy import at_each_line, toy, toy_ahead
+from support.toy import at_each_line, some_moments, toy, toy_ahead
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 PLAIN = exactly(8)
 SAMPLES = exactly(6, n=4, temperature=0.9, seed=1)
 BEAMS = exactly(6, beam_width=3)
 REPEATING = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
-
+TWO = [(PROMPT, PLAIN), ([3, 4], PLAIN)]
+ALIKE = [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]
+SAMPLED = [(PROMPT, SAMPLES), ([3, 4], PLAIN)]
 
 SCENARIOS = {
-    "plain": (toy, {}, [(PROMPT, PLAIN), ([3, 4], PLAIN)]),
-    "no cache": (toy, {"prefix_caching": False}, [(PROMPT, PLAIN), ([3, 4], PLAIN)]),
+    "plain": (toy, {}, TWO),
+    "no cache": (toy, {"prefix_caching": False}, TWO),
     "shared prefix": (toy, {}, [([*PROMPT, 20], PLAIN), ([*PROMPT, 21], PLAIN)]),
-    "samples": (toy, {}, [(PROMPT, SAMPLES), ([3, 4], PLAIN)]),
+    "samples": (toy, {}, SAMPLED),
     "beams": (toy, {}, [(PROMPT, BEAMS), ([3, 4], PLAIN)]),
-    "recompute": (toy, {"num_blocks": 9}, [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]),
-    "swap": (toy, {"num_blocks": 9, "preemption": "swap"}, [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]),
-    "swapped samples": (toy, {"num_blocks": 14, "preemption": "swap"}, [(PROMPT, SAMPLES), ([3, 4], PLAIN)]),
+    "recompute": (toy, {"num_blocks": 9}, ALIKE),
+    "swap": (toy, {"num_blocks": 9, "preemption": "swap"}, ALIKE),
+    "swapped samples": (toy, {"num_blocks": 14, "preemption": "swap"}, SAMPLED),
     "speculation": (toy, {"speculative": PromptLookup(k=3)}, [(REPEATING, PLAIN), (PROMPT, PLAIN)]),
-    "run ahead": (toy_ahead, {}, [(PROMPT, PLAIN), ([3, 4], PLAIN)]),
-    "run ahead, few blocks": (toy_ahead, {"num_blocks": 9}, [(PROMPT, PLAIN), (PROMPT[:5], PLAIN)]),
-    "run ahead, samples": (toy_ahead, {}, [(PROMPT, SAMPLES), ([3, 4], PLAIN)]),
+    "run ahead": (toy_ahead, {}, TWO),
+    "run ahead, few blocks": (toy_ahead, {"num_blocks": 9}, ALIKE),
+    "run ahead, samples": (toy_ahead, {}, SAMPLED),
 }
 EACH = (OPERATIONS or 480) // len(SCENARIOS)
 
@@ -65,7 +67,7 @@ def run(llm, wanted, event):
     done = {}
     with at_each_line(event):
         for _ in range(200):
-            done |= {completion.request_id: completion for completion in llm.step() if completion.finished}
+            done |= finished(llm.step())
             if all(request_id in done for request_id in ids):
                 break
     assert all(request_id in done for request_id in ids), "the engine does not finish these requests"
@@ -76,8 +78,7 @@ def moments(llm, wanted):
     """Lines of the bookkeeping, each with a few of the times that it runs."""
     counts = Counter()
     run(llm, wanted, lambda place: counts.update([place]))
-    some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in counts.items()}
-    return [(place, nth) for place, times in some.items() for nth in times]
+    return some_moments(counts)
 
 
 @LONG_RUN
@@ -143,7 +144,7 @@ def test_an_abort_by_a_subscriber_waits_for_the_end_of_the_step(tiny):
     llm.pool.subscribe(lambda event: llm.abort(first))
     done = {}
     while llm.num_unfinished:
-        done |= {c.request_id: c for c in llm.step() if c.finished}
+        done |= finished(llm.step())
     assert all_ids_of([done[second]])[0] == expected
     assert done[first].outputs[0].finish_reason == "abort"
     assert llm.pool.num_used == 0

@@ -16,36 +16,37 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
-from support.engines import exactly
+from support.engines import exactly, poison
 
 LAYERS = 2
 WIDTH = 32
-SMALL = {
-    **dict.fromkeys(["vocab_size"], 4096),
-    **dict.fromkeys(["hidden_size", "n_embd", "d_model", "embedding_size"], WIDTH),
-    **dict.fromkeys(["num_hidden_layers", "n_layer", "n_layers", "num_layers"], LAYERS),
-    **dict.fromkeys(["decoder_layers", "encoder_layers"], LAYERS),
-    **dict.fromkeys(["num_attention_heads", "n_head", "n_heads", "num_heads"], 4),
-    **dict.fromkeys(["decoder_attention_heads", "encoder_attention_heads"], 4),
-    **dict.fromkeys(["num_key_value_heads"], 2),
-    **dict.fromkeys(["head_dim", "v_head_dim"], 8),
-    **dict.fromkeys(["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"], 48),
-    **dict.fromkeys(["decoder_ffn_dim", "encoder_ffn_dim"], 48),
-    **dict.fromkeys(["max_position_embeddings", "n_positions"], 128),
-    **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"], 4),
-    **dict.fromkeys(["num_experts_per_tok", "moe_topk", "moe_k"], 2),
-    **dict.fromkeys(["moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"], 16),
-    **dict.fromkeys(["n_group", "topk_group", "first_k_dense_replace"], 1),
-    **dict.fromkeys(["q_lora_rank", "kv_lora_rank"], 16),
-    **dict.fromkeys(["qk_rope_head_dim", "qk_nope_head_dim"], 4),
-    **dict.fromkeys(["initializer_range", "init_std"], 0.3),  # so that attention is far from uniform
-    **dict.fromkeys(["pad_token_id"], 0),
-    **dict.fromkeys(["bos_token_id"], 1),
-    **dict.fromkeys(["eos_token_id"], 2),
-    "vocab_size_per_layer_input": 64,
-    "hidden_size_per_layer_input": 8,
-    "attention_window": 8,
-}
+SIZES = [
+    (4096, "vocab_size"),
+    (WIDTH, "hidden_size n_embd d_model embedding_size"),
+    (LAYERS, "num_hidden_layers n_layer n_layers num_layers"),
+    (LAYERS, "decoder_layers encoder_layers"),
+    (4, "num_attention_heads n_head n_heads num_heads"),
+    (4, "decoder_attention_heads encoder_attention_heads"),
+    (2, "num_key_value_heads"),
+    (8, "head_dim v_head_dim"),
+    (48, "intermediate_size ffn_dim n_inner ffn_hidden_size"),
+    (48, "decoder_ffn_dim encoder_ffn_dim"),
+    (128, "max_position_embeddings n_positions"),
+    (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
+    (2, "num_experts_per_tok moe_topk moe_k"),
+    (16, "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size"),
+    (1, "n_group topk_group first_k_dense_replace"),
+    (16, "q_lora_rank kv_lora_rank"),
+    (4, "qk_rope_head_dim qk_nope_head_dim"),
+    (0.3, "initializer_range init_std"),  # so that attention is far from uniform
+    (0, "pad_token_id"),
+    (1, "bos_token_id"),
+    (2, "eos_token_id"),
+    (64, "vocab_size_per_layer_input"),
+    (8, "hidden_size_per_layer_input"),
+    (8, "attention_window"),
+]
+SMALL = {name: size for size, names in SIZES for name in names.split()}
 MOST_WEIGHTS = 3_000_000
 ROPES = {
     "default": {},
@@ -199,8 +200,7 @@ def outcome(folder, kind, more):
             raise NotBuildableError(line) from refusal
         return line
     llm = LLM(model, num_blocks=40, block_size=4, verbose=False)
-    llm.cache.keys.fill_(torch.nan)
-    llm.cache.values.fill_(torch.nan)
+    poison(llm.cache)
     for prompt, completion in zip(PROMPTS, llm.generate(PROMPTS, PARAMS), strict=True):
         new = completion.outputs[0].token_ids
         with torch.inference_mode():

@@ -275,13 +275,3 @@ def test_a_pool_that_is_too_small_for_the_beams_says_so(tiny):
     with refused(r"needs 11 blocks .* and the pool has 10"):
         llm.generate(prompt_of(tiny, 60), SamplingParams(max_tokens=11, beam_width=4))
     assert_idle(llm)
-
-
-def test_abort_between_two_steps(tiny):
-    llm = engine(tiny)
-    request_id = llm.add(prompt_of(tiny, 9), SamplingParams(max_tokens=20, beam_width=4))
-    for _ in range(5):
-        llm.step()
-    assert len(llm.sequences()) == 4
-    llm.abort(request_id)
-    assert_idle(llm)

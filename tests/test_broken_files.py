@@ -18,7 +18,7 @@ import torch
 from pagedlab import LLM
 from pagedlab.model import load_model
 from support.checkpoints import random_checkpoint
-from support.engines import exactly, output_of
+from support.engines import exactly, output_of, plain_logits
 from support.operations import LONG_RUN, OPERATIONS
 
 KINDS = {
@@ -73,9 +73,8 @@ def broken(path, rng):
 
 
 def says(model):
-    """The logits of the stock module [1, T, V], and what the engine goes on with."""
-    with model.stock_attention() as module, torch.inference_mode():
-        logits = module(torch.tensor([PROMPT])).logits
+    """The logits of the stock module [T, V], and what the engine goes on with."""
+    logits = plain_logits(model, PROMPT)
     llm = LLM(model, block_size=8, num_blocks=8)
     return logits, output_of(llm, PROMPT, exactly(4)).token_ids
 

@@ -18,7 +18,6 @@ from support.engines import NEW, all_ids_of, assert_idle, engine, exactly, ids_o
 from support.refused import refused
 
 LENGTHS = [3, 17, 31, 40]
-PREEMPTIONS = ["recompute", "swap"]
 
 
 def rounded(vectors):
@@ -79,36 +78,39 @@ def expected(plain_ids, prompts, num_tokens=NEW):
     return [plain_ids(prompt, num_tokens) for prompt in prompts]
 
 
-@pytest.mark.parametrize("block_size", [1, 5, 16])
-def test_tokens_are_those_of_a_plain_pass_that_rounds(tiny, plain_ids, block_size):
+def test_tokens_are_those_of_a_plain_pass_that_rounds(tiny, plain_ids):
     prompts = prompts_of(tiny, LENGTHS)
-    llm = fp8_engine(tiny, block_size=block_size)
+    llm = fp8_engine(tiny)
     found = ids_of(llm.generate(prompts, exactly(NEW)))
     assert found == expected(plain_ids, prompts)
     assert found != ids_of(engine(tiny).generate(prompts, exactly(NEW))), "these prompts do not show the rounding"
     assert_idle(llm)
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "torch"])
-def test_each_backend(tiny, plain_ids, backend):
-    prompts = prompts_of(tiny, LENGTHS)
-    llm = fp8_engine(tiny, attention_backend=backend)
-    assert ids_of(llm.generate(prompts, exactly(8))) == expected(plain_ids, prompts, 8)
+BACKEND_NAMES = [name for name in BACKENDS if name != "torch"] + ["triton"] * (find_spec("triton") is not None)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_the_triton_kernels(tiny, plain_ids):
+@pytest.mark.parametrize(
+    ("options", "new"),
+    [
+        ({"block_size": 1}, NEW),
+        ({"block_size": 5}, NEW),
+        # A token's numbers depend on no later token, so the cut of a prompt into steps changes nothing.
+        ({"max_batch_tokens": 7}, 8),
+        *(({"attention_backend": name}, 4) for name in BACKEND_NAMES),
+        ({"num_blocks": 8, "preemption": "recompute", "prefix_caching": False}, NEW),
+        ({"num_blocks": 8, "preemption": "swap", "prefix_caching": False}, NEW),
+        ({"speculative": PromptLookup(k=4)}, NEW),
+    ],
+    ids=str,
+)
+def test_the_same_tokens_however_the_engine_works(tiny, plain_ids, options, new):
     prompts = prompts_of(tiny, LENGTHS)
-    llm = fp8_engine(tiny, attention_backend="triton")
-    assert ids_of(llm.generate(prompts, exactly(4))) == expected(plain_ids, prompts, 4)
-
-
-def test_prompts_in_chunks(tiny, plain_ids):
-    """A token's numbers depend on no later token, so the cut of a prompt into steps changes nothing."""
-    prompts = prompts_of(tiny, [40, 64])
-    llm = fp8_engine(tiny, max_batch_tokens=7)
-    assert ids_of(llm.generate(prompts, exactly(8))) == expected(plain_ids, prompts, 8)
+    llm = fp8_engine(tiny, **options)
+    assert ids_of(llm.generate(prompts, exactly(new))) == expected(plain_ids, prompts, new)
+    assert (llm.stats.preemptions > 0) == ("preemption" in options)
+    assert_idle(llm)
 
 
 def test_a_fork_copies_the_scales_of_its_last_block(tiny, plain_ids):
@@ -116,15 +118,6 @@ def test_a_fork_copies_the_scales_of_its_last_block(tiny, plain_ids):
     llm = fp8_engine(tiny)
     found = all_ids_of(llm.generate(prompts, exactly(8, n=3, temperature=1e-4)))
     assert found == [[ids] * 3 for ids in expected(plain_ids, prompts, 8)]
-    assert_idle(llm)
-
-
-@pytest.mark.parametrize("preemption", PREEMPTIONS)
-def test_preempted_sequences_come_back_with_their_scales(tiny, plain_ids, preemption):
-    prompts = prompts_of(tiny, LENGTHS)
-    llm = fp8_engine(tiny, num_blocks=8, preemption=preemption, prefix_caching=False)
-    assert ids_of(llm.generate(prompts, exactly(NEW))) == expected(plain_ids, prompts)
-    assert llm.stats.preemptions > 0
     assert_idle(llm)
 
 
@@ -148,18 +141,10 @@ def test_beams_samples_and_logprobs(tiny, rounding_engine, options):
         assert one.outputs[0].cumulative_logprob == pytest.approx(other.outputs[0].cumulative_logprob, abs=1e-2)
 
 
-@pytest.mark.parametrize(
-    "drafter", [lambda tiny: PromptLookup(k=4), lambda tiny: DraftModel(tiny, k=3)], ids=["lookup", "model"]
-)
-def test_drafts(tiny, plain_ids, drafter):
+def test_a_draft_models_own_cache_is_in_fp8_too(tiny, plain_ids):
     prompts = prompts_of(tiny, LENGTHS)
-    llm = fp8_engine(tiny, speculative=drafter(tiny))
+    llm = fp8_engine(tiny, speculative=DraftModel(tiny, k=3))
     assert ids_of(llm.generate(prompts, exactly(NEW))) == expected(plain_ids, prompts)
-
-
-def test_a_drafters_own_cache_is_in_fp8_too(tiny):
-    llm = fp8_engine(tiny, speculative=DraftModel(tiny, k=2))
-    llm.generate(prompts_of(tiny, [9]), exactly(4))
     assert llm.speculation.drafter._cache.is_fp8
 
 

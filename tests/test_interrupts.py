@@ -23,7 +23,7 @@ from pagedlab import SamplingParams, interrupts
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from support.engines import all_ids_of, exactly
 from support.operations import LONG_RUN, OPERATIONS
-from support.toy import at_each_line, at_no_line, toy
+from support.toy import at_each_line, at_no_line, some_moments, toy
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 EACH = (OPERATIONS or 270) // 9  # interrupts a scenario
@@ -94,8 +94,7 @@ def moments(llm, scenario, expected):
     runs = Counter()
     with at_each_line(lambda place: runs.update([place])):
         assert scenario(llm) == expected
-    some = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
-    return [(place, nth) for place, times in some.items() for nth in times]
+    return some_moments(runs)
 
 
 def interrupted(llm, scenario, expected, moment, then):

@@ -137,16 +137,6 @@ def test_bytes_of_a_block(dtype, size):
     assert cache.bytes_per_block * 2 == cache.keys.nbytes + cache.values.nbytes
 
 
-@pytest.mark.parametrize("at", range(5))
-@pytest.mark.parametrize("bad", [0, -1, 2.0, True, "4", None])
-def test_sizes_are_whole_numbers_of_at_least_1(at, bad):
-    sizes = [1] * 5
-    sizes[at] = bad
-    name = ("num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim")[at]
-    with refused(f"^{name} must be a whole number of at least 1, got {bad!r}$"):
-        KVCache(*sizes)
-
-
 @pytest.fixture
 def no_memory(monkeypatch):
     """Asking for memory is an error."""

@@ -10,23 +10,16 @@ import pytest
 import torch
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.speculative import DraftModel, PromptLookup
-from support.engines import exactly, ids_of
+from support.engines import exactly, ids_of, plain_logits
 from support.refused import refused
 
 K = 5
 
 
-@pytest.fixture(scope="module")
-def exact():
-    return load_model(TINY_MODEL, device="cpu", dtype="float64", verbose=False)
-
-
 def rows_of(model, token_ids):
     """log_softmax of transformers' own forward pass, [T, V]."""
-    with model.stock_attention() as module, torch.inference_mode():
-        return torch.log_softmax(module(input_ids=torch.tensor([token_ids])).logits[0], dim=1)
+    return torch.log_softmax(plain_logits(model, token_ids), dim=1)
 
 
 def assert_said(said, token, row, k=K):

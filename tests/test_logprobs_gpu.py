@@ -5,7 +5,7 @@ import torch
 
 from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
-from support.engines import exactly
+from support.engines import all_ids_of, exactly, plain_logits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 ASKED = [
@@ -40,11 +40,9 @@ def test_logprobs_and_penalties_beside_windows(model, seed, monkeypatch):
     done = fast.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = plain.generate([prompt], p)
-        assert [o.token_ids for o in completion.outputs] == [o.token_ids for o in alone.outputs]
+        assert all_ids_of([completion]) == all_ids_of([alone])
         for output in completion.outputs:
-            with model.stock_attention() as module, torch.inference_mode():
-                ids = torch.tensor([prompt + output.token_ids], device="cuda")
-                rows = torch.log_softmax(module(input_ids=ids).logits[0].float(), dim=1).cpu()
+            rows = torch.log_softmax(plain_logits(model, prompt + output.token_ids).float(), dim=1).cpu()
             assert (output.logprobs is None) == (p.logprobs is None)
             own = rows[len(prompt) - 1 : -1].gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
             if output.logprobs is not None:

@@ -415,10 +415,7 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
             lambda folder: write(folder, "tokenizer.json", '{"model": '),
             "cannot load the tokenizer of .* fetch it again",
         ),
-        (lambda folder: write(folder, "tokenizer_config.json", "{"), "has a damaged tokenizer_config.json, fetch it"),
-        (lambda folder: write(folder, "model.safetensors", "nonsense" * 99), "cannot load the model of .*header"),
         (cut_short, "cannot load the model of .* fetch it again or name another: .* not fully covered"),
-        (lambda folder: write(folder, "model.safetensors", ""), "cannot load the model"),
         (
             lambda folder: change_weights(folder, lambda w: w.pop(QUERY)),
             f"has missing weights, 1 in all, first {QUERY}:",
@@ -433,7 +430,6 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         ),
         (lambda folder: edit(folder, intermediate_size=48), "has mismatched weights, 15 in all"),
         (lambda folder: edit(folder, num_hidden_layers=4, layer_types=None), "has unexpected weights, 12 in all"),
-        (lambda folder: write(folder, "config.json", "{"), "has a damaged config.json, fetch it again: "),
         (lambda folder: write(folder, "config.json", "[1]"), "has a damaged config.json, fetch it again: "),
         (
             lambda folder: edit(folder, model_type="frobnicator", architectures=None),
@@ -446,19 +442,11 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
             "is a qwen2 model: it has layers with a sliding window, not full attention in every layer; pagedlab",
         ),
         (
-            lambda folder: edit(
-                folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=8, layer_types=None
-            ),
-            "is a mistral model: it has layers with a sliding window",
-        ),
-        (
             lambda folder: write(folder, "generation_config.json", '{"eos'),
             "has a damaged generation_config.json, fetch",
         ),
         (with_eos([[4095]]), rf"{NO_EOS}\[4095\]"),
-        (with_eos("4095"), f"{NO_EOS}'4095'"),
         (with_eos([4095, "end"]), f"{NO_EOS}'end'"),
-        (with_eos({"a": 1}), f"{NO_EOS}{{"),
         (with_eos(-1), f"{NO_EOS}-1"),
         (with_eos(4096), "has a token id 4096 and 4096 embeddings: its tokenizer or eos_token_id does not fit"),
         (
@@ -734,9 +722,7 @@ def test_stock_attention_ends_with_its_block(tiny):
     ("kind", "changes"),
     [
         ("qwen3", {"tie_word_embeddings": True, "head_dim": 16}),
-        ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
         ("llama", {"num_key_value_heads": 1, "attention_bias": True}),
-        ("qwen2", {"num_key_value_heads": 3}),
     ],
 )
 def test_the_same_tokens_as_generate(kind, changes, tmp_path, hugging_face):

@@ -11,7 +11,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.logits import adjust
 from pagedlab.sampling import probabilities
 from pagedlab.speculative import PromptLookup
-from support.engines import exactly, output_of
+from support.engines import all_ids_of, exactly, output_of, plain_logits
 from support.refused import refused
 
 V = 50
@@ -90,10 +90,9 @@ def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(tiny, optio
     done = llm.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = LLM(tiny, num_blocks=128, verbose=False).generate([prompt], p)
-        assert [o.token_ids for o in completion.outputs] == [o.token_ids for o in alone.outputs]
+        assert all_ids_of([completion]) == all_ids_of([alone])
         for output in completion.outputs:
-            with tiny.stock_attention() as module, torch.inference_mode():
-                logits = module(input_ids=torch.tensor([prompt + output.token_ids])).logits[0, len(prompt) - 1 : -1]
+            logits = plain_logits(tiny, prompt + output.token_ids)[len(prompt) - 1 : -1]
             said = torch.tensor([t.logprob for t in output.logprobs or []])
             plain = torch.log_softmax(logits, 1).gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
             torch.testing.assert_close(said, plain, atol=1e-4, rtol=1e-5)

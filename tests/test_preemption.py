@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.scheduler import Scheduler
 from support.engines import (
     LENGTHS,
@@ -17,7 +17,6 @@ from support.engines import (
     all_ids_of,
     arrive_in_any_order,
     assert_idle,
-    drain,
     engine,
     exactly,
     greedy_ids,
@@ -25,7 +24,6 @@ from support.engines import (
     prompts_of,
     smallest,
 )
-from support.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -94,19 +92,6 @@ def test_sequences_of_a_request_move_together(tiny, preemption, caching, lengths
     assert_idle(llm)
 
 
-def test_abort_of_a_swapped_request(tiny):
-    lengths = [40, 40]
-    prompts = prompts_of(tiny, lengths)
-    llm = engine(tiny, smallest(lengths, NEW, 4) + 6, 4, preemption="swap")
-    first, second = (llm.add(prompt, exactly(NEW)) for prompt in prompts)
-    while not llm.scheduler.swapped:
-        assert llm.step()
-    llm.abort(second)
-    done = drain(llm)
-    assert list(done) == [first]
-    assert_idle(llm)
-
-
 def test_a_policy_of_the_readers_own(tiny, hugging_face):
     """Static batching: nobody joins a batch that has begun."""
 
@@ -121,12 +106,6 @@ def test_a_policy_of_the_readers_own(tiny, hugging_face):
     expected = greedy_ids(hugging_face, tiny, prompts, NEW)
     assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
     assert [batch for batch in batches if batch] == [[0, 1, 2], [3, 4, 5], [6, 7]]
-
-
-@pytest.mark.parametrize("options", [{"preemption": "drop"}, {"preemption": None}])
-def test_ways_to_give_way(tiny, options):
-    with refused("preemption must be one of 'recompute', 'swap', got"):
-        LLM(tiny, num_blocks=8, **options)
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)

@@ -1,4 +1,4 @@
-"""The prefix cache against a model without hashes, the worked numbers on prefixes, the eviction orders, the mutants.
+"""The prefix cache against a model without hashes, the worked numbers on prefixes, the eviction orders, planted bugs.
 
 In the model every slot of memory holds the number of its whole prefix, given out by an exact look-up in a tree
 (parent's number, token). A hit is right if each slot of the table returned holds the number of the prefix that was
@@ -23,8 +23,8 @@ from pagedlab.checks.prefix import A, B
 from pagedlab.eviction import Ranked, by_rank
 from pagedlab.lessons.replay import Belady, replay
 from pagedlab.prefix import Entry, PrefixCache, PrefixStats, hash_chain
-from support.broken import EvictsTheNewest
 from support.operations import LONG_RUN, OPERATIONS
+from support.planted import EVICTS_THE_NEWEST, Bug
 from support.refused import refused
 
 # A and B have the xxh64 ac929a52ccb6c480 (SPEC); T is a block that may follow either.
@@ -359,24 +359,7 @@ def test_a_hit_is_never_foreign_and_never_missed(hash, eviction, operations, rng
     )
 
 
-# Mistakes that engines made, each planted in a few lines: the model must notice every one ---------------------------
-
-
-class VerifiesNothing(PrefixCache):
-    def _is(self, entry, tokens, parent, salt):
-        return True
-
-
-class VerifiesTokensOnly(PrefixCache):
-    """What the naive cache of notebook 05 does: the block's own tokens are right, so it must be the block."""
-
-    def _is(self, entry, tokens, parent, salt):
-        return entry.tokens == tokens
-
-
-class VerifiesParentOnly(PrefixCache):
-    def _is(self, entry, tokens, parent, salt):
-        return super()._is(entry, entry.tokens, parent, salt)
+# Mistakes that engines made, planted: the model must notice every one -----------------------------------------------
 
 
 class HashesTokensOnly(PrefixCache):
@@ -386,7 +369,8 @@ class HashesTokensOnly(PrefixCache):
         width = 4 * pool.block_size
         super().__init__(pool, lambda data: xxhash.xxh64_digest(data[-width:]), *args, **options)
 
-    _is = VerifiesTokensOnly._is
+    def _is(self, entry, tokens, parent, salt):
+        return entry.tokens == tokens
 
 
 class IgnoresTheSalt(PrefixCache):
@@ -395,44 +379,6 @@ class IgnoresTheSalt(PrefixCache):
 
     def insert(self, table, token_ids, *, salt=None):
         return super().insert(table, token_ids)
-
-
-class NamesOutliveTheirBlocks(PrefixCache):
-    def _on_forgotten(self, block_id, evicted):
-        self._by_block.pop(block_id, None)
-
-
-class LosesOneBlockOnly(PrefixCache):
-    """What was registered behind the block that is lost stays."""
-
-    def _on_forgotten(self, block_id, evicted):
-        if entry := self._by_block.get(block_id):
-            orphans, entry.first_child = entry.first_child, None
-            super()._on_forgotten(block_id, evicted)
-            entry.first_child = orphans
-
-
-class RegistersTwice(PrefixCache):
-    def insert(self, table, token_ids, *, salt=None):
-        self._find = lambda *_: None
-        try:
-            return super().insert(table, token_ids, salt=salt)
-        finally:
-            del self._find
-
-
-class LeaksTheTwin(PrefixCache):
-    def insert(self, table, token_ids, *, salt=None):
-        self.pool.release, release = lambda block_id: None, self.pool.release
-        try:
-            return super().insert(table, token_ids, salt=salt)
-        finally:
-            self.pool.release = release
-
-
-class MatchesOneTooMany(PrefixCache):
-    def match(self, token_ids, *, leave=0, salt=None):
-        return super().match(token_ids, salt=salt)
 
 
 class CallsOutTooLate(BlockPool):
@@ -447,43 +393,39 @@ class CallsOutTooLate(BlockPool):
             super()._forget(block_id, kind)
 
 
-class DoesNotSayWhenItWrites(BlockPool):
-    def invalidate(self, block_id):
-        pass
+def in_cache(method, old, new, **options):
+    return {"cache_class": Bug(PrefixCache, method, old, new), **options}
 
 
-class ReleasesTheFirstBlockFirst(BlockTable):
-    def truncate(self, num_tokens):
-        kept = blocks_for(num_tokens, self.pool.block_size)
-        self.block_ids[kept:] = self.block_ids[kept:][::-1]
-        super().truncate(num_tokens)
-
-
-MUTANTS = {
-    "nothing is verified": {"cache_class": VerifiesNothing, "hash": eight_bits},
-    "tokens are verified, the parent is not": {"cache_class": VerifiesTokensOnly, "hash": eight_bits},
-    "the parent is verified, tokens are not": {"cache_class": VerifiesParentOnly, "hash": one_bit},
+MISTAKES = {
+    "nothing is verified": in_cache("_is", "return", "return True or", hash=eight_bits),
+    # What the naive cache of notebook 05 does: the block's own tokens are right, so it must be the block.
+    "tokens are verified, the parent is not": in_cache("_is", "and entry.parent is parent", "", hash=eight_bits),
+    "the parent is verified, tokens are not": in_cache("_is", "entry.tokens == tokens and", "", hash=one_bit),
     "hashes are not chained": {"cache_class": HashesTokensOnly},
     "the salt is ignored": {"cache_class": IgnoresTheSalt},
-    "the name survives reallocation": {"cache_class": NamesOutliveTheirBlocks},
+    "the name survives reallocation": in_cache(
+        "_on_forgotten", "self._remove(entry)", "del self._by_block[entry.block_id]"
+    ),
     "the name survives until the next eviction": {"pool_class": CallsOutTooLate},
-    "what is behind a lost block survives": {"cache_class": LosesOneBlockOnly},
+    "what is behind a lost block survives": in_cache("_on_forgotten", "stack += entry.children", "pass"),
     "registered before it is computed": {"registers_early": True},
-    "a cached block is written": {"pool_class": DoesNotSayWhenItWrites},
-    "twins are registered twice": {"cache_class": RegistersTwice},
-    "the second twin leaks": {"cache_class": LeaksTheTwin},
-    "nothing is left to compute": {"cache_class": MatchesOneTooMany},
-    "the newest is evicted": {"pool_class": EvictsTheNewest},
-    "the parent is evicted before the leaf": {"table_class": ReleasesTheFirstBlockFirst},
+    "a cached block is written": {"pool_class": Bug(BlockPool, "invalidate", "self.forget(block_id)", "pass")},
+    "twins are registered twice": in_cache("_register", "self._find(name, tokens, parent, salt)", "None"),
+    "the second twin leaks": in_cache("insert", "self.pool.release(own)", "pass"),
+    "nothing is left to compute": in_cache("match", "self._longest(token_ids, leave,", "self._longest(token_ids, 0,"),
+    "the newest is evicted": {"pool_class": EVICTS_THE_NEWEST},
+    "the parent is evicted before the leaf": {"table_class": Bug(BlockTable, "truncate", ".pop()", ".pop(keep)")},
     "first in, first out, parents first": {"eviction": by_rank(lambda entry, now: entry.registered)},
     "the most hit is evicted": {"eviction": by_rank(lambda entry, now: -entry.hits)},
 }
 
 
-@pytest.mark.parametrize("mistake", MUTANTS)
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_model_notices(mistake, seed):
+    options = {name: value.planted() if isinstance(value, Bug) else value for name, value in MISTAKES[mistake].items()}
     with pytest.raises((AssertionError, ValueError, KeyError)):
-        World(random.Random(seed), **MUTANTS[mistake]).run(20_000)
+        World(random.Random(seed), **options).run(20_000)
 
 
 # Worked numbers -------------------------------------------------------------------------------------------------
@@ -503,27 +445,6 @@ def hit(cache, tokens, **options):
     found = table.num_tokens
     table.free()
     return found
-
-
-def counts(pool, block_ids):
-    return [pool.refcount(block_id) for block_id in block_ids]
-
-
-def test_lifecycle_of_a_shared_prefix():
-    """A holds B0 to B3; B shares B0 to B2 and adds B4; A ends; B ends."""
-    pool = BlockPool(8, 16)
-    cache = PrefixCache(pool)
-    a = serve(cache, range(64))
-    b = cache.match([*range(48), *range(100, 116)])
-    assert b.block_ids == a.block_ids[:3]
-    b.append(16)
-    blocks = [*a.block_ids, b.block_ids[-1]]
-    assert counts(pool, blocks) == [2, 2, 2, 1, 1]
-    a.free()
-    assert counts(pool, blocks) == [1, 1, 1, 0, 1]
-    b.free()
-    assert counts(pool, blocks) == [0, 0, 0, 0, 0]
-    assert (pool.num_free, pool.num_cached) == (8, 4)  # B4 was never registered
 
 
 def test_names_are_chained():
@@ -631,23 +552,6 @@ def test_a_fork_made_too_early_costs_a_hit_and_no_more():
     assert hit(cache, range(8)) == 8
     fork.free()
     assert (pool.num_used, pool.num_cached, pool.num_free) == (0, 2, 6)
-
-
-def test_a_cached_block_that_is_written_is_forgotten_with_all_behind_it():
-    pool = BlockPool(16, 4)
-    cache = PrefixCache(pool)
-    table = serve(cache, range(16))
-    serve(cache, [*range(8), *range(50, 58)]).free()
-    assert (len(cache), pool.num_cached) == (6, 2)
-    table.truncate(6)  # nothing is written yet: all of it can still be found
-    assert hit(cache, range(16)) == 16
-    assert table.append(1) == []
-    assert (len(cache), pool.num_cached, cache.stats.forgotten_blocks) == (1, 0, 5)
-    assert hit(cache, range(16)) == hit(cache, [*range(8), *range(50, 58)]) == 4
-    table.append(1)
-    cache.insert(table, [*range(6), 90, 91])
-    assert hit(cache, [*range(6), 90, 91]) == 8
-    pool.check([table])
 
 
 def test_registering_costs_one_hash_a_block_however_often_it_is_called():

@@ -13,11 +13,11 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.checks.prefix import A, B, ChecksOwnTokens
 from pagedlab.lessons.replay import replay
 from pagedlab.lessons.traces import shared_prompts
-from pagedlab.model import TINY_MODEL, Model, load_model
+from pagedlab.model import Model
 from pagedlab.prefix import PrefixCache
-from support.engines import exactly, ids_of
+from support import engines
+from support.engines import exactly, ids_of, poison
 from support.faults import Fault, raising_at
-from support.refused import refused
 
 TEXT = """A cache is a shelf beside the desk. What was read a moment ago lies there, because it may be wanted again, and
 the walk to the library is long. When the shelf is full something has to go back. Nobody knows which book will be asked
@@ -31,8 +31,7 @@ class Engine(LLM):
 
     def __init__(self, model, num_blocks=256, block_size=16, **options):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, **options)
-        self.cache.keys.fill_(torch.nan)
-        self.cache.values.fill_(torch.nan)
+        poison(self.cache)
         self.logits = []
 
     def step(self):
@@ -69,12 +68,8 @@ def part_of(model, length, offset=0):
 
 
 def assert_idle(llm):
-    """Nothing runs or waits; every block is free or cached, and every count is zero."""
-    assert not llm.scheduler.running
-    assert not llm.scheduler.waiting
-    llm.pool.check([])
-    assert [llm.pool.refcount(b) for b in range(llm.pool.num_blocks)] == [0] * llm.pool.num_blocks
-    assert llm.pool.num_free == llm.pool.num_blocks
+    """Nothing runs or waits; every block is free or cached."""
+    engines.assert_idle(llm)
     if isinstance(llm.prefix_cache, PrefixCache):
         assert llm.pool.num_cached == len(llm.prefix_cache)
 
@@ -85,12 +80,6 @@ def difference(one, other):
 
 
 # Cold and cached --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def exact():
-    """The shipped model in fp64."""
-    return load_model(TINY_MODEL, device="cpu", dtype="float64", verbose=False)
 
 
 @pytest.mark.parametrize(("dtype", "block_size"), [("fp64", 1), ("fp64", 4), ("fp64", 16), ("fp32", 4)])
@@ -196,15 +185,6 @@ def test_salts(tiny, hugging_face):
         assert llm.answer(prompt, salt=salt)[0] == expected
         assert llm.found == found, f"salt {salt!r}"
     assert_idle(llm)
-
-
-def test_a_salt_that_is_no_text_is_refused_before_it_is_queued(tiny):
-    """It made every step fail, for everybody, until its request was aborted."""
-    llm = Engine(tiny, 64, 4)
-    for call in (llm.add, llm.generate):
-        with refused("salt must be a text or None, got 7"):
-            call(part_of(tiny, 18), salt=7)
-        assert_idle(llm)
 
 
 # What goes wrong ----------------------------------------------------------------------------------------------------
@@ -359,22 +339,4 @@ def test_prompts_of_one_step_share_what_they_begin_with(tiny, hugging_face):
     assert llm.stats.prompt_tokens == 16 * 212 - 15 * 192
     for prompt, completion in zip(prompts[:3], got, strict=False):
         assert completion.outputs[0].token_ids == hugging_face(tiny, prompt, 4)
-    assert_idle(llm)
-
-
-def test_a_step_that_fails_forgets_what_it_announced(tiny, hugging_face):
-    """Both the one that would have computed the shared blocks and those that found them begin again."""
-    shared = part_of(tiny, 32)
-    prompts = [[*shared, i + 5, i + 6] for i in range(3)]
-    llm = Engine(tiny, 64, 4)
-    llm.attend = raising_at(0, llm.attend)
-    ids = [llm.add(prompt, SamplingParams(max_tokens=6)) for prompt in prompts]
-    with pytest.raises(Fault):
-        llm.step()
-    assert len(llm.prefix_cache) == 0
-    done = {}
-    while len(done) < 3:
-        done |= {c.request_id: c for c in llm.step() if c.finished}
-    for request_id, prompt in zip(ids, prompts, strict=True):
-        assert done[request_id].outputs[0].token_ids == hugging_face(tiny, prompt, 6)
     assert_idle(llm)

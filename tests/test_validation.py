@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pagedlab
-from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
+from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
@@ -68,6 +68,9 @@ def bad(kind, rng):
     return rng.choice([*NOT[kind], *drawn[kind]])
 
 
+SIZES = "num_layers num_blocks block_size num_kv_heads head_dim"
+
+
 def calls(tiny):
     """Name, a call with one argument left open, its kind, and what must not change."""
     pool = BlockPool(8, 4)
@@ -75,46 +78,52 @@ def calls(tiny):
     table = BlockTable(pool)
     table.append(9)
     llm = LLM(tiny, num_blocks=16, verbose=False)
-    books = lambda: (repr(pool), repr(table), repr(cache.stats), len(cache))  # noqa: E731
-    engine = lambda: (repr(llm.pool), llm.num_unfinished, len(llm.scheduler.waiting))  # noqa: E731
-    nothing = lambda: None  # noqa: E731
-    ids = [5, 6, 7]
-    of_llm = {
-        "count": ["block_size", "max_sequences", "tensor_parallel"],
-        "count or none": ["num_blocks", "max_batch_tokens"],
-        "whole": ["seed"],
-        "class": ["block_table", "scheduler"],
-        "flag": ["fused", "cuda_graphs"],
-    }
-    of_params = {
-        "count": ["max_tokens", "n"],
-        "whole": ["top_k", "beam_width"],
-        "share": ["top_p"],
-        "number": ["temperature"],
-        "flag": ["ignore_eos"],
-    }
-    made = [
-        ("BlockPool", lambda v: BlockPool(v), "count", nothing),
-        ("BlockPool.block_size", lambda v: BlockPool(4, v), "count", nothing),
-        *[(f"pool.{verb}", getattr(pool, verb), "block", books) for verb in ("share", "release", "keep", "refcount")],
-        ("table.append", table.append, "whole", books),
-        ("table.truncate", table.truncate, "whole", books),
-        ("cache.match", lambda v: cache.match(ids, leave=v), "whole", books),
-        ("cache.match.salt", lambda v: cache.match(ids, salt=v), "text", books),
-        ("hash_chain", lambda v: hash_chain(ids, v), "count", nothing),
-        ("PromptLookup", lambda v: PromptLookup(v), "count", nothing),
-        ("DraftModel", lambda v: DraftModel(tiny, v), "count", nothing),
-        ("Scheduler", lambda v: Scheduler(pool, v, 4), "count", books),
-        ("llm.add", lambda v: llm.add(ids, v), "sampling", engine),
-        ("llm.add.prompt", llm.add, "prompt", engine),
-        ("llm.add.salt", lambda v: llm.add(ids, salt=v), "text", engine),
-        ("llm.generate", lambda v: llm.generate(ids, v), "sampling", engine),
-        ("llm.stream", lambda v: llm.stream(ids, v), "sampling", engine),
-    ]
-    for kind, names in of_llm.items():
-        made += [(f"LLM.{n}", lambda v, n=n: LLM(tiny, **{"num_blocks": 8, n: v}), kind, nothing) for n in names]
-    for kind, names in of_params.items():
-        made += [(f"SamplingParams.{n}", lambda v, n=n: SamplingParams(**{n: v}), kind, nothing) for n in names]
+    made = []
+
+    def nothing():
+        return None
+
+    def books():
+        return repr(pool), repr(table), repr(cache.stats), len(cache)
+
+    def engine():
+        return repr(llm.pool), llm.num_unfinished, len(llm.scheduler.waiting)
+
+    def each(names, kind, call, state=nothing, **fixed):
+        """One argument after the other, the others as given."""
+        for name in names.split():
+            made.append((f"{call.__name__}.{name}", lambda v, name=name: call(**fixed | {name: v}), kind, state))
+
+    each("num_blocks block_size", "count", BlockPool, num_blocks=4)
+    for verb in (pool.share, pool.release, pool.keep, pool.refcount):
+        each("block_id", "block", verb, books)
+    each("n", "whole", table.append, books)
+    each("num_tokens", "whole", table.truncate, books)
+    ids = {"token_ids": [5, 6, 7]}
+    each("leave", "whole", cache.match, books, **ids)
+    each("salt", "text", cache.match, books, **ids)
+    each("block_size", "count", hash_chain, **ids)
+    each("k", "count", PromptLookup)
+    each("k", "count", DraftModel, model=tiny)
+    limits = {"max_batch_tokens": 4, "max_sequences": 4}
+    each("max_batch_tokens max_sequences", "count", Scheduler, books, pool=pool, **limits)
+    each("max_prompt_tokens", "count or none", Scheduler, books, pool=pool, **limits)
+    each(SIZES, "count", KVCache, **dict.fromkeys(SIZES.split(), 1))
+    each("prompt", "prompt", llm.add, engine)
+    each("salt", "text", llm.add, engine, prompt=[5, 6, 7])
+    for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (llm.stream, "prompt")):
+        each("sampling", "sampling", call, engine, **{name: [5, 6, 7]})
+    model = {"model": tiny, "num_blocks": 8}
+    each("block_size max_sequences tensor_parallel", "count", LLM, **model)
+    each("num_blocks max_batch_tokens", "count or none", LLM, **model)
+    each("seed", "whole", LLM, **model)
+    each("block_table scheduler", "class", LLM, **model)
+    each("fused cuda_graphs", "flag", LLM, **model)
+    each("max_tokens n", "count", SamplingParams)
+    each("top_k beam_width", "whole", SamplingParams)
+    each("top_p", "share", SamplingParams)
+    each("temperature", "number", SamplingParams)
+    each("ignore_eos", "flag", SamplingParams)
     return made
 
 
@@ -129,7 +138,7 @@ def test_bad_arguments_are_refused_in_one_line(tiny, rng):
             call(value)
         said = str(caught.value)
         assert said, (name, value)
-        if name.startswith("SamplingParams."):
+        if name.startswith(("SamplingParams.", "Scheduler.", "KVCache.")):
             assert name.partition(".")[2] in said, (name, value)
         assert "\n" not in said, (name, value)
         assert len(said) < 400, (name, value)

@@ -12,7 +12,7 @@ import torch
 from pagedlab import LLM, SamplingParams
 from pagedlab.lessons.baseline import generate_baseline
 from pagedlab.model import load_model
-from support.engines import ids_of
+from support.engines import engine, ids_of, plain_logits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,9 +46,7 @@ def exact():
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_fp32_tokens_equal_generate(backend, exact):
     model, ids, expected = exact
-    llm = LLM(model, num_blocks=512, attention_backend=backend)
-    llm.cache.keys.fill_(float("nan"))
-    llm.cache.values.fill_(float("nan"))
+    llm = engine(model, 512, attention_backend=backend)
     completions = llm.generate(ids, SamplingParams(max_tokens=NEW_TOKENS))
     assert ids_of(completions) == expected
     assert llm.pool.num_used == 0
@@ -70,8 +68,7 @@ def test_bf16_parts_only_where_the_race_is_close(backend):
         if at is None:
             print(f"\nprompt of {len(prompt)}: equal")
             continue
-        with model.stock_attention() as module, torch.inference_mode():
-            logits = module(torch.tensor([prompt + theirs[:at]], device="cuda")).logits[0, -1].float()
+        logits = plain_logits(model, prompt + theirs[:at])[-1].float()
         first, second = logits.topk(2).values.tolist()
         gap = abs(float(logits[ours[at]] - logits[theirs[at]]))
         print(f"\nprompt of {len(prompt)}: parts at token {at}, top-2 gap {first - second:.4f} at logit {first:.2f}")

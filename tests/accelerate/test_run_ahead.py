@@ -17,15 +17,13 @@ pytest.importorskip("triton")
 
 from pagedlab import SamplingParams, accelerate
 from pagedlab.accelerate import MAX_STEPS, choose_fused, make_run_ahead
-from pagedlab.accelerate.decoder import Decoder
 from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.graph_runner import GraphRunner
 from pagedlab.accelerate.run_ahead import STREAMED_STEPS
-from pagedlab.accelerate.shapes import DECODE_ROWS, TOKENS, Limits
+from pagedlab.accelerate.shapes import DECODE_ROWS, TOKENS
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
-from pagedlab.sampling import sample
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.serving.engine_thread import EngineThread, Ticket
 from pagedlab.serving.prompts import Room
@@ -59,111 +57,6 @@ def shallow(tiny):
     module.model.layers = module.model.layers[:2]
     module.config.num_hidden_layers = 2
     return replace(tiny, module=module)
-
-
-def prefilled(llm, prompts, params, room):
-    """Texts with their prompt computed, their first token drawn, and slots for `room` more."""
-    texts = [Sequence("", BlockTable(llm.pool), list(p), i, len(p)) for i, p in enumerate(prompts)]
-    chunks = [Chunk(Request(i, [text], 1, 99), text, 0, len(text.token_ids)) for i, text in enumerate(texts)]
-    for text in texts:
-        text.table.append(len(text.token_ids) + room)
-    logits = llm.model.forward(build_batch(chunks, llm.model.device), llm.cache, llm.attend)
-    seeds = torch.tensor([text.seed for text in texts])
-    tokens, _ = sample(logits, params, seeds, torch.tensor([len(text.token_ids) for text in texts]))
-    for text, token in zip(texts, tokens.tolist(), strict=True):
-        text.token_ids.append(token)
-    return texts
-
-
-def decoder_of(llm, rows, blocks, steps):
-    parts = llm.model.forward, llm.cache, llm.attend, llm.model.eos_token_ids
-    return Decoder(*parts, Limits(rows, blocks, steps, 512), graphs=False)
-
-
-def next_chunks(texts, steps, ahead=0):
-    """The next `steps` positions of each text, behind `ahead` that are under way. Requests are numbered by seed."""
-    starts = [len(text.token_ids) - 1 + ahead for text in texts]
-    requests = [Request(text.seed, [text], 1, 99) for text in texts]
-    return [Chunk(r, t, at, at + steps) for r, t, at in zip(requests, texts, starts, strict=True)]
-
-
-@pytest.mark.parametrize(("size", "temperature"), [(1, 0.8), (3, 0.0), (16, 0.0), (17, 0.8)])
-def test_tokens_and_logprobs_are_the_engines(tiny, size, temperature):
-    """In windows of 1, 5 and 4 steps, the last sent before the second is collected, at and beside the buckets."""
-    assert {1, 16} <= set(DECODE_ROWS)
-    lengths = [LENGTHS[i % len(LENGTHS)] for i in range(size)]
-    prompts = prompts_of(tiny, lengths)
-    params = [exactly(11, temperature=temperature, seed=i) for i in range(size)]
-    expected = engine(tiny).generate(prompts, params)
-    llm = engine(tiny)
-    texts = prefilled(llm, prompts, params, 10)
-    decoder = decoder_of(llm, 20, 8, 5)
-    logprobs = [0.0] * size
-
-    def take(window):
-        for i, (tokens, some) in enumerate(decoder.collect(window)):
-            assert len(tokens) == len(some) == window.rows[i].chunk.stop - window.rows[i].chunk.start
-            texts[i].token_ids += tokens
-            logprobs[i] += sum(some)
-
-    of = dict(enumerate(params))
-    take(decoder.launch(next_chunks(texts, 1), of))
-    second = decoder.launch(next_chunks(texts, 5), of)
-    third = decoder.launch(next_chunks(texts, 4, ahead=5), of, second)
-    take(second)
-    take(third)
-    assert [text.output_ids for text in texts] == ids_of(expected)
-    first = [
-        c.outputs[0].cumulative_logprob
-        for c in engine(tiny).generate(prompts, [replace(p, max_tokens=1) for p in params])
-    ]
-    rest = [c.outputs[0].cumulative_logprob for c in expected]
-    ours = torch.tensor([a + b for a, b in zip(first, logprobs, strict=True)])
-    torch.testing.assert_close(ours, torch.tensor(rest), rtol=1e-4, atol=1e-4)
-
-
-def test_a_row_stops_where_it_should_and_leaves_the_others_alone(tiny):
-    """Rows of 8, 2 and 5 steps; then the first and the third go on, in other places, without a word of the tokens."""
-    prompts = prompts_of(tiny, [16, 5, 30])
-    params = [exactly(13)] * 3
-    expected = ids_of(engine(tiny).generate(prompts, params))
-    llm = engine(tiny)
-    texts = prefilled(llm, prompts, params, 12)
-    before = llm.cache.keys.clone()
-    steps = [8, 2, 5]
-    chunks = [next_chunks([text], n)[0] for text, n in zip(texts, steps, strict=True)]
-    decoder = decoder_of(llm, 4, 8, 8)
-    window = decoder.launch(chunks, dict(enumerate(params)))
-    third, first = next_chunks([texts[2]], 3, ahead=5), next_chunks([texts[0]], 2, ahead=8)
-    further = decoder.launch(third + first, dict(enumerate(params)), window)
-    total = [8 + 2, 2, 5 + 3]
-    for (tokens, _), n, ids in zip(decoder.collect(window), steps, expected, strict=True):
-        assert tokens == ids[1 : 1 + n]
-    (a, _), (b, _) = decoder.collect(further)
-    assert a == expected[2][6:9]
-    assert b == expected[0][9:11]
-    for text, n in zip(texts, total, strict=True):
-        known = len(text.token_ids) - 1
-        written = set(text.table.slots(known, known + n))
-        others = [slot for slot in text.table.slots(0, text.table.num_tokens) if slot not in written]
-        now, then = (keys.flatten(1, 2)[:, others] for keys in (llm.cache.keys, before))
-        torch.testing.assert_close(now, then, rtol=0, atol=0, equal_nan=True)
-
-
-def test_end_of_text_ends_a_row(tiny, monkeypatch):
-    prompts = prompts_of(tiny, [20, 40])
-    params = [exactly(9)] * 2
-    expected = ids_of(engine(tiny).generate(prompts, params))
-    end = expected[0][4]
-    monkeypatch.setattr(type(tiny), "eos_token_ids", property(lambda self: frozenset([end, tiny.vocab_size - 1])))
-    llm = engine(tiny)
-    texts = prefilled(llm, prompts, params, 8)
-    decoder = decoder_of(llm, 2, 8, 8)
-    for may_end in (True, False):
-        of = {i: SamplingParams(max_tokens=9, ignore_eos=not may_end) for i in range(2)}
-        for (tokens, _), ids in zip(decoder.collect(decoder.launch(next_chunks(texts, 8), of)), expected, strict=True):
-            rest = ids[1:]
-            assert tokens == (rest[: rest.index(end) + 1] if may_end and end in rest else rest)
 
 
 # The engine, running ahead ------------------------------------------------------------------------------------------
@@ -254,6 +147,29 @@ def test_windows_give_the_same_texts(tiny, num_blocks, options):
         assert llm.stats.preemptions > 0
     assert [len(c.times) for c in got] == [len(c.times) for c in expected]
     assert_idle(llm)
+
+
+@pytest.mark.parametrize(("size", "temperature"), [(1, 0.8), (3, 0.0), (16, 0.0), (17, 0.8)])
+def test_tokens_and_logprobs_at_and_beside_the_buckets(tiny, size, temperature):
+    """Rows stop at different steps of a window, so that others go on in other places of the next one."""
+    assert {1, 16} <= set(DECODE_ROWS)
+    prompts = prompts_of(tiny, [LENGTHS[i % len(LENGTHS)] for i in range(size)])
+    params = [exactly(11 + 7 * i % 12, temperature=temperature, seed=i) for i in range(size)]
+    expected, got = (make(tiny).generate(prompts, params) for make in (engine, ahead_engine))
+    assert texts_of(got) == texts_of(expected)
+    logprobs = [torch.tensor([c.outputs[0].cumulative_logprob for c in some]) for some in (got, expected)]
+    torch.testing.assert_close(*logprobs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_end_of_text_ends_a_row(tiny, monkeypatch, ignore_eos):
+    prompts = prompts_of(tiny, [20, 40])
+    end = ids_of(engine(tiny).generate(prompts, exactly(30)))[0][4]
+    monkeypatch.setattr(type(tiny), "eos_token_ids", property(lambda self: frozenset([end, tiny.vocab_size - 1])))
+    params = SamplingParams(max_tokens=30, ignore_eos=ignore_eos)
+    expected, got = (make(tiny).generate(prompts, params) for make in (engine, ahead_engine))
+    assert texts_of(got) == texts_of(expected)
+    assert (got[0].outputs[0].finish_reason == "stop") != ignore_eos
 
 
 def test_windows_run_ahead_and_are_counted(tiny):

@@ -10,9 +10,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.accelerate.shapes import TOKENS
 from support.drafters import Recalls
+from support.engines import engine as poisoned
 from support.engines import exactly, ids_of
 
 pytestmark = [
@@ -31,13 +32,12 @@ def model():
     return load_model(TINY_MODEL, "cuda", "float32", verbose=False)
 
 
-def engine(model, **options):
-    llm = LLM(model, num_blocks=2048, max_sequences=MAX_TEXTS, verbose=False, **options)
-    llm.cache.keys.fill_(torch.nan)
-    llm.cache.values.fill_(torch.nan)
-    for scales in llm.cache.scales:
-        scales.fill_(torch.nan)
-    return llm
+def engine(model, num_blocks=2048, **options):
+    return poisoned(model, num_blocks, verbose=False, **{"max_sequences": MAX_TEXTS, **options})
+
+
+def eager_engine(model, **options):
+    return engine(model, cuda_graphs=False, fused=False, attention_backend="torch", **options)
 
 
 def texts(llm, n):
@@ -47,7 +47,7 @@ def texts(llm, n):
 
 
 def test_graphs_and_fused_layers_at_every_bucket_edge(model):
-    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
+    eager = eager_engine(model)
     expected = texts(eager, MAX_TEXTS)
     graphs, both = engine(model, cuda_graphs=True, fused=False), engine(model)
     assert both.forward != both.model.forward
@@ -64,7 +64,7 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model):
 @pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9), reason="no FP8")
 def test_fp8_caches_in_graphs_and_fused_layers(model):
     """Where sums are added in another order, a number may be rounded the other way, and a text may then differ: few."""
-    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch", kv_cache_dtype="fp8")
+    eager = eager_engine(model, kv_cache_dtype="fp8")
     expected = texts(eager, MAX_TEXTS)
     plain = texts(engine(model), MAX_TEXTS)
     graphs = engine(model, cuda_graphs=True, fused=False, kv_cache_dtype="fp8")
@@ -82,7 +82,7 @@ def test_fp8_caches_in_graphs_and_fused_layers(model):
 
 def test_prompts_in_graphs_at_every_bucket_edge(model):
     """Prompts beside two texts that decode, so many tokens together; the texts are those of eager steps."""
-    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
+    eager = eager_engine(model)
     fast = engine(model, max_prompt_tokens=4096)
     fast.warm_up()
     decoder = fast.run_ahead.decoder
@@ -112,7 +112,7 @@ def test_prompts_in_graphs_at_every_bucket_edge(model):
 def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
     """Some drafted tokens are wrong; the texts are those of eager steps without drafts."""
     new, prompts = 40, PROMPTS[10 : 10 + texts]
-    eager = engine(model, cuda_graphs=False, fused=False, attention_backend="torch")
+    eager = eager_engine(model)
     params = exactly(new)
     expected = ids_of(eager.generate(prompts, params))
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
@@ -121,9 +121,7 @@ def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
             drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(tokens))
             if not 0 < drafter.k < new - 1:
                 continue
-            llm = LLM(model, num_blocks=256, max_sequences=texts, verbose=False, speculative=drafter)
-            llm.cache.keys.fill_(torch.nan)
-            llm.cache.values.fill_(torch.nan)
+            llm = engine(model, 256, max_sequences=texts, speculative=drafter)
             for _ in range(3):  # eager, captured, replayed
                 assert ids_of(llm.generate(prompts, params)) == expected, tokens
             assert any(not shape.is_sampled for shape in llm.run_ahead.decoder.runner.graphs)
@@ -132,7 +130,7 @@ def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
 
 def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
     params = [SamplingParams(max_tokens=3 + i % 5, top_k=1 + i % 3, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
-    eager, graphs = engine(model, cuda_graphs=False, fused=False, attention_backend="torch"), engine(model)
+    eager, graphs = eager_engine(model), engine(model)
     expected = ids_of(eager.generate(PROMPTS, params))
     edges = {n for bucket in (1, 4, 16, 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
     for n in sorted(edges - {0}):
@@ -145,9 +143,7 @@ def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
 def test_graphs_with_too_few_blocks(model, preemption):
     params = [exactly(3 + 7 * i % 60) for i in range(64)]
     expected = engine(model, cuda_graphs=False, fused=False).generate(PROMPTS[:64], params)
-    llm = LLM(model, num_blocks=14, verbose=False, preemption=preemption)
-    llm.cache.keys.fill_(torch.nan)
-    llm.cache.values.fill_(torch.nan)
+    llm = engine(model, 14, preemption=preemption)
     got = llm.generate(PROMPTS[:64], params)
     assert ids_of(got) == ids_of(expected)
     assert llm.stats.preemptions > 0

@@ -20,7 +20,7 @@ from pagedlab.attention import get_backend
 from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.model import TINY_MODEL, Model, load_model, paged_hook
-from support.engines import exactly, ids_of
+from support.engines import exactly, ids_of, poison
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 SEVEN, WIDE = (14, 2, 64), (3, 3, 128)  # query heads, KV heads, and the size of one
@@ -62,8 +62,7 @@ def decodes(model, rows, padding, seed):
     """A step of `rows` texts of several lengths, and rows that are nobody's: what was stored before, and the step."""
     generator = torch.Generator().manual_seed(seed)
     cache = model.kv_cache(4 * rows, BLOCK_SIZE)
-    cache.keys.fill_(torch.nan)
-    cache.values.fill_(torch.nan)
+    poison(cache)
     lengths = [1 + int(n) for n in torch.randint(0, 3 * BLOCK_SIZE, (rows,), generator=generator)]
     blocks = torch.randperm(4 * rows, generator=generator).view(rows, 4)
     tables, slots = torch.zeros((rows + padding, 4), dtype=torch.int32), torch.full((rows + padding,), -1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab import BlockPool, BlockTable, blocks_for
+from pagedlab import BlockPool, BlockTable
 from pagedlab.blocks import InvariantError
 from pagedlab.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
 from pagedlab.checks.results import REGISTERED, exercise, exercise_of_methods
@@ -159,74 +159,10 @@ def test_the_first_check_finds_a_token_in_the_readers_table():
     assert "says: in block 0, at offset 5" in check.table_by_hand([8, 1, 0]).message
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (
-            lambda prompt, width, new, size: blocks_for(prompt, size) + width * blocks_for(new, size),
-            "All but the last beam copy that block",
-        ),
-        (lambda prompt, width, new, size: width * blocks_for(prompt + new, size), "stored once"),
-        (
-            lambda prompt, width, new, size: prompt // size + width * blocks_for(prompt % size + new, size),
-            "nothing is copied",
-        ),
-    ],
-)
-def test_a_wrong_number_of_blocks_is_explained(answer, why):
-    result = check.beam_blocks(answer)
-    assert (result.status, len(result.operations)) == ("failed", 1)
-    assert why in result.message
-
-
-def test_a_wrong_number_of_saved_tokens_is_explained():
-    result = check.saved_prefill(lambda prompt, n, size: ((n - 1) * prompt, (n - 1) * (prompt // size * size)))
-    assert result.expected == "(4, 0)"
-    assert "the 3 before it contain 0 full blocks of 4: 1 x 0 tokens are saved" in result.message
-
-
-def test_a_forgotten_tenth_is_named_in_gib():
-    def forgets_the_tenth(memory, weights, bytes_per_token, max_length):
-        return max(0, memory - weights) // (bytes_per_token * max_length)
-
-    message = check.users_that_fit(forgets_the_tenth).message
-    assert "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB" in message
-
-
-def test_a_parent_that_is_evicted_first_is_named():
-    def parent_first(last_used, parent):
-        return min(last_used, key=last_used.__getitem__)
-
-    message = check.leaf_first(parent_first).message
-    assert "Block 4 is the parent of block 2, which is cached." in message
-    assert "evict 2 first" in message
-
-
-def test_heads_that_are_dealt_out_in_turn_are_named():
-    torch = pytest.importorskip("torch")
-
-    def like_cards(q, k):
-        return torch.einsum("nghd,lhd->hgnl", q.unflatten(1, (-1, k.shape[1])), k)
-
-    def like_keys(q, k):
-        keys = k.repeat(1, q.shape[1] // k.shape[1], 1)
-        return torch.einsum("nhd,lhd->hnl", q, keys).unflatten(0, (k.shape[1], -1))
-
-    for answer in (like_cards, like_keys):
-        assert "dealt out in turn" in check.shared_heads(answer).message
-
-
 def test_pools_named_in_a_list_are_asked_for_as_a_dict():
     result = check.broken_pools(["counted", "exclusive", "atomic"])
     assert result.message == "The answer is a dictionary with a name for each pool."
     assert "AttributeError" not in str(result)
-
-
-def test_a_replacement_that_is_no_distribution_is_named():
-    def unnormalised(p, q, token):
-        return min(1.0, p[token] / q[token]), [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
-
-    assert "do not add up to 1" in check.acceptance_rule(unnormalised).message
 
 
 def test_compare_reports_the_first_case_and_protects_its_arguments():

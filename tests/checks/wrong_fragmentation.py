@@ -29,7 +29,12 @@ def largest_by_max(lengths, limit):
 
 # Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
 EDITS = [
-    ("users_that_fit", "memory * 9 // 10 - weights", "memory - weights"),
+    (
+        "users_that_fit",
+        "memory * 9 // 10 - weights",
+        "memory - weights",
+        "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB",
+    ),
     ("users_that_fit", "memory * 9 // 10 - weights", "memory * 9 // 10"),
     ("users_that_fit", "(bytes_per_token * max_length)", "bytes_per_token"),
     ("users_that_fit", "for_kv // (", "for_kv / ("),

@@ -15,6 +15,11 @@ MISTAKES = {
         ("tl.exp(score - m)", "score - m", "The exponential is missing"),
         ("score - m", "m - score", "The sign is turned round"),
         ("mine = i < n", "mine = i < n - 1", "Not all of out is written"),
+        # What somebody writes first who knows PyTorch.
+        ("@triton.jit\n", "", "write @triton.jit above its def"),
+        ("tl.load(s + i, mask=mine)", "s[i]", "s[...] indexes a tensor"),
+        ("tl.arange(0, TILE)", "tl.arange(0, n)", "tl.constexpr"),
+        ("tl.exp(", "torch.exp(", "A kernel calls torch"),
     ],
     "scores": [
         (" * scale", "", "The scale is missing"),
@@ -99,6 +104,10 @@ MISTAKES = {
         (" / tl.sum(weight, 0)", "", "not divided by the sum of the weights"),
         ("part = row * splits + split\n    tl.store(parts", "part = row * splits\n    tl.store(parts",
          "Two programs store the same element"),
+        ("weight = tl.exp(log - tl.max(log, 0))", "weight = log", "out of the arithmetic"),
+        ("begin = split * tiles // splits * TILE\n    stop = tl.minimum((split + 1) * tiles // splits * TILE, length)",
+         "per = tl.cdiv(length, splits)\n    begin = split * per\n    stop = begin + per",
+         "elements of k_cache were loaded that nothing has written"),
     ],
     "launch": [
         ("    return out\n", "", "It returns None"),

@@ -75,7 +75,12 @@ EDITS = [
         "zip(self.names(token_ids, salt)[:1], table.block_ids)",
         "match with leave=0 must find every full block that was just inserted.",
     ),
-    ("leaf_first", "min(leaves", "min(last_used"),
+    (
+        "leaf_first",
+        "min(leaves",
+        "min(last_used",
+        "Block 4 is the parent of block 2, which is cached. Of the leaves, block 2 was used first: evict 2 first.",
+    ),
     ("leaf_first", "min(leaves", "max(leaves"),
     ("leaf_first", "min(leaves, key=lambda block: last_used[block])", "leaves[0]"),
     ("leaf_first", "if block not in parents]", "if parent[block] is None]"),

@@ -130,7 +130,7 @@ EDITS = [
         "shared_heads",
         "q.reshape(n, k.shape[1], group, head_dim).permute(1, 2, 0, 3)",
         "q.reshape(n, group, k.shape[1], head_dim).permute(2, 1, 0, 3)",
-        "The score of query",
+        "dealt out in turn",
     ),
     ("shared_heads", ".permute(1, 2, 0, 3)", ".permute(1, 0, 2, 3)", "The score of query"),
     (

@@ -69,8 +69,8 @@ EDITS = [
     (
         "acceptance_rule",
         "[x / total for x in rest] if total else p",
-        "p",
-        "Drafts drawn from q and put through your rule must come out distributed as p.",
+        "rest",
+        "do not add up to 1",
     ),
     (
         "acceptance_rule",

@@ -289,11 +289,6 @@ def test_a_fork_has_the_temperature_of_the_user_or_one_at_which_answers_differ(l
     assert [sampling.temperature for sampling in asked] == [FORK_TEMPERATURE, 0.3]
 
 
-def test_the_tiny_model_gives_two_answers(conversation):
-    turn = last(conversation.ask("Why is the sky blue?", num_answers=2))
-    assert turn.answers[0].text != turn.answers[1].text
-
-
 def test_the_tokens_of_two_answers_are_those_of_answers():
     assert "· answer: 9 tokens" in figures(turn_of(4))
     assert "· answers: 9 tokens" in figures(turn_of(4, num_answers=2))

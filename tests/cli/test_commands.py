@@ -21,16 +21,6 @@ from support.paths import ROOT
 README = ROOT / "README.md"
 
 
-def test_prints_texts_and_statistics(capsys):
-    prompts = ["Once upon a time", "The memory of a computer is made of"]
-    code = main([*prompts, "--model", str(TINY_MODEL), "--attention", "online", "--max-tokens", "12"])
-    out = capsys.readouterr().out
-    assert code == 0
-    assert all(f"> {prompt}" in out for prompt in prompts)
-    assert "blocks" in out
-    assert "tokens/s" in out
-
-
 def test_a_kv_cache_in_fp8_is_named(capsys):
     code = main(["generate", "Once", "--model", str(TINY_MODEL), "--kv-cache-dtype", "fp8", "--max-tokens", "3"])
     assert code == 0
@@ -40,60 +30,60 @@ def test_a_kv_cache_in_fp8_is_named(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "hello", "--max-tokens", "0"], "--max-tokens must be a whole number of at least 1, got 0"),
-        (["generate", "hello", "--temperature", "-1"], "--temperature must be a number of at least 0, got -1"),
-        (["generate", "hello", "--ranks", "0"], "--ranks must be a whole number of at least 1, got 0"),
-        (["generate", "hello", "--block-size", "0"], "--block-size must be a whole number of at least 1, got 0"),
-        (["generate", "hello", "--num-blocks", "0"], "--num-blocks must be a whole number of at least 1, got 0"),
+        ("generate hello --max-tokens 0", "--max-tokens must be a whole number of at least 1, got 0"),
+        ("generate hello --temperature -1", "--temperature must be a number of at least 0, got -1"),
+        ("generate hello --ranks 0", "--ranks must be a whole number of at least 1, got 0"),
+        ("generate hello --block-size 0", "--block-size must be a whole number of at least 1, got 0"),
+        ("generate hello --num-blocks 0", "--num-blocks must be a whole number of at least 1, got 0"),
         (
-            ["generate", "hello", "--kv-cache-dtype", "int8"],
+            "generate hello --kv-cache-dtype int8",
             "--kv-cache-dtype must be one of 'auto', 'fp8', got 'int8'",
         ),
         (
-            ["serve", "--port", "0", "--kv-cache-dtype", "FP8"],
+            "serve --port 0 --kv-cache-dtype FP8",
             "--kv-cache-dtype must be one of 'auto', 'fp8', got 'FP8'",
         ),
         (
-            ["generate", "hello", "--device", "gpu"],
+            "generate hello --device gpu",
             "there is no device 'gpu': choose 'auto', 'cpu', 'cuda' or for instance 'cuda:1'",
         ),
-        (["generate", "hello", "--dtype", "int3"], "--dtype must be one of 'auto', 'float32',"),
-        (["generate", "hello", "--attention", "magic"], "--attention must be one of 'auto', 'torch',"),
-        (["generate", "hello", "--seed", "-1"], "--seed must be a whole number of at least 0, got -1"),
-        (["chat", "--max-tokens", "many"], "--max-tokens must be a whole number of at least 1, got 'many'"),
-        (["chat", "--temperature", "hot"], "--temperature must be a number of at least 0, got 'hot'"),
-        (["serve", "--port", "x"], "--port must be a whole number from 0 to 65535, got 'x'"),
-        (["serve", "--device", "gpu", "--port", "0"], "there is no device 'gpu'"),
-        (["chat", "--model", "/nope"], "there is no '/nope'"),
-        (["chat", "--model", ""], "--model is empty: name a folder, a .gguf file or a hub id"),
-        (["notebooks", "", "--no-open"], "the name of the folder is empty: name a folder, or . for this one"),
-        ([""], "empty"),
+        ("generate hello --dtype int3", "--dtype must be one of 'auto', 'float32',"),
+        ("generate hello --attention magic", "--attention must be one of 'auto', 'torch',"),
+        ("generate hello --seed -1", "--seed must be a whole number of at least 0, got -1"),
+        ("chat --max-tokens many", "--max-tokens must be a whole number of at least 1, got 'many'"),
+        ("chat --temperature hot", "--temperature must be a number of at least 0, got 'hot'"),
+        ("serve --port x", "--port must be a whole number from 0 to 65535, got 'x'"),
+        ("serve --device gpu --port 0", "there is no device 'gpu'"),
+        ("chat --model /nope", "there is no '/nope'"),
+        ('chat --model ""', "--model is empty: name a folder, a .gguf file or a hub id"),
+        ('notebooks "" --no-open', "the name of the folder is empty: name a folder, or . for this one"),
+        ('""', "empty"),
         (
-            ["a long text " * 50, "--num-blocks", "2"],
+            f"'{'a long text ' * 50}' --num-blocks 2",
             "the pool has 2: shorten the prompt, lower --max-tokens or raise --num-blocks",
         ),
-        (["generate", "hello", "--model", "./no-such-folder"], "there is no './no-such-folder'"),
-        (["generate", "hello", "--model", "some/model"], "`pagedlab download some/model` fetches it"),
+        ("generate hello --model ./no-such-folder", "there is no './no-such-folder'"),
+        ("generate hello --model some/model", "`pagedlab download some/model` fetches it"),
         (
-            ["generate", "hello", "--model", "nothing"],
+            "generate hello --model nothing",
             "in the local Hugging Face cache: name a folder, a .gguf file or a hub id like Qwen/",
         ),
-        (["generate"], 'error: name a prompt, for example pagedlab generate "Once upon a time"\n'),
-        (["--max-tokens", "3", "chat"], "chat is a command: name it first, for example pagedlab chat --help"),
-        (["--max-tokens", "3"], "error: name a prompt, for example"),
+        ("generate", 'error: name a prompt, for example pagedlab generate "Once upon a time"\n'),
+        ("--max-tokens 3 chat", "chat is a command: name it first, for example pagedlab chat --help"),
+        ("--max-tokens 3", "error: name a prompt, for example"),
         (
-            ["generate", "hello", "--model", str(README)],
+            f"generate hello --model '{README}'",
             f"error: '{README}' is not a .gguf file: name a folder, a .gguf file or a hub id",
         ),
         *(
-            (["download", name], f"error: a hub id is like {DEFAULT_MODEL}, got {name!r}\n")
+            (f"download '{name}'", f"error: a hub id is like {DEFAULT_MODEL}, got {name!r}\n")
             for name in ("???", "a/b/c", "../models", ".hidden", "")
         ),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
-    assert main(arguments) == 2
+    assert main(shlex.split(arguments)) == 2
     printed = capsys.readouterr()
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
@@ -179,22 +169,22 @@ def test_without_arguments_the_commands_are_listed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "hello", "--nonsense"], "unrecognized arguments: --nonsense; see pagedlab generate --help"),
+        ("generate hello --nonsense", "unrecognized arguments: --nonsense; see pagedlab generate --help"),
         (
-            ["generate", "hi", "--temprature", "3"],
+            "generate hi --temprature 3",
             "unrecognized arguments: --temprature 3; did you mean --temperature?; see pagedlab generate --help",
         ),
         (
-            ["chat", "--temp", "1"],
+            "chat --temp 1",
             "unrecognized arguments: --temp 1; did you mean --temperature?; see pagedlab chat --help",
         ),
-        (["chat", "-seed", "1"], "unrecognized arguments: -seed 1; did you mean --seed?; see pagedlab chat --help"),
-        (["info", "now"], "unrecognized arguments: now; see pagedlab info --help"),
+        ("chat -seed 1", "unrecognized arguments: -seed 1; did you mean --seed?; see pagedlab chat --help"),
+        ("info now", "unrecognized arguments: now; see pagedlab info --help"),
     ],
 )
 def test_an_unknown_option_is_one_line(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
-        main(arguments)
+        main(shlex.split(arguments))
     assert end.value.code == 2
     assert capsys.readouterr() == ("", f"error: {message}\n")
 

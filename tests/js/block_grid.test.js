@@ -4,7 +4,11 @@ import grid from "../../pagedlab/widgets/block_grid.js";
 import { Model, openPage, press, type } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="window.attacked = true">`;
-const SETUP = { presets: ["beam search"], models: [{ name: "LLaMA-2-7B", bytes: 524_288 }] };
+const MODELS = [
+  { name: "LLaMA-2-7B", bytes: 524_288 },
+  { name: "Qwen2.5-0.5B", bytes: 12_288 },
+];
+const SETUP = { presets: ["beam search"], models: MODELS };
 
 let host;
 let model;
@@ -179,6 +183,25 @@ test("an answer that got lost leaves the slider free again", () => {
   for (const step of ["0", "1"]) type(scrubber, step);
   model.change("state", forked({ serial: 3, step: 2 })); // state 2 never came
   assert.equal(scrubber.value, "2");
+});
+
+test("a screen reader hears names and what happened, and the keyboard stops rarely", () => {
+  const nameOf = (selector) => find(selector).getAttribute("aria-label");
+  assert.equal(nameOf('.pl-block[data-block="1"]'), "block 1, s0 and s1, count 2, 2 of 4 tokens");
+  const cell = '[data-sequence="s1"] .pl-cell';
+  assert.equal(nameOf(cell), "s1, logical block 0: physical block 0, 4 tokens");
+  assert.equal(find("[aria-live=polite]").textContent, "fork s0");
+  for (const each of host.querySelectorAll("[role=gridcell]")) {
+    assert.ok(each.closest("[role=row]").closest("[role=grid]"));
+  }
+  const stops = [...host.querySelectorAll("button, input, select, summary")];
+  assert.ok(stops.filter(({ tabIndex }) => tabIndex >= 0).length <= 9);
+});
+
+test("what sharing saves is told in bytes of the chosen model", () => {
+  assert.equal(find(".pl-saved b").textContent, "4 MiB"); // two blocks of four tokens
+  type(find("[data-ref=model]"), "Qwen2.5-0.5B");
+  assert.equal(find(".pl-saved b").textContent, "96 KiB");
 });
 
 test("what Python says is text", () => {

@@ -9,13 +9,7 @@ from pagedlab.checks import check
 from pagedlab.checks.measuring import fair_ratios, goodput, latencies
 from pagedlab.lessons.colors import INK, NEUTRAL, ink_on
 from pagedlab.lessons.load_plots import (
-    draw_curve,
-    draw_load,
-    draw_measured,
     draw_peers,
-    draw_requests,
-    draw_stamps,
-    draw_step_parts,
 )
 from pagedlab.lessons.measuring import (
     OURS,
@@ -30,7 +24,7 @@ from pagedlab.lessons.measuring import (
     simulate,
     workload,
 )
-from pagedlab.lessons.plots import LATE, figure
+from pagedlab.lessons.plots import LATE
 from pagedlab.shipped import results
 
 matplotlib.use("Agg")
@@ -97,18 +91,6 @@ def test_the_figures_are_drawn_from_the_recorded_results():
     panels = {(row.host, row.model) for row in ratios}
     assert len(words) == len(ratios) + len(panels)
     assert len(fig.axes) == len({row.model for row in ratios})
-    fig.canvas.draw()
-    lines = {"first": {"p50": [1, 2], "p99": [3, 4]}, "gap": {"p50": [1, 1], "p99": [2, 2]}}
-    assert len(draw_measured([0.5, 2.0], lines, [5.0, 1.0], 10.0).axes) == 3
-    assert "longest gap" in [text.get_text() for text in draw_stamps().axes[0].texts]
-    engines = {"pagedlab": results("h200_vllm")["load"]["pagedlab"]}
-    fig, (one, two, three, four) = figure(8, 8, nrows=4)
-    draw_load(one, engines, "ttft p99", "ms")
-    served = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
-    draw_requests(two, served)
-    draw_curve(three, [1, 2], {"median": [0.1, 0.2], "p99": [1.0, 2.0]}, 2)
-    draw_step_parts(four, {"x": {"attention": 1.0, "the device waits": 2.0}})
-    assert [text.get_text() for text in four.texts] == [" 3.00 ms"]
     fig.canvas.draw()
 
 

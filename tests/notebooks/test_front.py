@@ -70,6 +70,7 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
         said = "Chat 1 and chat 2 start. Chat 3 must wait: it needs 3 blocks, and 2 are free."
         assert page.inner_text("#stage .pl-spoken") == f"Step 1 of 24. {said}", "a screen reader reads it out"
         assert page.text_content("#heard") == "", "a film that stands still says nothing of its own"
+        assert page.locator("#stage .pl-id").first.is_visible(), "squares have their numbers, on a phone too"
         assert page.locator("#map article").count() == len(build_front.THUMBNAILS)
     assert all(url.startswith((address, "data:")) for url in page.asked)
 
@@ -183,12 +184,3 @@ def test_siblings_tell_their_own_story_unless_copies_are_forgotten(forget, monke
     assert not wrong["s1"]
     fork.receive(json.dumps({"op": "undo"}))
     assert told(fork)["s1"] == "".join([prompt, *stories[1][:2]])
-
-
-@in_browser
-def test_squares_have_their_numbers_on_a_phone(address):
-    with open_page(viewport={"width": 390, "height": 844}) as page:
-        page.goto(address)
-        page.locator("#stage .pl-scrubber").wait_for()
-        assert page.locator("#stage .pl-id").first.is_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -76,11 +76,20 @@ def test_a_bar_moves_until_the_cell_ends():
     ],
 )
 def test_a_closed_bar_is_not_stored(text):
-    bar = nbformat.v4.new_output("display_data", data={WIDGET_VIEW: {"model_id": "1"}, "text/plain": text})
-    old_bar = nbformat.v4.new_output("stream", name="stderr", text=f"\r{text}")
-    result = nbformat.v4.new_output("stream", name="stdout", text="the search took [00:01], 3 it/s\n")
-    cell = nbformat.v4.new_code_cell("search()", outputs=[bar, old_bar, result])
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    assert normalised(notebook).cells[0].outputs == [result]
+    bar = {WIDGET_VIEW: {"model_id": "1"}, "text/plain": text}
+    outputs = [
+        nbformat.v4.new_output("display_data", data=bar),
+        nbformat.v4.new_output("stream", name="stderr", text=f"\r{text}"),
+        nbformat.v4.new_output("display_data", data=bar | {"text/plain": "HTML(value='http://127.0.0.1:33653')"}),
+    ]
+    results = [
+        nbformat.v4.new_output("stream", name="stdout", text="the search took [00:01], 3 it/s\n"),
+        nbformat.v4.new_output("display_data", data=bar | {"text/html": "a twin"}),
+    ]
+    cell = nbformat.v4.new_code_cell("search()", outputs=[*outputs, *results])
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"pagedlab": {"cpu": "1"}})
+    clean = normalised(notebook)
+    assert [output.output_type for output in clean.cells[0].outputs] == ["stream", "display_data"]
+    assert clean.metadata["pagedlab"] == {"cpu": "1"}
     kept(notebook, nbformat.from_dict(notebook))
-    assert notebook.cells[0].outputs == [result]
+    assert notebook.cells[0].outputs == results

@@ -15,7 +15,7 @@ from notebook_sources import imported_names
 from site_openings import openings_of
 from support.accessibility import violations
 from support.pages import in_browser, open_chromium
-from support.paths import NOTEBOOKS, ROOT
+from support.paths import NOTEBOOKS, ROOT, each_notebook
 from support.site import serving
 
 sys.path.append(str(ROOT / "docs"))
@@ -43,7 +43,7 @@ def site(tmp_path_factory):
     return folder / "html"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_a_notebook_is_a_page_with_all_its_outputs(site, path):
     cells = nbformat.read(path, as_version=4).cells
     outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
@@ -70,7 +70,7 @@ def test_a_notebook_is_a_page_with_all_its_outputs(site, path):
         assert re.search(r'alt="(?!\.\./_images)[^"]', picture), "each picture has words, which are not its file's name"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_a_notebook_s_openings_are_beside_its_page(site, path):
     page = site / "notebooks" / f"{path.stem}.html"
     places = re.findall(r'data-opening="([^"]+)"', page.read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 from rattler import MatchSpec
 
-from support.paths import ROOT
+from support.paths import ROOT, each_notebook
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -77,34 +77,10 @@ def test_constraints_satisfy_every_range():
             assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
-def test_extras_are_for_users_and_groups_for_development():
-    assert set(PROJECT["optional-dependencies"]) == {"notebooks", "server", "gguf"}
-    assert set(GROUPS) == {"site", "tests"}
-    included = [entry["include-group"] for entry in GROUPS["tests"] if isinstance(entry, dict)]
-    assert included == ["site"]
-
-
 def test_pre_commit_has_the_ruff_of_the_constraints():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     (rev,) = [repo["rev"] for repo in hooks if repo["repo"].endswith("/ruff-pre-commit")]
     assert f"ruff=={rev.removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
-
-
-def test_bars_leave_nothing_behind():
-    from normalise_notebooks import normalised
-
-    bar = {"text/plain": "steps: 1it [00:01,  1.66s/it]", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
-    outputs = [
-        nbformat.v4.new_output("display_data", data=bar),
-        nbformat.v4.new_output("stream", name="stderr", text="50%|# | 1/2 [00:01<00:01, 9.8it/s]\r   \r"),
-        nbformat.v4.new_output("display_data", data=bar | {"text/plain": "HTML(value='http://127.0.0.1:33653')"}),
-        nbformat.v4.new_output("stream", name="stdout", text="kept\n"),
-        nbformat.v4.new_output("display_data", data=bar | {"text/html": "a twin"}),
-    ]
-    cell = nbformat.v4.new_code_cell("1", outputs=outputs)
-    clean = normalised(nbformat.v4.new_notebook(cells=[cell], metadata={"pagedlab": {"cpu": "1"}}))
-    assert [output.output_type for output in clean.cells[0].outputs] == ["stream", "display_data"]
-    assert clean.metadata["pagedlab"] == {"cpu": "1"}
 
 
 def test_a_drawing_is_stored_as_github_shows_it():
@@ -138,7 +114,7 @@ def test_notebooks_are_normalised():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_notebook_is_fit_to_read(path):
     """Short cells, no stored error, no widget state, outputs there, nothing of the machine it ran on."""
     text = path.read_text()
@@ -158,7 +134,7 @@ def test_notebook_is_fit_to_read(path):
             assert len(lines) <= 15, f"cell {i} has {len(lines)} lines of text"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_notebook_links_lead_somewhere(path):
     """Every relative link in a notebook's text names a file of the repository."""
     for cell in json.loads(path.read_text())["cells"]:
@@ -169,22 +145,13 @@ def test_notebook_links_lead_somewhere(path):
                     assert (path.parent / target).exists(), target
 
 
-def test_ci_runs_the_pinned_the_newest_a_million_operations_and_a_real_qwen():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    jobs = workflow["jobs"]
-    assert set(jobs) == {"pinned", "newest", "fuzz", "qwen"}
-    assert jobs["pinned"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
-    steps = {name: job["steps"][-1] for name, job in jobs.items()}
-    assert steps["pinned"]["run"] == steps["newest"]["run"] == ".ci/run"
-    assert [name for name, step in steps.items() if "PAGEDLAB_NEWEST" in step.get("env", {})] == ["newest"]
-    assert "PAGEDLAB_TEST_MODEL" in steps["qwen"]["run"]
-    assert "make test-qwen" in steps["qwen"]["run"]
-    assert steps["fuzz"]["env"]["PAGEDLAB_OPERATIONS"] == "1000000"
+def test_ci_names_files_and_fuzz_tests_that_there_are():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     for job in jobs.values():
         for step in job["steps"]:
             for word in step.get("run", "").split():
                 assert not word.startswith("tests/") or (ROOT / word).exists(), f"ci.yml: there is no {word}"
-    words = shlex.split(steps["fuzz"]["run"])
+    words = shlex.split(jobs["fuzz"]["steps"][-1]["run"])
     files = [ROOT / word for word in words if word.startswith("tests/")]
     assert len(files) == 3
     for file, test in zip(files, words[-1].split(" or "), strict=True):

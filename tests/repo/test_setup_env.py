@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -206,14 +208,19 @@ def test_a_torch_of_the_machine_is_not_installed_a_second_time(setup_env, monkey
     assert [Path(command[0]).name for command in asked] == ["python"]
 
 
-def test_the_disk_is_full(setup_env, monkeypatch):
-    def full(path, **options):
-        raise OSError(28, "No space left on device", str(path))
+NO_SPACE = OSError(28, "No space left on device")
 
-    monkeypatch.setattr(venv, "create", full)
-    said = message(setup_env)
-    assert "could not write .venv" in said
-    assert "No space left on device" in said
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NO_SPACE, "could not write .venv.*No space left on device"),
+        (subprocess.CalledProcessError(1, "ensurepip"), "apt install python3-venv"),
+    ],
+)
+def test_an_environment_that_cannot_be_made(setup_env, monkeypatch, error, said):
+    monkeypatch.setattr(venv, "create", Mock(side_effect=error))
+    assert re.search(said, message(setup_env))
 
 
 def test_the_disk_is_full_when_the_stamp_is_written(setup_env, monkeypatch):
@@ -222,19 +229,11 @@ def test_the_disk_is_full_when_the_stamp_is_written(setup_env, monkeypatch):
 
     def full(path, text):
         if path == setup_env.STAMP:
-            raise OSError(28, "No space left on device", str(path))
+            raise NO_SPACE
         return write_text(path, text)
 
     monkeypatch.setattr(Path, "write_text", full)
     assert "No space left on device" in message(setup_env)
-
-
-def test_venv_has_no_pip(setup_env, monkeypatch):
-    def create(path, **options):
-        raise subprocess.CalledProcessError(1, "ensurepip")
-
-    monkeypatch.setattr(venv, "create", create)
-    assert "apt install python3-venv" in message(setup_env)
 
 
 def test_pip_fails(setup_env, monkeypatch):

@@ -9,6 +9,7 @@ from pagedlab.sampling_params import TokenLogprob
 from pagedlab.serving.app import create_app
 from pagedlab.serving.background import BackgroundServer
 from pagedlab.serving.logprobs import LEAST, OfCompletion, Spelling, of_chat
+from support.engines import plain_logits
 from support.served import CHAT, MODEL, STORY, ask, chat, client_of
 
 
@@ -99,9 +100,7 @@ def test_a_harness_scores_as_transformers_does(server, tiny, max_tokens, before)
         end = len(context) + len(ending)
         said, top = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
         assert len(said) == end + max_tokens
-        with tiny.stock_attention() as module, torch.inference_mode():
-            rows = torch.log_softmax(module(input_ids=torch.tensor([context + ending])).logits[0], dim=1)
-        rows = rows[len(context) - 1 : -1]
+        rows = torch.log_softmax(plain_logits(tiny, context + ending), dim=1)[len(context) - 1 : -1]
         assert close(sum(said[len(context) : end]), rows.gather(1, torch.tensor([ending]).T).sum().item())
         greedy = [one == max(others.values()) for one, others in zip(said, top, strict=True) if others][
             len(context) - 1 :

@@ -1,4 +1,4 @@
-"""The planted bugs of pagedlab/lessons/broken.py, and five that only tests need."""
+"""The planted bugs of pagedlab/lessons/broken.py, and four that only tests need."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ class FreesSharedBlock(BlockPool):
         if self.refcount(block_id) > 1:
             self._refcounts[block_id] = 1
         super().release(block_id)
-
-
-class EvictsTheNewest(BlockPool):
-    """Of the cached blocks, the one released last goes first."""
-
-    def allocate(self) -> int:
-        if not self._free and self._cached:
-            order = self._policy._oldest_first
-            order.move_to_end(next(reversed(order)), last=False)
-        return super().allocate()
 
 
 class LeaksOnFork(BlockTable):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pagedlab import LLM, BlockPool, Completion, SamplingParams
+from pagedlab import LLM, BlockPool, Completion, KVCache, SamplingParams
 from pagedlab.blocks import blocks_for
 
 if TYPE_CHECKING:
@@ -41,14 +41,28 @@ def prompt_of(model: Model, length: int) -> list[int]:
     return prompts_of(model, [length])[0]
 
 
+def poison(cache: KVCache) -> None:
+    """Fill a cache with NaN, its scales too."""
+    for tensor in (cache.keys, cache.values, *cache.scales):
+        tensor.fill_(torch.nan)
+
+
 def engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
-    """An engine whose cache is full of NaN, its scales too."""
+    """An engine whose cache is full of NaN."""
     llm = LLM(model, num_blocks=num_blocks, block_size=block_size, **options)
-    llm.cache.keys.fill_(torch.nan)
-    llm.cache.values.fill_(torch.nan)
-    for scales in llm.cache.scales:
-        scales.fill_(torch.nan)
+    poison(llm.cache)
     return llm
+
+
+def plain_logits(model: Model, token_ids: list[int]) -> torch.Tensor:
+    """Logits [T, V] of transformers' own forward pass, without a cache."""
+    with model.stock_attention() as module, torch.inference_mode():
+        return module(input_ids=torch.tensor([token_ids], device=model.device)).logits[0]
+
+
+def finished(completions: list[Completion]) -> dict[int, Completion]:
+    """Those that are finished, by request id."""
+    return {completion.request_id: completion for completion in completions if completion.finished}
 
 
 def assert_idle(llm: LLM) -> None:
@@ -98,7 +112,7 @@ def drain(llm: LLM) -> dict[int, Completion]:
     """Step until the engine is idle and return the finished completions by request id."""
     done: dict[int, Completion] = {}
     while touched := llm.step():
-        done |= {completion.request_id: completion for completion in touched if completion.finished}
+        done |= finished(touched)
     return done
 
 
@@ -114,7 +128,7 @@ def drain_despite(
     errors = 0
     while llm.num_unfinished:
         try:
-            done |= {completion.request_id: completion for completion in llm.step() if completion.finished}
+            done |= finished(llm.step())
         except error:
             errors += 1
             check()
@@ -158,7 +172,7 @@ def arrive_in_any_order(
     for prompt in prompts:
         ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
         for _ in range(rng.randrange(6)):
-            done |= {c.request_id: c for c in llm.step() if c.finished}
+            done |= finished(llm.step())
         if rng.random() < 0.25:
             aborted.add(victim := rng.choice(list(ids)))
             llm.abort(victim)

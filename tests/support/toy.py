@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,6 +147,12 @@ def at_each_line(event: Callable[[Place], None]) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+def some_moments(runs: Mapping[Place, int]) -> list[tuple[Place, int]]:
+    """Each line with some of the times that it runs: the first, the last, and up to three between."""
+    times = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
+    return [(place, nth) for place in runs for nth in times[place]]
 
 
 @contextmanager

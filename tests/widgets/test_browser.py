@@ -1,4 +1,5 @@
-"""The widgets in a real JupyterLab, clicked, typed at and looked at.
+"""The widgets in a real JupyterLab, clicked, typed at and looked at. test_explore_browser.py has their keys, tests/js
+what each button sends.
 
 PAGEDLAB_SCREENSHOTS=<folder> keeps light and dark screenshots for a person to look at.
 PAGEDLAB_REQUIRE_BROWSER=1 makes a missing browser a failure instead of a skip.
@@ -99,9 +100,6 @@ class Grid:
             self.root.locator(f'[data-op="{op}"]').click()
             self.settled()
 
-    def block(self, block_id):
-        return self.root.locator(f'.pl-block[data-block="{block_id}"]')
-
     def text(self, css):
         return self.root.locator(css).first.inner_text()
 
@@ -117,33 +115,6 @@ def cells(page):
 
 
 # Clicks ----------------------------------------------------------------------------------------------------------
-
-
-def test_every_button_does_to_the_pool_what_it_shows(page):
-    grid = Grid(page, "w")
-    assert "Start here" in grid.text(".pl-prompt")
-    grid.click("new", n=40)
-    assert grid.check()["tables"] == [["s0", [0, 1, 2]]]
-    grid.click("append", n=5)
-    grid.click("fork", "write")
-    shown = grid.check()
-    assert shown["tables"] == [["s0", [0, 1, 2]], ["s1", [0, 1, 3]]]
-    assert shown["stats"] == {"used": 4, "free": 60, "shared": 2, "copied": 1}
-    assert grid.text(".pl-now") == "append 1 to s1: block 2 is shared by 2, copied to 3"
-    assert grid.text('[data-op="append"]') == "Append 5"
-    assert grid.text(".pl-saved b") == "16 MiB"  # two blocks of 16 tokens of 512 KiB
-    grid.root.locator("[data-ref=model]").select_option("Qwen2.5-0.5B")
-    assert grid.text(".pl-saved b") == "384 KiB"
-    grid.click("undo", "undo")
-    assert grid.check()["tables"] == [["s0", [0, 1, 2]]]
-    assert "step 2 of 4" in grid.text(".pl-prompt")
-    grid.click("redo")
-    assert grid.check()["stats"]["shared"] == 3
-    grid.click("free")
-    assert grid.check()["tables"] == [["s0", [0, 1, 2]]]
-    grid.click("reset")
-    assert grid.check()["stats"] == {"used": 0, "free": 64, "shared": 0, "copied": 0}
-    assert grid.root.locator('[data-op="fork"]').get_attribute("aria-disabled") == "true"
 
 
 def test_a_new_row_comes_into_view_in_a_long_list(page):
@@ -220,57 +191,6 @@ def test_page_and_pool_agree_after_60_random_clicks_at_1024_blocks(page, seed):
     shown = grid.check()
     assert len(shown["counts"]) == 1024
     assert shown["tables"]
-
-
-# Keyboard --------------------------------------------------------------------------------------------------------
-
-
-def test_the_keyboard_reaches_everything_and_nothing_reaches_the_notebook(page):
-    grid = Grid(page, "w")
-    grid.click("new", "fork", n=40)
-    before = cells(page)
-    stops = grid.root.evaluate(
-        """root => [...root.querySelectorAll('button, input, select, summary')]
-            .filter(e => e.tabIndex >= 0 && e.offsetParent).length"""
-    )
-    assert stops <= 8
-    grid.block(0).focus()
-    for key in ("ArrowRight", "ArrowDown", "b", "d", "d", "x", "a"):
-        page.keyboard.press(key)
-    focused = "() => document.activeElement.dataset.block"
-    assert page.evaluate(focused) == "17"
-    page.keyboard.press("End")
-    assert page.evaluate(focused) == "31"
-    page.keyboard.press("Tab")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    assert (
-        page.evaluate("() => document.activeElement.getAttribute('aria-label')")
-        == "s1, logical block 0: physical block 0, 16 tokens"
-    )
-    assert grid.text(".pl-detail").startswith("Block 0: 2 references")
-    page.keyboard.press("Enter")
-    grid.root.locator('[data-op="free"]').focus()
-    for key in ("Enter", "Enter", "d", "d"):
-        page.keyboard.press(key)
-        grid.settled()
-    assert grid.check()["tables"] == []
-    assert cells(page) == before
-
-
-def test_a_screen_reader_hears_names_and_what_happened(page):
-    grid = Grid(page, "w")
-    grid.click("new", "fork", n=20)
-    assert grid.block(1).get_attribute("aria-label") == "block 1, s0 and s1, count 2, 4 of 16 tokens"
-    assert (
-        grid.root.locator("[aria-live=polite]").inner_text()
-        == "fork s0 into s1: both list blocks 0, 1; nothing is copied"
-    )
-    roles = grid.root.evaluate(
-        """root => [...root.querySelectorAll('[role=gridcell]')]
-            .every(cell => cell.closest('[role=row]')?.closest('[role=grid]'))"""
-    )
-    assert roles
 
 
 # Themes, views, stored output --------------------------------------------------------------------------------------
@@ -388,61 +308,6 @@ def test_the_stage_follows_an_engine_loses_nothing_and_is_moved_by_hand(page):
     assert cells(page) == before, "no key reached the notebook"
     page.keyboard.press("Escape")
     assert page.evaluate("() => document.activeElement.closest('.pl-root')") is None, "Escape leaves the widget"
-
-
-# The timeline ----------------------------------------------------------------------------------------------------
-
-TIMELINE = """
-from pagedlab.checks.scheduling import ToyEngine
-from pagedlab.widgets.timeline import Timeline
-engine = ToyEngine(num_blocks=12, preemption="swap")
-with Timeline(engine) as timeline:
-    for _ in range(3):
-        engine.add(8, 20)
-    engine.run()"""
-
-
-def test_the_timeline_says_what_everybody_does_and_moves_the_blocks(lab):
-    browser.write_notebook(lab.root / "timeline.ipynb", [TIMELINE])
-    with lab.notebook("timeline.ipynb") as page:
-        browser.run_all(page)
-        assert browser.cell_errors(page) == []
-        root, said = page.locator(".px-root"), page.locator(".px-say")
-
-        def step_is(n):
-            root.locator(f'[data-say^="r0, step {n}, "]').wait_for()
-            assert root.locator("output").inner_text() == str(n)
-
-        kinds = browser.run_python(page, "print(timeline.run.rows[2].kinds)").strip()
-        letters = root.locator('[data-link="r2"][data-set]').evaluate_all(
-            "runs => runs.map(run => run.querySelector('text')?.textContent)"
-        )
-        assert letters == [c for i, c in enumerate(kinds) if kinds[i - 1 : i] != c]
-        assert set(letters) == {"P", "D", "S"}
-
-        root.locator('[data-say="step 1, tokens computed: 24 prefill"]').click()
-        step_is(1)
-        root.locator('[data-say^="r0, step 1, "]').locator("text").first.hover()
-        assert said.inner_text() == "r0, step 1, prefill: tokens 0–7 “ 0 1 2 3 4 5 6 7”; writes “ 8”"
-        assert root.locator('.pl-lit[data-say^="block "]').count() == 2, "its blocks light up with its row"
-        root.locator('[data-say^="r1, decode, steps 2 "]').click(position={"x": 3, "y": 8})
-        step_is(2)
-        before = cells(page)
-        for key in ("ArrowRight", "d", "d", "b"):
-            page.keyboard.press(key)
-        assert said.inner_text().startswith("r1, swapped, step")
-        there = int(said.inner_text().split()[3])  # now: when the new step is drawn, it may say something else
-        page.keyboard.press("Enter")
-        step_is(there)
-        root.locator("input[type=range]").focus()
-        for key in ("Home", "ArrowRight", "ArrowRight"):
-            page.keyboard.press(key)
-        step_is(3)
-        assert cells(page) == before, "no key reached the notebook"
-        assert browser.run_python(page, "print(timeline.values)").strip() == "{'step': 3}"
-        browser.run_python(page, "timeline.seek(5)")
-        step_is(5)
-        assert page.problems == []
 
 
 # The notebooks ---------------------------------------------------------------------------------------------------

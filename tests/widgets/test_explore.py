@@ -2,7 +2,6 @@
 
 import base64
 import io
-import pydoc
 import random
 import xml.etree.ElementTree as ET
 
@@ -146,12 +145,6 @@ def test_a_drawing_is_called_by_what_it_says_first_and_by_its_caption():
         'alt="2 blocks &lt; 3. Blocks. For n = 1"'
         in explore(lambda n: named, "Blocks.", n=(range(3), 1)).still()[0]["text/html"]
     )
-
-
-def test_help_says_what_a_control_is():
-    said = pydoc.render_doc(explore, renderer=pydoc.plaintext)
-    assert "(options, first)" in said
-    assert len(said.splitlines()) < 50
 
 
 # Openings: what a page without a kernel plays ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Explore, guess and quiz in a real JupyterLab, by keyboard."""
+"""Explore, guess, quiz and the block grid in a real JupyterLab, by keyboard."""
 
 import pytest
 
@@ -20,6 +20,7 @@ shown""",
     "from pagedlab.widgets.guess import guess\nasked = guess('How much?', '%')",
     "print('beside ' * 2)\ntold = asked.reveal(42.5, 'for a reason')\ntold",
     "from pagedlab.widgets.quiz import Quiz\nQuiz('01')",
+    "from pagedlab.widgets import BlockPoolWidget\nBlockPoolWidget(num_blocks=8)",
     "# behind the last widget",
 ]
 INSIDE = [
@@ -28,6 +29,7 @@ INSIDE = [
     ".px-root [data-say]",
     ".pg-root input",
     ".pq-answer",
+    ".pl-block",
 ]
 COUNT = "(cell) => window.jupyterapp.shell.currentWidget.content.widgets[cell].model.executionCount"
 STATE = """() => {
@@ -43,7 +45,7 @@ def page(lab):
     with lab.notebook("explore.ipynb") as page:
         browser.run_all(page)
         assert browser.cell_errors(page) == []
-        page.locator(".pq-root").wait_for()
+        page.locator(".pl-block").first.wait_for()
         yield page
         assert page.problems == []
 

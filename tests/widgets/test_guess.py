@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pagedlab.widgets.guess import Guess, guess, in_words, parse
-from support.paths import NOTEBOOKS
+from support.paths import each_notebook
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_one_is_said_in_the_singular():
     assert slow.page == "Noted: 1 ms."
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_no_stored_answer_stands_open_beside_its_guess(path):
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
     asked = {name: i for i, cell in enumerate(cells) for name in re.findall(r"^(\w+) = guess\(", cell.source, re.M)}

@@ -29,10 +29,6 @@ def comparable(widget):
     }
 
 
-def counters(widget):
-    return widget.state["used"], widget.state["copying"], widget.state["copied"]
-
-
 # Operations and the log ------------------------------------------------------------------------------------------
 
 
@@ -199,28 +195,7 @@ def test_the_log_travels_in_part_when_it_is_long():
     assert state["log"][99 - state["log_first"]][0].startswith("append 1 to s0: block 6 now holds 4 of 16")
 
 
-# Counters and examples ----------------------------------------------------------------------------------------------
-
-
-def beams(prompt):
-    widget = BlockPoolWidget()
-    widget.do("new", n=prompt)
-    names = ["s0", *(str(widget.do("fork", "s0")) for _ in range(3))]
-    for name in names:
-        widget.do("append", name, 10)
-    return widget
-
-
-def test_four_beams_share_the_prompt():
-    assert counters(beams(64)) == (8, 20, 0)
-    assert counters(beams(60)) == (3 + 4 * 2, 20, 3)
-
-
-def test_a_model_saves_what_its_config_says():
-    widget = BlockPoolWidget()
-    per_token = {model["name"]: model["bytes"] for model in widget.setup["models"]}
-    assert per_token["LLaMA-2-7B"] == 512 * 1024
-    assert per_token["Qwen2.5-0.5B"] == 12 * 1024
+# Examples -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -280,61 +255,71 @@ class SaysNothing(BlockTable):
         return []
 
 
-FORK_AND_WRITE = [("new", None, 20), ("fork", "s0", None), ("write", "s1", None)]
+def operations_of(text):
+    """Verb, sequence and number of each: "fork s0, append s1 10" """
+    for operation in text.split(", "):
+        verb, *rest = operation.split()
+        names = [word for word in rest if not word.isdigit()]
+        numbers = [int(word) for word in rest if word.isdigit()]
+        yield verb, names[0] if names else None, numbers[0] if numbers else None
+
+
+FORK = "new 20, fork s0"
+FORK_AND_WRITE = f"{FORK}, write s1"
 
 
 @pytest.mark.parametrize(
     ("pool", "table", "operations", "said"),
     [
-        (PlainPool, broken.LeaksOnFork, FORK_AND_WRITE[:2], "block 1 counts 3, but 2 tables list it"),
-        (PlainPool, broken.CopiesWholeTable, [("new", None, 36), *FORK_AND_WRITE[1:]], "replaced a full block"),
-        (BlockPool, broken.CopiesEagerly, FORK_AND_WRITE[:2], "a fork shares its parent's blocks and copies none"),
+        (PlainPool, broken.LeaksOnFork, FORK, "block 1 counts 3, but 2 tables list it"),
+        (PlainPool, broken.CopiesWholeTable, "new 36, fork s0, write s1", "replaced a full block"),
+        (BlockPool, broken.CopiesEagerly, FORK, "a fork shares its parent's blocks and copies none"),
         (BlockPool, broken.NeverCopies, FORK_AND_WRITE, "s1 writes into block 1, which s0 reads too"),
         (
             broken.FreesSharedBlock,
             BlockTable,
-            [*FORK_AND_WRITE[:2], ("free", "s0", None)],
+            f"{FORK}, free s0",
             "block 0 counts as free, but s1 still reads it",
         ),
         (
             broken.LosesBlocks,
             BlockTable,
-            [*FORK_AND_WRITE[:2], ("free", "s0", None), ("free", "s1", None)],
+            f"{FORK}, free s0, free s1",
             "num_free is 62, but 64",
         ),
         (
             broken.HandsOutInTurn,
             BlockTable,
-            [("new", None, 512), ("new", None, 400), ("free", "s1", None), ("new", None, 200)],
+            "new 512, new 400, free s1, new 200",
             "block 0 counts 1, but 2 tables list it",
         ),
         (
             RaisesOnFree,
             BlockTable,
-            [("new", None, 20)],
+            "new 20",
             "refcount(2) raises KeyError: 2 (refcount: return self.counts[block_id])",
         ),
-        (ReturnsNothing, BlockTable, [("new", None, 20)], "s0.block_ids[0] is None: block ids go from 0 to 63"),
-        (PlainPool, StrangeIds, [("new", None, 20)], "s0.block_ids[0] is 99"),
-        (PlainPool, StrangeIds, [("new", None, 20)], "append returned None"),
-        (BlockPool, CopiesItsOwn, [("new", None, 20), ("write", "s0", None)], "block 1 was s0's alone and was copied"),
+        (ReturnsNothing, BlockTable, "new 20", "s0.block_ids[0] is None: block ids go from 0 to 63"),
+        (PlainPool, StrangeIds, "new 20", "s0.block_ids[0] is 99"),
+        (PlainPool, StrangeIds, "new 20", "append returned None"),
+        (BlockPool, CopiesItsOwn, "new 20, write s0", "block 1 was s0's alone and was copied"),
         (BlockPool, SaysNothing, FORK_AND_WRITE, "s1 moved from block 1 to 2, but append named no such copy"),
-        (PlainPool, ForksNothing, FORK_AND_WRITE[:2], "fork returned None, not a table"),
-        (Stub, BlockTable, [("new", None, 20)], "num_free raises AttributeError"),
-        (Stub, BlockTable, [("new", None, 20)], "refcount(0) raises AttributeError"),
+        (PlainPool, ForksNothing, FORK, "fork returned None, not a table"),
+        (Stub, BlockTable, "new 20", "num_free raises AttributeError"),
+        (Stub, BlockTable, "new 20", "refcount(0) raises AttributeError"),
         (
             lambda: Stub(),
             BlockTable,
-            [("new", None, 20)],
+            "new 20",
             "AttributeError: 'Stub' object has no attribute 'block_size'",
         ),
-        (NeverBuilt, BlockTable, [("new", None, 20)], "NeverBuilt(64, 16) raised NotImplementedError: write me"),
-        (lambda: PlainPool(1, 4), BlockTable, [("new", None, 4), ("write", "s0", None)], "OutOfBlocks"),
+        (NeverBuilt, BlockTable, "new 20", "NeverBuilt(64, 16) raised NotImplementedError: write me"),
+        (lambda: PlainPool(1, 4), BlockTable, "new 4, write s0", "OutOfBlocks"),
     ],
 )
 def test_what_a_readers_class_does_wrong_is_shown(pool, table, operations, said):
     widget = BlockPoolWidget(pool if isinstance(pool, type) else pool(), table=table)
-    for verb, sequence, n in operations:
+    for verb, sequence, n in operations_of(operations):
         click(widget, verb, sequence=sequence, n=n)
     shown = [widget.state["error"] or "", *widget.state["problems"]]
     assert any(said in line for line in shown), shown
@@ -409,34 +394,28 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name):
     [
         (
             "one_copy",
-            [
-                ("new", None, 20),
-                ("fork", "s0", None),
-                ("fork", "s0", None),
-                ("write", "s1", None),
-                ("write", "s2", None),
-            ],
+            "new 20, fork s0, fork s0, write s1, write s2",
             "2 blocks",
         ),
-        ("four_in_eleven", [("new", None, 74)] * 4, "20 blocks are in use"),
-        ("four_in_eleven", [("new", None, 74), *[("fork", "s0", None)] * 3], "no block was copied yet"),
+        ("four_in_eleven", "new 74, new 74, new 74, new 74", "20 blocks are in use"),
+        ("four_in_eleven", "new 74, fork s0, fork s0, fork s0", "no block was copied yet"),
         (
             "four_in_eleven",
-            [("new", None, 64), *[("fork", "s0", None)] * 3, *[("append", f"s{i}", 10) for i in range(4)]],
+            "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append s2 10, append s3 10",
             "no block was copied yet",
         ),
         (
             "fork_without_copy",
-            [("new", None, 30), ("fork", "s0", None), ("append", "s0", 10), ("append", "s1", 10)],
+            "new 30, fork s0, append s0 10, append s1 10",
             "1 copied",
         ),
-        ("full_for_one", [("new", None, 64), ("write", "s0", None)], "is full"),
-        ("full_for_one", [("new", None, 60), ("append", "s0", 100)], "of one token"),
+        ("full_for_one", "new 64, write s0", "is full"),
+        ("full_for_one", "new 60, append s0 100", "of one token"),
     ],
 )
 def test_other_ways_do_not_reach_it(name, operations, said):
     widget = BlockPoolWidget(challenge=name)
-    for verb, sequence, n in operations:
+    for verb, sequence, n in operations_of(operations):
         widget.do(verb, sequence, n)
     assert said in widget.state["challenge"]["missing"][-1]
 
