@@ -7,6 +7,7 @@ one line that names the argument, what is accepted, and the value.
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from pagedlab.shipped import DEFAULT_MODEL
 
 MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what names a model
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -109,6 +111,13 @@ def model_name(source: str) -> str:
     if (is_path or is_gguf) and not is_file:
         raise ValueError(f"there is no {source!r}: name {MODELS}")
     return source
+
+
+def hub_id(name: str) -> str:
+    """Check the form of a hub id. Whether the hub has such a model is not asked."""
+    if not HUB_ID.fullmatch(name):
+        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
+    return name
 
 
 def known_names(

@@ -1,6 +1,5 @@
 """Download a checkpoint from the Hugging Face hub. This is the only file that asks the network."""
 
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,8 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub import file_download as hub
 
 from pagedlab.loading import DEFAULT_MODEL, FILES
-from pagedlab.validation import in_short, shown
+from pagedlab.validation import hub_id, in_short
 
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
 # The names of exceptions of httpx, huggingface_hub, filelock and Python, and their meaning here.
 REASONS = {
     "RepositoryNotFoundError": "the hub has no such model",
@@ -57,8 +55,7 @@ def download(name: str = DEFAULT_MODEL) -> None:
     Raises:
         ValueError: If it is no hub id, or the download failed. The message says why.
     """
-    if not HUB_ID.fullmatch(name):
-        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
+    hub_id(name)
     checkpoint = None
     try:
         checkpoint = _look_up(name)
