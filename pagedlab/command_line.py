@@ -141,7 +141,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_pool_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the size of the block pool."""
     add = parser.add_argument
-    add("--block-size", type=whole_number, default=16, help="tokens per block; default: %(default)s")
+    add(
+        "--block-size", type=whole_number, default=16, help="tokens per block; default: %(default)s"
+    )
     add(
         "--num-blocks",
         type=whole_number,

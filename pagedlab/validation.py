@@ -70,6 +70,19 @@ def one_of(name: str, value: Any, choices: Iterable[T]) -> T:
     raise ValueError(f"{name} must be one of {accepted}, got {shown(value)}")
 
 
+def optional_integer(name: str, value: Any, least: int = 0) -> int | None:
+    """Check an integer of at least `least`, or None."""
+    return None if value is None else integer(name, value, least)
+
+
+def made(name: str, value: T) -> T:
+    """Check that a value is an object, not its class."""
+    if isinstance(value, type):
+        called = f"{value.__name__}(...)"
+        raise ValueError(f"{name} must be an object, got the class {value.__name__}: make {called}")
+    return value
+
+
 def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
     """Check that a class or an object has all these methods or attributes."""
     lacking = [method for method in methods if not hasattr(value, method)]

@@ -161,7 +161,8 @@ def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> N
         "--temperature",
         type=number,
         default=0.0,
-        help="0 takes the likeliest token, 1 samples from the model's own probabilities; default: %(default)s",
+        help="0 takes the likeliest token, 1 samples from the model's own probabilities; "
+        "default: %(default)s",
     )
     add(
         "--seed",
