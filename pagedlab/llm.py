@@ -201,15 +201,26 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         super().__init__(self.model, cache, pool, prefix_cache, planner, block_table, seed)
         self.runner = EagerRunner(self.model, cache, attend, self.params)
         if find_spec("pagedlab.accelerate"):
-            from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
-
-            chosen = choose(
-                self.model, cache, attend, planner, fused=fused, cuda_graphs=cuda_graphs
-            )
-            self.forward = chosen.forward
-            self.run_ahead = chosen.run_ahead
+            self._accelerate(fused, cuda_graphs)
         if self.speculation is not None:
             self._draft()
+
+    def _accelerate(
+        self, fused: bool | Literal["auto"], cuda_graphs: bool | Literal["auto"]
+    ) -> None:
+        """Take a faster forward pass and steps that run ahead, as far as they suit the device."""
+        from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
+
+        chosen = choose(
+            self.model,
+            self.cache,
+            self.attend,
+            self.scheduler,
+            fused=fused,
+            cuda_graphs=cuda_graphs,
+        )
+        self.forward = chosen.forward
+        self.run_ahead = chosen.run_ahead
 
     def _blocks_that_fit(self, block_size: int, max_sequences: int) -> int:
         """How many blocks the memory holds, but no more than the sequences can fill."""

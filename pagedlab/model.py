@@ -332,7 +332,7 @@ def _check_keys(number: int, message: dict[str, Any]) -> None:
 
 
 def _check_content(number: int, content: Any) -> None:
-    """Raise `ValueError` unless a content is a text, or what some templates take: a list or None."""
+    """Raise `ValueError` unless a content is a text. Some templates take a list, or None."""
     if not isinstance(content, (str, list, type(None))):
         raise ValueError(
             f"the content of chat message {number} must be a text, got {shown(content)}"

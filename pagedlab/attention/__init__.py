@@ -65,7 +65,8 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     if not isinstance(backend, str) or backend not in BACKENDS:
         known = ", ".join(repr(name) for name in ("auto", *BACKENDS, "triton"))
         raise ValueError(
-            f"there is no attention backend {shown(backend)}: choose one of {known}, or pass a function"
+            f"there is no attention backend {shown(backend)}: choose one of {known}, or pass a "
+            "function"
         )
     return BACKENDS[backend]
 
