@@ -189,8 +189,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         check_table(block_table, pool)
         prefix_cache = make_prefix_cache(prefix_caching, pool, block_table)
         on_gpu = self.model.device.type == "cuda"
-        if max_batch_tokens is None:
-            max_batch_tokens = GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS
+        max_batch_tokens = max_batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS)
         options: dict[str, Any] = {"preemption": preemption, "swapper": cache}
         if on_gpu or max_prompt_tokens:  # a reader's scheduler need not have this option
             options["max_prompt_tokens"] = max_prompt_tokens or GPU_PROMPT_TOKENS

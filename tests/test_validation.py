@@ -2,12 +2,15 @@
 
 import inspect
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 import pagedlab
-from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
+from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams, paged_attention
+from pagedlab.attention import check_arguments
+from pagedlab.blocks import blocks_for
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
@@ -81,10 +84,10 @@ def calls(tiny):
     ids = [5, 6, 7]
     of_llm = {
         "count": ["block_size", "max_sequences", "tensor_parallel"],
-        "count or none": ["num_blocks", "max_batch_tokens"],
+        "count or none": ["num_blocks", "max_batch_tokens", "max_prompt_tokens"],
         "whole": ["seed"],
         "class": ["block_table", "scheduler"],
-        "flag": ["fused", "cuda_graphs"],
+        "flag": ["fused", "cuda_graphs", "verbose"],
     }
     of_params = {
         "count": ["max_tokens", "n"],
@@ -100,6 +103,10 @@ def calls(tiny):
         ("table.append", table.append, "whole", books),
         ("table.truncate", table.truncate, "whole", books),
         ("cache.match", lambda v: cache.match(ids, leave=v), "whole", books),
+        ("BlockTable.pool", BlockTable, "class", nothing),
+        ("PrefixCache.pool", PrefixCache, "class", nothing),
+        ("table.slots", lambda v: table.slots(v, 9), "whole", books),
+        ("blocks_for", lambda v: blocks_for(v, 4), "whole", nothing),
         ("cache.match.salt", lambda v: cache.match(ids, salt=v), "text", books),
         ("hash_chain", lambda v: hash_chain(ids, v), "count", nothing),
         ("PromptLookup", lambda v: PromptLookup(v), "count", nothing),
@@ -162,6 +169,10 @@ def test_an_unknown_argument_is_explained_in_one_line(tiny):
         (lambda: llm.stream("hi", seed=1), "put seed into SamplingParams(seed=1)"),
         (lambda: LLM(temperature=1), "put temperature into SamplingParams(temperature=1)"),
         (lambda: SamplingParams(temprature=1), "there is no argument temprature; did you mean temperature?"),
+        (lambda: BlockPool(num_block=4), "there is no argument num_block; did you mean num_blocks?"),
+        (lambda: BlockTable(pol=1), "there is no argument pol; did you mean pool?"),
+        (lambda: PrefixCache(None, evict="lru"), "there is no argument evict; did you mean eviction?"),
+        (lambda: KVCache(num_layer=1), "there is no argument num_layer; did you mean num_layers?"),
         (lambda: LLM(num_block=1), "there is no argument num_block; did you mean num_blocks?"),
         (lambda: llm.generate("hi", foo=1), "there is no argument foo; there are prompts, sampling, salt"),
     ):
@@ -189,8 +200,33 @@ def test_a_misspelled_name_of_the_package():
         pagedlab.nothing_alike  # noqa: B018
 
 
-@pytest.mark.parametrize("bad", [0, "x"])
-def test_a_bad_number_of_blocks_is_found_before_a_model_is_loaded(bad, monkeypatch):
-    monkeypatch.setattr("pagedlab.llm.load_model", lambda *_: pytest.fail("a model was loaded"))
-    with refused("num_blocks must be a whole number of at least 1, got"):
-        LLM(num_blocks=bad)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_blocks": 0}, "num_blocks must be a whole number of at least 1, got 0"),
+        ({"num_blocks": "x"}, "num_blocks must be a whole number of at least 1, got 'x'"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens must be a whole number of at least 1, got 0"),
+        ({"max_prompt_tokens": -1}, "max_prompt_tokens must be a whole number of at least 1, got -1"),
+        ({"speculative": "x"}, r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None, got 'x'"),
+        ({"preemption": "drop"}, "preemption must be one of 'recompute', 'swap', got 'drop'"),
+        ({"fused": 1}, "fused must be one of True, False, 'auto', got 1"),
+        ({"cuda_graphs": "on"}, "cuda_graphs must be one of True, False, 'auto', got 'on'"),
+        ({"verbose": "no"}, "verbose must be one of True, False, got 'no'"),
+        ({"attention_backend": lambda q: q}, r"the arguments q, .*, and <lambda> does not: too many positional"),
+        ({"attention_backend": 3}, "there is no attention backend 3: choose one of 'auto'"),
+        ({"model": ""}, "model is an empty text: name a folder, a .gguf file or a hub id like Qwen"),
+        ({"model": 3}, "model must be a folder, a .gguf file or a hub id like .*, got 3"),
+        ({"device": "gpu"}, "there is no device 'gpu'"),
+        ({"dtype": "int3"}, "dtype must be one of"),
+    ],
+)
+def test_bad_arguments_are_found_before_a_model_is_loaded(arguments, message, monkeypatch):
+    monkeypatch.setattr("pagedlab.model.read_config", lambda *_: pytest.fail("a model was loaded"))
+    with refused(message):
+        LLM(**arguments)
+
+
+def test_a_function_that_hides_its_arguments_is_believed():
+    check_arguments(print)  # it takes any number
+    check_arguments(partial(paged_attention, backend="torch"))
+    check_arguments(max)  # in C, without a signature that Python could read
