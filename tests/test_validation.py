@@ -105,7 +105,6 @@ def calls(tiny):
         ("cache.match", lambda v: cache.match(ids, leave=v), "whole", books),
         ("BlockTable.pool", BlockTable, "class", nothing),
         ("PrefixCache.pool", PrefixCache, "class", nothing),
-        ("table.slots", lambda v: table.slots(v, 9), "whole", books),
         ("blocks_for", lambda v: blocks_for(v, 4), "whole", nothing),
         ("cache.match.salt", lambda v: cache.match(ids, salt=v), "text", books),
         ("hash_chain", lambda v: hash_chain(ids, v), "count", nothing),

@@ -397,7 +397,8 @@ def test_notebooks_are_opened(user, options, tmp_path, monkeypatch):
 
     monkeypatch.setattr("pagedlab.cli.notebooks.subprocess.run", run)
     assert main(["notebooks", str(tmp_path)]) == 0
-    assert started == [[sys.executable, "-m", "jupyterlab", *options, str(tmp_path / "00_start_here.ipynb")]]
+    opened = [f"--ServerApp.root_dir={tmp_path}", "--LabApp.default_url=/lab/tree/00_start_here.ipynb"]
+    assert started == [[sys.executable, "-m", "jupyterlab", *options, *opened]]
 
 
 def test_notebooks_need_jupyterlab(tmp_path, monkeypatch, capsys):
