@@ -48,7 +48,7 @@ def run(folder: str, no_open: bool) -> int:
 
 
 def _opening_first(folder: Path) -> list[str]:
-    """Return the options with which each address that JupyterLab prints opens the first notebook."""
+    """Return options: each address that JupyterLab prints then opens the first notebook."""
     return [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
 
 
