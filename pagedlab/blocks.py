@@ -23,7 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.validation import integer, known_names, made, with_methods
+from pagedlab.validation import integer, known_names, made
 
 
 class OutOfBlocks(RuntimeError):
@@ -352,6 +352,15 @@ def _refuse(problem: str, block_ids: set[int]) -> None:
         raise InvariantError(f"blocks {sorted(block_ids)} {problem}")
 
 
+def _check_readers_pool(pool: Any) -> None:
+    """Raise `ValueError` unless it is an object with everything that `Pool` lists."""
+    lacking = [name for name in POOL if not hasattr(made("pool", pool), name)]
+    if lacking:
+        raise ValueError(
+            f"pool must be a block pool, and {type(pool).__name__} lacks {', '.join(lacking)}"
+        )
+
+
 def _ignore(*_: Any) -> None:
     """Stands for a method that a reader's pool does not have."""
 
@@ -370,7 +379,7 @@ class BlockTable:
     @known_names()
     def __init__(self, pool: Pool) -> None:
         if not isinstance(pool, BlockPool):
-            with_methods("pool", made("pool", pool), POOL)
+            _check_readers_pool(pool)
         self.pool = pool
         self.block_ids: list[int] = []
         self.num_tokens = 0

@@ -565,7 +565,7 @@ def test_errors_say_what_would_do():
 @pytest.mark.parametrize(
     ("pool", "message"),
     [
-        (3, "pool must have the methods num_blocks, .*, and int lacks num_blocks, block_size, num_free, allocate"),
+        (3, "pool must be a block pool, and int lacks num_blocks, block_size, num_free, allocate, share, release"),
         (BlockPool, r"pool must be an object, got the class BlockPool: make BlockPool\(\.\.\.\)"),
         (BlockTable(BlockPool(4)), "and BlockTable lacks num_blocks"),
     ],

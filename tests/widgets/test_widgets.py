@@ -326,7 +326,7 @@ FORK_AND_WRITE = [("new", None, 20), ("fork", "s0", None), ("write", "s1", None)
             lambda: Stub(),
             BlockTable,
             [("new", None, 20)],
-            "AttributeError: 'Stub' object has no attribute 'block_size'",
+            "ValueError: pool must be a block pool, and Stub lacks num_blocks, block_size, num_free, share, release",
         ),
         (NeverBuilt, BlockTable, [("new", None, 20)], "NeverBuilt(64, 16) raised NotImplementedError: write me"),
         (lambda: PlainPool(1, 4), BlockTable, [("new", None, 4), ("write", "s0", None)], "OutOfBlocks"),
