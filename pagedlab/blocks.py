@@ -23,7 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.validation import integer
+from pagedlab.validation import integer, known_names, made
 
 
 class OutOfBlocks(RuntimeError):
@@ -80,7 +80,14 @@ class Pool(Protocol):
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """How many blocks hold this many tokens: the quotient, rounded up."""
+    if type(num_tokens) is not int or num_tokens < 0 or not block_size:
+        # Each step asks for each sequence, so only an unusual call comes here.
+        num_tokens = integer("num_tokens", num_tokens)
+        block_size = integer("block_size", block_size, 1)
     return -(-num_tokens // block_size)
+
+
+POOL = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
 
 
 class EvictionPolicy(Protocol):
@@ -123,6 +130,7 @@ class BlockPool:
         block_size: tokens a block.
     """
 
+    @known_names()
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         self.num_blocks = integer("num_blocks", num_blocks, 1)
         self.block_size = integer("block_size", block_size, 1)
@@ -344,6 +352,15 @@ def _refuse(problem: str, block_ids: set[int]) -> None:
         raise InvariantError(f"blocks {sorted(block_ids)} {problem}")
 
 
+def _check_readers_pool(pool: Any) -> None:
+    """Raise `ValueError` unless it is an object with everything that `Pool` lists."""
+    lacking = [name for name in POOL if not hasattr(made("pool", pool), name)]
+    if lacking:
+        raise ValueError(
+            f"pool must be a block pool, and {type(pool).__name__} lacks {', '.join(lacking)}"
+        )
+
+
 def _ignore(*_: Any) -> None:
     """Stands for a method that a reader's pool does not have."""
 
@@ -359,7 +376,10 @@ class BlockTable:
         pool: the block pool.
     """
 
+    @known_names()
     def __init__(self, pool: Pool) -> None:
+        if not isinstance(pool, BlockPool):
+            _check_readers_pool(pool)
         self.pool = pool
         self.block_ids: list[int] = []
         self.num_tokens = 0
@@ -393,8 +413,8 @@ class BlockTable:
         needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
         if needed and needed > self.pool.num_free:
             raise OutOfBlocks(
-                f"append({n}) takes {needed} of {self.pool.num_blocks} blocks, and "
-                f"{self.pool.num_free} are free: free a sequence, or make the pool larger"
+                f"append({n}) takes {needed} blocks, and {self.pool.num_free} of "
+                f"{self.pool.num_blocks} are free: free a sequence, or make the pool larger"
             )
         fresh = self._take(needed, self.pool.allocate) if needed else []
         copies = []
@@ -448,6 +468,8 @@ class BlockTable:
 
     def slot(self, position: int) -> int:
         """Return the slot of a token: block_ids[position // B] * B + position % B."""
+        if type(position) is not int:
+            position = integer("position", position)
         if not 0 <= position < self.num_tokens:
             raise IndexError(f"there is no token {position}: the table holds {self.num_tokens}")
         size = self.pool.block_size
@@ -455,6 +477,9 @@ class BlockTable:
 
     def slots(self, start: int, stop: int) -> list[int]:
         """Return the slots of the tokens at positions start, ..., stop - 1."""
+        if not type(start) is type(stop) is int:
+            start = integer("start", start)
+            stop = integer("stop", stop)
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(
                 f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens"

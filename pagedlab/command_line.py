@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,8 +32,15 @@ KV_CACHE_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--?[\w-]+)")  # argparse's own words
-# Arguments of the engine that errors name, and that have an option
-OPTION_OF = re.compile(r"\b(max_tokens|num_blocks|block_size|kv_cache_dtype)\b")
+OPTION_OF = {  # of the engine's arguments that errors name
+    "max_tokens": "--max-tokens",
+    "num_blocks": "--num-blocks",
+    "block_size": "--block-size",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "tensor_parallel": "--ranks",
+    "attention_backend": "--attention",
+}
+ARGUMENT = re.compile(rf"\b({'|'.join(OPTION_OF)})\b( ?= ?)?")
 DEVICE_HELP = "auto, cpu, cuda or for instance cuda:1; default: auto, the GPU if there is one"
 DTYPE_HELP = (
     "auto, float32, float16, bfloat16 or float64; default: auto, bfloat16 on a GPU and float32 "
@@ -134,7 +141,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_pool_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the size of the block pool."""
     add = parser.add_argument
-    add("--block-size", type=whole_number, default=16, help="tokens a block; default: %(default)s")
+    add(
+        "--block-size", type=whole_number, default=16, help="tokens per block; default: %(default)s"
+    )
     add(
         "--num-blocks",
         type=whole_number,
@@ -181,9 +190,9 @@ def with_options(error: BaseException) -> str:
     """Return the error's message. It names options in place of the engine's arguments."""
 
     def option(match: re.Match[str]) -> str:
-        return "--" + match[0].replace("_", "-")
+        return OPTION_OF[match[1]] + (" " if match[2] else "")
 
-    return OPTION_OF.sub(option, str(error))
+    return ARGUMENT.sub(option, str(error))
 
 
 def engine_arguments(asked: argparse.Namespace) -> dict[str, Any]:
@@ -207,6 +216,13 @@ def print_error(error: BaseException) -> int:
 def print_now(line: str) -> None:
     """Print a line at once, even if the output is a pipe."""
     print(line, flush=True)
+
+
+@contextmanager
+def status_on_stderr() -> Iterator[None]:
+    """Print what a command says of itself on stderr: stdout is for what the user asked for."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def stopped_by_hand(program: Callable[[list[str]], int], arguments: list[str] | None) -> int:
@@ -248,6 +264,8 @@ def _prepare_streams() -> None:
         sys.stdin = open(os.devnull)  # noqa: SIM115 - it is the program's input from now on
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it is the program's output
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it is the place of its errors
     # Bytes that are not UTF-8 reach the check of the prompt, which names them.
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
         if isinstance(stream, io.TextIOWrapper):

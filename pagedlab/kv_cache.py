@@ -17,7 +17,7 @@ import torch
 from pagedlab.blocks import BlockCopy
 from pagedlab.fp8 import FP8, Cache, Quantised, tensors_of, write
 from pagedlab.kernels import compiles_for
-from pagedlab.validation import integer
+from pagedlab.validation import integer, known_names, shown
 
 CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 GPU_KV_SHARE = 0.8  # default size on a GPU, as a share of the memory that the model leaves free
@@ -58,6 +58,7 @@ class KVCache:
         ValueError: If the tensors are larger than the memory.
     """
 
+    @known_names()
     def __init__(
         self,
         num_layers: int,
@@ -70,6 +71,8 @@ class KVCache:
     ) -> None:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"dtype must be a torch.dtype, got {shown(dtype)}")
         self.is_fp8 = dtype == FP8
         need = 2 * math.prod(shape) * dtype.itemsize
         if self.is_fp8:

@@ -23,6 +23,7 @@ from pagedlab.adapters import (
 from pagedlab.attention import (
     KVCacheDtype,
     PagedAttention,
+    check_arguments,
     check_kv_cache_dtype,
     fastest_backend,
     get_backend,
@@ -37,7 +38,14 @@ from pagedlab.outputs import Completion, Stream, StreamReference
 from pagedlab.runner import EagerRunner, Forward, OnForward
 from pagedlab.sampling_params import FIELDS, SamplingParams, one_each
 from pagedlab.scheduler import PreemptionMode, Scheduler
-from pagedlab.validation import integer, known_names, no_attribute, valid_text
+from pagedlab.validation import (
+    integer,
+    known_names,
+    no_attribute,
+    one_of,
+    optional_integer,
+    valid_text,
+)
 
 if TYPE_CHECKING:
     from pagedlab.accelerate.run_ahead import RunAhead
@@ -54,6 +62,12 @@ INSTEAD = {  # of methods and attributes that other libraries have
     "get_tokenizer": "model.tokenizer",
     "tokenize": "model.encode",
     "encode": "model.encode",
+}
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "preemption": ("recompute", "swap"),
+    "cuda_graphs": (True, False, "auto"),
+    "fused": (True, False, "auto"),
+    "verbose": (True, False),
 }
 Prompt = str | list[int] | list[dict[str, str]]
 
@@ -74,15 +88,14 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         verbose: print which model runs on which device, and why.
 
     Limits:
-        block_size: tokens a block.
+        block_size: tokens per block.
         num_blocks: blocks of the pool; None for as many as the memory holds.
         kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
             many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
             kernels need compute capability 8.9 for it.
-        max_batch_tokens: tokens a step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
-        max_prompt_tokens: at most this many prompt tokens are computed in a step while other
-            requests stream, and in the very first step. None is 2,048 on a GPU and no limit on a
-            CPU.
+        max_batch_tokens: tokens per step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
+        max_prompt_tokens: prompt tokens per step, at most, while other requests stream, and in
+            the first step. None is 2,048 on a GPU and no limit on a CPU.
         max_sequences: running sequences, at most.
         prefix_caching: keep the blocks of finished requests as long as they are not needed. A new
             prompt that begins alike shares them.
@@ -145,22 +158,28 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         verbose: bool = True,
     ) -> None:
         attend = get_backend(attention_backend)
+        check_arguments(attention_backend)
         check_kv_cache_dtype(kv_cache_dtype, attention_backend)
         block_size = integer("block_size", block_size, 1)
-        if num_blocks is not None:
-            num_blocks = integer("num_blocks", num_blocks, 1)
+        num_blocks = optional_integer("num_blocks", num_blocks, 1)
+        max_batch_tokens = optional_integer("max_batch_tokens", max_batch_tokens, 1)
+        max_prompt_tokens = optional_integer("max_prompt_tokens", max_prompt_tokens, 1)
         max_sequences = integer("max_sequences", max_sequences, 1)
         ranks = integer("tensor_parallel", tensor_parallel, 1)
         seed = integer("seed", seed)
+        _check_choices(preemption=preemption, cuda_graphs=cuda_graphs, fused=fused, verbose=verbose)
         check_classes(block_pool, block_table, prefix_caching, scheduler)
+        if speculative is not None:
+            from pagedlab.speculative import Speculation, check_drafter  # a wing: for drafts alone
+
+            check_drafter(speculative)
 
         self.model = _open_model(model, device, dtype, verbose, ranks, attention_backend)
-        if attention_backend == "auto" and self.model.module.dtype != torch.float64:
-            attend = fastest_backend(self.model.device, verbose)
+        if attention_backend == "auto":
+            is_double = self.model.module.dtype == torch.float64
+            attend = fastest_backend(self.model.device, verbose, is_double)
         self.kv_dtype = kv_dtype_for(kv_cache_dtype, self.model.device, attend)
         if speculative is not None:
-            from pagedlab.speculative import Speculation  # a wing: only drafting needs it
-
             self.speculation = Speculation(speculative, self, block_size)
 
         if num_blocks is None:
@@ -170,13 +189,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         check_table(block_table, pool)
         prefix_cache = make_prefix_cache(prefix_caching, pool, block_table)
         on_gpu = self.model.device.type == "cuda"
-        if max_batch_tokens is None:
-            max_batch_tokens = GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS
-        if max_prompt_tokens is None and on_gpu:
-            max_prompt_tokens = GPU_PROMPT_TOKENS
+        max_batch_tokens = max_batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS)
         options: dict[str, Any] = {"preemption": preemption, "swapper": cache}
-        if max_prompt_tokens is not None:  # a reader's scheduler need not have this option
-            options["max_prompt_tokens"] = max_prompt_tokens
+        if on_gpu or max_prompt_tokens:  # a reader's scheduler need not have this option
+            options["max_prompt_tokens"] = max_prompt_tokens or GPU_PROMPT_TOKENS
         planner = make_scheduler(
             scheduler, pool, max_batch_tokens, max_sequences, prefix_cache, **options
         )
@@ -184,15 +200,26 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         super().__init__(self.model, cache, pool, prefix_cache, planner, block_table, seed)
         self.runner = EagerRunner(self.model, cache, attend, self.params)
         if find_spec("pagedlab.accelerate"):
-            from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
-
-            chosen = choose(
-                self.model, cache, attend, planner, fused=fused, cuda_graphs=cuda_graphs
-            )
-            self.forward = chosen.forward
-            self.run_ahead = chosen.run_ahead
+            self._accelerate(fused, cuda_graphs)
         if self.speculation is not None:
             self._draft()
+
+    def _accelerate(
+        self, fused: bool | Literal["auto"], cuda_graphs: bool | Literal["auto"]
+    ) -> None:
+        """Take a faster forward pass and steps that run ahead, as far as they suit the device."""
+        from pagedlab.accelerate import choose  # a wing: without it, all steps run eagerly
+
+        chosen = choose(
+            self.model,
+            self.cache,
+            self.attend,
+            self.scheduler,
+            fused=fused,
+            cuda_graphs=cuda_graphs,
+        )
+        self.forward = chosen.forward
+        self.run_ahead = chosen.run_ahead
 
     def _blocks_that_fit(self, block_size: int, max_sequences: int) -> int:
         """How many blocks the memory holds, but no more than the sequences can fill."""
@@ -436,6 +463,12 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     def __repr__(self) -> str:
         blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}{self.kv_words}"
         return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
+
+
+def _check_choices(**given: Any) -> None:
+    """Check the arguments that have few values, before the model is loaded."""
+    for name, value in given.items():
+        one_of(name, value, CHOICES[name])
 
 
 def _open_model(

@@ -36,9 +36,16 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
 
     Returns:
         The checkpoint, and why it was chosen.
+
+    Raises:
+        ValueError: If the name is no text and no path, or is empty.
     """
     if name is not None:
-        source = os.fspath(name) if isinstance(name, os.PathLike) else str(name)
+        if not isinstance(name, (str, os.PathLike)):
+            raise ValueError(f"model must be {MODELS}, got {shown(name)}")
+        source = str(os.fspath(name))
+        if not source:
+            raise ValueError(f"model is an empty text: name {MODELS}, or None to have one chosen")
         return source, "you asked for it"
     if os.environ.get("PAGEDLAB_MODEL"):
         return os.environ["PAGEDLAB_MODEL"], "PAGEDLAB_MODEL says so"

@@ -251,6 +251,7 @@ class Model:
         for number, message in enumerate(messages):
             _check_keys(number, message)
             one_of("the role of a message", message["role"], ROLES)
+            _check_content(number, message["content"])
         try:
             return self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False
@@ -330,6 +331,14 @@ def _check_keys(number: int, message: dict[str, Any]) -> None:
     )
 
 
+def _check_content(number: int, content: Any) -> None:
+    """Raise `ValueError` unless a content is a text. Some templates take a list, or None."""
+    if not isinstance(content, (str, list, type(None))):
+        raise ValueError(
+            f"the content of chat message {number} must be a text, got {shown(content)}"
+        )
+
+
 @no_collections()
 def load_model(
     name: str | os.PathLike[str] | None = None,
@@ -354,11 +363,11 @@ def load_model(
         ValueError: If there is no such checkpoint, or if it would give other tokens on pages. The
             message has one line.
     """
+    source, reason = choose_model(name)
+    target, kind = where_to_run(device, dtype)
     import transformers  # slow to import: only loading needs it
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
-    source, reason = choose_model(name)
-    target, kind = where_to_run(device, dtype)
     config = read_config(source)
     problem = why_not_built_alike(config)
     if problem is not None:

@@ -22,15 +22,22 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 
 import xxhash
 
 from pagedlab.blocks import LRU, BlockPool, BlockTable, EvictionPolicy
-from pagedlab.validation import integer, one_of, valid_text, with_methods
+from pagedlab.validation import (
+    integer,
+    known_names,
+    made,
+    shown,
+    valid_text,
+    with_methods,
+)
 
 Hash = Callable[[bytes], bytes]
 HASHES: dict[str, Hash] = {
@@ -139,7 +146,15 @@ class PrefixStats:
 def _hash_function(hash: str | Hash) -> Hash:
     if callable(hash):
         return hash
-    return HASHES[one_of("hash, where it is no function,", hash, HASHES)]
+    return HASHES[_name_of("hash", hash, HASHES)]
+
+
+def _name_of(argument: str, name: Any, names: Iterable[str]) -> str:
+    """Check the name of something that may also be given as a function."""
+    if isinstance(name, str) and name in names:
+        return name
+    accepted = ", ".join(map(repr, names))
+    raise ValueError(f"{argument} must be {accepted} or a function, got {shown(name)}")
 
 
 def _make_policy(eviction: str | MakePolicy, cache: PrefixCache) -> EvictionPolicy:
@@ -149,7 +164,7 @@ def _make_policy(eviction: str | MakePolicy, cache: PrefixCache) -> EvictionPoli
         return eviction(cache)
     from pagedlab.eviction import POLICIES  # a wing: the default policy does not need it
 
-    return POLICIES[one_of("eviction, where it is no function,", eviction, POLICIES)](cache)
+    return POLICIES[_name_of("eviction", eviction, POLICIES)](cache)
 
 
 class _Blocks:
@@ -210,8 +225,17 @@ def hash_chain(
         salt: the salt, as in `PrefixCache`.
     """
     blocks = _Blocks(integer("block_size", block_size, 1), hash)
+    _check_sequence(token_ids)
     root = blocks.root(valid_text("salt", salt))
     return [name for _, name in blocks.chain(token_ids, 0, len(token_ids) // block_size, root)]
+
+
+def _check_sequence(token_ids: Any) -> None:
+    """Check that token ids can be counted and sliced. `_Blocks.pack` checks each of them."""
+    if isinstance(token_ids, list):  # the usual case, and fast
+        return
+    if not (hasattr(token_ids, "__len__") and hasattr(token_ids, "__getitem__")):
+        raise ValueError(f"token_ids must be a list of token ids, got {shown(token_ids)}")
 
 
 class PrefixCache:
@@ -231,6 +255,7 @@ class PrefixCache:
             pool's `invalidate`.
     """
 
+    @known_names()
     def __init__(
         self,
         pool: BlockPool,
@@ -241,7 +266,9 @@ class PrefixCache:
         block_table: type[BlockTable] = BlockTable,
     ) -> None:
         with_methods(
-            "the pool of a prefix cache", pool, ("attach", "keep", "forget", "invalidate", "emit")
+            "the pool of a prefix cache",
+            made("pool", pool),
+            ("attach", "keep", "forget", "invalidate", "emit"),
         )
         self.pool = pool
         self.salt = valid_text("salt", salt)
@@ -402,8 +429,11 @@ class PrefixCache:
         return entries
 
     def _check_tokens(self, table: BlockTable, token_ids: Sequence[int]) -> None:
+        if not hasattr(table, "pool"):
+            raise ValueError(f"table must be a block table, got {shown(table)}")
         if table.pool is not self.pool:
             raise ValueError("the table is over another pool than the cache")
+        _check_sequence(token_ids)
         given = len(token_ids)
         if given > table.num_tokens:
             raise ValueError(
@@ -432,6 +462,7 @@ class PrefixCache:
     def _longest(self, token_ids: Sequence[int], leave: int, salt: str | None) -> list[Entry]:
         """Return the entries of the longest registered prefix of full blocks."""
         integer("leave", leave)
+        _check_sequence(token_ids)
         salt = self.salt if salt is None else valid_text("salt", salt)
         asked = max(0, len(token_ids) - leave) // self.pool.block_size
         found: list[Entry] = []

@@ -24,7 +24,7 @@ class RequestState:
     """Connects a request's sequences with the completion that its caller reads.
 
     Raises:
-        ValueError: If logit_bias names a token that the model does not have.
+        ValueError: If logit_bias or stop_token_ids names a token that the model does not have.
     """
 
     request: Request
@@ -40,6 +40,8 @@ class RequestState:
             self.end_tokens |= self.model.eos_token_ids
         for token in params.logit_bias:
             integer("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
+        for token in params.stop_token_ids:
+            integer("a token id in stop_token_ids", token, 0, self.model.vocab_size - 1)
         if params.prompt_logprobs is not None:
             self.completion.prompt_logprobs = [None]  # nothing predicts the first token
             self.request.sequences[0].score_from = 0

@@ -10,7 +10,15 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from pagedlab.validation import integer, known_names, one_of, real, shown, with_methods
+from pagedlab.validation import (
+    counted,
+    integer,
+    known_names,
+    one_of,
+    optional_integer,
+    real,
+    shown,
+)
 
 # A request that sets only these fields can be sampled without the host, see
 # accelerate/run_ahead.py. The kernel reads temperature, seed and ignore_eos. The host applies the
@@ -58,7 +66,7 @@ class SamplingParams:
         top_p: sample from the likeliest tokens whose probabilities reach this sum.
         n: sequences to sample. They share the blocks of the prompt. Sequence i has seed + i.
         beam_width: above 0, search for that many likeliest sequences, and do not sample.
-        stop: strings that end the text. They are not part of it.
+        stop: strings that end the text. They are not part of it. () or None for none.
         ignore_eos: continue to max_tokens, even after an end-of-text token.
         seed: makes samples repeatable; None derives one from the engine's seed and the request id.
         length_penalty: exponent of the length in a beam's score, see `pagedlab.beam`.
@@ -109,15 +117,15 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, value in self._checked().items():
             object.__setattr__(self, name, value)
+        samples = self.n != 1 or self.temperature != 0
+        if self.beam_width and (samples or self.stop or self.adjusts or self.reports_logprobs):
+            takes = "n=1, temperature=0, no stop strings, logprobs or penalties"
+            raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
         if self.temperature == 0 and self.n > 1:
             raise ValueError(
                 f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 "
                 "or n=1"
             )
-        samples = self.n != 1 or self.temperature != 0
-        if self.beam_width and (samples or self.stop or self.adjusts or self.reports_logprobs):
-            takes = "n=1, temperature=0, no stop strings, logprobs or penalties"
-            raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
 
     def _checked(self) -> dict[str, Any]:
         """Check every field, and convert NumPy's numbers to Python's."""
@@ -131,11 +139,11 @@ class SamplingParams:
             "beam_width": integer("beam_width", self.beam_width),
             "stop": _texts("stop", self.stop),
             "ignore_eos": one_of("ignore_eos", self.ignore_eos, (False, True)),
-            "seed": _optional_integer("seed", self.seed),
+            "seed": optional_integer("seed", self.seed),
             "length_penalty": real("length_penalty", self.length_penalty, -10, 10),
             "early_stopping": one_of("early_stopping", self.early_stopping, (False, True, "never")),
-            "logprobs": _optional_integer("logprobs", self.logprobs),
-            "prompt_logprobs": _optional_integer("prompt_logprobs", self.prompt_logprobs),
+            "logprobs": optional_integer("logprobs", self.logprobs),
+            "prompt_logprobs": optional_integer("prompt_logprobs", self.prompt_logprobs),
             "min_p": real("min_p", self.min_p, 0, 1),
             "repetition_penalty": repetition_penalty,
             "presence_penalty": real("presence_penalty", self.presence_penalty, -2, 2),
@@ -178,19 +186,21 @@ SamplingParams.__init__ = known_names()(SamplingParams.__init__)  # type: ignore
 FIELDS = tuple(each.name for each in fields(SamplingParams))
 
 
-def _optional_integer(name: str, value: Any) -> int | None:
-    return None if value is None else integer(name, value)
-
-
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    with_methods(name, value, ("__iter__",))
-    return tuple(integer(name, i) for i in value)
+    """Several token ids, or None for none."""
+    if value is None:
+        return ()
+    if not isinstance(value, Iterable):
+        raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
+    return tuple(integer("a token id in " + name, i) for i in value)
 
 
 def _biases(name: str, value: Any) -> dict[int, float]:
-    if value == ():  # the field's default
+    """A number for each token id, or None for none."""
+    if value is None or value == ():  # the field's default
         return {}
-    with_methods(name, value, ("items",))
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be a dict from token ids to numbers, got {shown(value)}")
     return {_biased_token(token): real(name, bias, -100, 100) for token, bias in value.items()}
 
 
@@ -205,7 +215,9 @@ def _biased_token(token: Any) -> int:
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """One string or several, none of them empty, as a tuple."""
+    """One string or several, none of them empty, as a tuple; None for none."""
+    if value is None:
+        return ()
     is_several = isinstance(value, Iterable) and not isinstance(value, str)
     texts = tuple(value) if is_several else (value,)
     if not all(isinstance(text, str) and text for text in texts):
@@ -226,7 +238,8 @@ def one_each(
     each: list[Any] = list(one) if isinstance(one, (list, tuple)) else [one] * count
     if len(each) != count:
         raise ValueError(
-            f"{count} prompts and {len(each)} SamplingParams: give one for all, or one each"
+            f"{counted(count, 'prompt')} and {len(each)} SamplingParams: give one for all, or "
+            "one each"
         )
     for other in each:
         if not isinstance(other, SamplingParams):

@@ -7,6 +7,7 @@ one line that names the argument, what is accepted, and the value.
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from pagedlab.shipped import DEFAULT_MODEL
 
 MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what names a model
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -68,6 +70,19 @@ def one_of(name: str, value: Any, choices: Iterable[T]) -> T:
     raise ValueError(f"{name} must be one of {accepted}, got {shown(value)}")
 
 
+def optional_integer(name: str, value: Any, least: int = 0) -> int | None:
+    """Check an integer of at least `least`, or None."""
+    return None if value is None else integer(name, value, least)
+
+
+def made(name: str, value: T) -> T:
+    """Check that a value is an object, not its class."""
+    if isinstance(value, type):
+        called = f"{value.__name__}(...)"
+        raise ValueError(f"{name} must be an object, got the class {value.__name__}: make {called}")
+    return value
+
+
 def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
     """Check that a class or an object has all these methods or attributes."""
     lacking = [method for method in methods if not hasattr(value, method)]
@@ -109,6 +124,13 @@ def model_name(source: str) -> str:
     if (is_path or is_gguf) and not is_file:
         raise ValueError(f"there is no {source!r}: name {MODELS}")
     return source
+
+
+def hub_id(name: str) -> str:
+    """Check the form of a hub id. Whether the hub has such a model is not asked."""
+    if not HUB_ID.fullmatch(name):
+        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
+    return name
 
 
 def known_names(

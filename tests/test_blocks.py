@@ -8,6 +8,7 @@ as a wrong count. The planted bugs prove that the machine would notice.
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
 
 from pagedlab import BlockCopy, BlockEvent, BlockPool, BlockTable, InvariantError, OutOfBlocks, blocks_for
 from support.operations import LONG_RUN, OPERATIONS
+from support.plain_pool import PlainPool
 from support.planted import EVICTS_THE_NEWEST, Bug
 from support.refused import refused
 
@@ -388,7 +390,7 @@ def test_the_machine_finds_the_bug(bug):
 def test_errors_say_what_would_do():
     pool = BlockPool(2, 4)
     table = BlockTable(pool)
-    with pytest.raises(OutOfBlocks, match=r"append\(9\) takes 3 of 2 blocks, and 2 are free: free a sequence"):
+    with pytest.raises(OutOfBlocks, match=r"append\(9\) takes 3 blocks, and 2 of 2 are free: free a sequence"):
         table.append(9)
     table.append(8)
     with pytest.raises(OutOfBlocks, match=r"all 2 are in use"):
@@ -399,6 +401,40 @@ def test_errors_say_what_would_do():
         table.truncate(9)
     with pytest.raises(IndexError, match="there is no token 8: the table holds 8"):
         table.slot(8)
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (3, "pool must be a block pool, and int lacks num_blocks, block_size, num_free, allocate, share, release"),
+        (BlockPool, r"pool must be an object, got the class BlockPool: make BlockPool\(\.\.\.\)"),
+        (BlockTable(BlockPool(4)), "and BlockTable lacks num_blocks"),
+    ],
+)
+def test_a_table_needs_a_pool(pool, message):
+    with refused(message):
+        BlockTable(pool)
+    assert BlockTable(PlainPool(4, 2)).append(3) == [], "a reader's own pool will do"
+
+
+@pytest.mark.parametrize("what", [0.5, "a", None, [1]])
+def test_positions_and_numbers_of_tokens_are_whole_numbers(what):
+    table = BlockTable(BlockPool(4, 2))
+    table.append(5)
+    for call in (lambda: table.slots(what, 2), lambda: table.slots(0, what), lambda: table.slot(what)):
+        with refused(r"(start|stop|position) must be a whole number of at least 0, got"):
+            call()
+    with refused("num_tokens must be a whole number of at least 0, got"):
+        blocks_for(what, 4)
+    assert table.slots(np.int64(1), 3) == table.slots(1, 3)
+
+
+def test_blocks_for_takes_no_negative_number_and_no_empty_block():
+    assert [blocks_for(n, 4) for n in (0, 1, 4, np.int64(5))] == [0, 1, 1, 2]
+    with refused("num_tokens must be a whole number of at least 0, got -1"):
+        blocks_for(-1, 4)
+    with refused("block_size must be a whole number of at least 1, got 0"):
+        blocks_for(1, 0)
 
 
 def test_the_block_released_last_is_handed_out_next():

@@ -515,6 +515,7 @@ BAD_PROMPTS = [
     ([{"rol": "user", "text": "x"}], "chat message 0 has no 'role' and no 'content', but 'rol', 'text': a message"),
     ([{"role": "x", "content": "hi"}], "the role of a message must be one of 'system', 'user', 'assistant', 'tool'"),
     ([{"role": "user", "content": "x"}, 5], "a list of chat messages"),
+    ([{"role": "user", "content": 3}], "the content of chat message 0 must be a text, got 3"),
     ([None], "a prompt is a text"),
     ("a\ud800", "the prompt must be valid Unicode, and .* has half a surrogate pair"),
     ("caf\udce9", "the prompt must be valid Unicode, and .* has a byte that is not UTF-8"),

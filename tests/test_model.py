@@ -232,7 +232,10 @@ def fails(said, name=DEFAULT_MODEL):
     print(message)
     assert message.startswith(f"{name} was not fetched (")
     fetched = [part for part in Path(hub_constants.HF_HUB_CACHE).glob("*/snapshots/*/*") if part.stat().st_size]
-    assert message.endswith("): try again; the part that was fetched is kept" if fetched else "): try again")
+    advice = "; the part that was fetched is kept" if fetched else ""
+    if "does not answer" in message:
+        advice += f"; `{program_name()} chat` works meanwhile, with the tiny model"
+    assert message.endswith(f"): try again{advice}")
     assert "\n" not in message
     assert "Error" not in message.replace("Server Error", ""), "plain words, not an exception's name"
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
@@ -604,8 +607,8 @@ def test_loading_leaves_the_garbage_collector_as_it_was(collects):
         ),
         ("no such model", "no such model"),
         ("x" * 5000, "Repo id"),
-        (5, "'5' is no folder"),
-        ("", "holds no config"),
+        (5, "model must be a folder, a .gguf file or a hub id like .*, got 5"),
+        ("", "model is an empty text: name a folder"),
     ],
 )
 def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):

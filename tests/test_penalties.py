@@ -125,7 +125,7 @@ def test_stop_token_ids(tiny, ignore_eos):
         *(("repetition_penalty", bad) for bad in (0, -1, 101, None)),
         *((name, bad) for name in ("presence_penalty", "frequency_penalty") for bad in (-2.1, 3, float("nan"))),
         *(("logit_bias", bad) for bad in (5, {1: 101}, {-1: 3}, {"a": 1}, {1.5: 1}, [3], "ab")),
-        *(("stop_token_ids", bad) for bad in (-1, [1.5], "7", None)),
+        *(("stop_token_ids", bad) for bad in (-1, [1.5], "7")),
     ],
 )
 def test_bad_values_are_named(name, bad):
@@ -139,6 +139,19 @@ def test_a_bad_value_is_shown_as_it_was_given():
         SamplingParams(logit_bias={"a": 1})
     with refused(r"stop must be strings with at least one character, got 3$"):
         SamplingParams(stop=3)
+    with refused(r"stop_token_ids must be a list of token ids, got 3$"):
+        SamplingParams(stop_token_ids=3)
+    with refused(r"logit_bias must be a dict from token ids to numbers, got \[3\]$"):
+        SamplingParams(logit_bias=[3])
+
+
+def test_none_is_none():
+    assert SamplingParams(stop=None, stop_token_ids=None, logit_bias=None) == SamplingParams()
+
+
+def test_beams_do_not_ask_for_a_temperature_that_they_forbid():
+    with refused("beam search .* takes n=1, temperature=0"):
+        SamplingParams(beam_width=3, n=2)
 
 
 def test_what_cannot_be(tiny):
@@ -147,6 +160,10 @@ def test_what_cannot_be(tiny):
     llm = LLM(tiny, num_blocks=16, verbose=False)
     with refused("a token id in logit_bias must be a whole number from 0 to 4095"):
         llm.generate("Once", SamplingParams(logit_bias={5000: 1.0}))
+    with refused("a token id in stop_token_ids must be a whole number from 0 to 4095, got 4096"):
+        llm.generate("Once", SamplingParams(stop_token_ids=[3, 4096]))
+    with refused("1 prompt and 2 SamplingParams: give one for all, or one each"):
+        llm.generate("Once", [SamplingParams()] * 2)
     assert (llm.num_unfinished, llm.pool.num_free) == (0, 16)
 
 

@@ -637,8 +637,8 @@ def test_statistics_and_events():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"hash": "md5"}, r"hash, where it is no function, must be one of 'xxh64', 'sha256', got 'md5'"),
-        ({"eviction": "random"}, r"eviction, .*, must be one of 'lru', 'fifo', 'lfu', 'slru', got 'random'"),
+        ({"hash": "md5"}, r"hash must be 'xxh64', 'sha256' or a function, got 'md5'"),
+        ({"eviction": "random"}, r"eviction must be 'lru', 'fifo', 'lfu', 'slru' or a function, got 'random'"),
         ({"salt": 5}, r"salt must be a text or None, got 5"),
     ],
 )
@@ -660,6 +660,8 @@ def test_one_cache_a_pool():
 
     with refused(r"must have the methods attach, .*, and Plain lacks attach, keep"):
         PrefixCache(Plain())
+    with refused("pool must be an object, got the class BlockPool"):
+        PrefixCache(BlockPool)
 
 
 def test_bad_calls_change_nothing():
@@ -679,6 +681,10 @@ def test_bad_calls_change_nothing():
         ("other tokens or under another salt", lambda: cache.insert(table, range(12))),
         ("int32", lambda: cache.insert(table, [*range(8), 8, 9, 10, 2**31], salt="a")),
         ("another pool", lambda: cache.insert(elsewhere, [])),
+        ("token_ids must be a list of token ids, got 3", lambda: cache.match(3)),
+        ("token_ids must be a list of token ids, got 3", lambda: cache.insert(table, 3, salt="a")),
+        ("token_ids must be a list of token ids, got None", lambda: hash_chain(None, 4)),
+        ("table must be a block table, got 3", lambda: cache.insert(3, [])),
     ]
     for says, call in bad_calls:
         with refused(says):

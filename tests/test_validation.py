@@ -2,12 +2,15 @@
 
 import inspect
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 import pagedlab
-from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams
+from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams, paged_attention
+from pagedlab.attention import check_arguments
+from pagedlab.blocks import blocks_for
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
@@ -98,6 +101,9 @@ def calls(tiny):
     for verb in (pool.share, pool.release, pool.keep, pool.refcount):
         each("block_id", "block", verb, books)
     each("n", "whole", table.append, books)
+    each("pool", "class", BlockTable)
+    each("pool", "class", PrefixCache)
+    each("num_tokens", "whole", blocks_for, block_size=4)
     each("num_tokens", "whole", table.truncate, books)
     ids = {"token_ids": [5, 6, 7]}
     each("leave", "whole", cache.match, books, **ids)
@@ -115,10 +121,10 @@ def calls(tiny):
         each("sampling", "sampling", call, engine, **{name: [5, 6, 7]})
     model = {"model": tiny, "num_blocks": 8}
     each("block_size max_sequences tensor_parallel", "count", LLM, **model)
-    each("num_blocks max_batch_tokens", "count or none", LLM, **model)
+    each("num_blocks max_batch_tokens max_prompt_tokens", "count or none", LLM, **model)
     each("seed", "whole", LLM, **model)
     each("block_table scheduler", "class", LLM, **model)
-    each("fused cuda_graphs", "flag", LLM, **model)
+    each("fused cuda_graphs verbose", "flag", LLM, **model)
     each("max_tokens n", "count", SamplingParams)
     each("top_k beam_width", "whole", SamplingParams)
     each("top_p", "share", SamplingParams)
@@ -171,6 +177,10 @@ def test_an_unknown_argument_is_explained_in_one_line(tiny):
         (lambda: llm.stream("hi", seed=1), "put seed into SamplingParams(seed=1)"),
         (lambda: LLM(temperature=1), "put temperature into SamplingParams(temperature=1)"),
         (lambda: SamplingParams(temprature=1), "there is no argument temprature; did you mean temperature?"),
+        (lambda: BlockPool(num_block=4), "there is no argument num_block; did you mean num_blocks?"),
+        (lambda: BlockTable(pol=1), "there is no argument pol; did you mean pool?"),
+        (lambda: PrefixCache(None, evict="lru"), "there is no argument evict; did you mean eviction?"),
+        (lambda: KVCache(num_layer=1), "there is no argument num_layer; did you mean num_layers?"),
         (lambda: LLM(num_block=1), "there is no argument num_block; did you mean num_blocks?"),
         (lambda: llm.generate("hi", foo=1), "there is no argument foo; there are prompts, sampling, salt"),
     ):
@@ -198,8 +208,33 @@ def test_a_misspelled_name_of_the_package():
         pagedlab.nothing_alike  # noqa: B018
 
 
-@pytest.mark.parametrize("bad", [0, "x"])
-def test_a_bad_number_of_blocks_is_found_before_a_model_is_loaded(bad, monkeypatch):
-    monkeypatch.setattr("pagedlab.llm.load_model", lambda *_: pytest.fail("a model was loaded"))
-    with refused("num_blocks must be a whole number of at least 1, got"):
-        LLM(num_blocks=bad)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_blocks": 0}, "num_blocks must be a whole number of at least 1, got 0"),
+        ({"num_blocks": "x"}, "num_blocks must be a whole number of at least 1, got 'x'"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens must be a whole number of at least 1, got 0"),
+        ({"max_prompt_tokens": -1}, "max_prompt_tokens must be a whole number of at least 1, got -1"),
+        ({"speculative": "x"}, r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None, got 'x'"),
+        ({"preemption": "drop"}, "preemption must be one of 'recompute', 'swap', got 'drop'"),
+        ({"fused": 1}, "fused must be one of True, False, 'auto', got 1"),
+        ({"cuda_graphs": "on"}, "cuda_graphs must be one of True, False, 'auto', got 'on'"),
+        ({"verbose": "no"}, "verbose must be one of True, False, got 'no'"),
+        ({"attention_backend": lambda q: q}, r"the arguments q, .*, and <lambda> does not: too many positional"),
+        ({"attention_backend": 3}, "there is no attention backend 3: choose one of 'auto'"),
+        ({"model": ""}, "model is an empty text: name a folder, a .gguf file or a hub id like Qwen"),
+        ({"model": 3}, "model must be a folder, a .gguf file or a hub id like .*, got 3"),
+        ({"device": "gpu"}, "there is no device 'gpu'"),
+        ({"dtype": "int3"}, "dtype must be one of"),
+    ],
+)
+def test_bad_arguments_are_found_before_a_model_is_loaded(arguments, message, monkeypatch):
+    monkeypatch.setattr("pagedlab.model.read_config", lambda *_: pytest.fail("a model was loaded"))
+    with refused(message):
+        LLM(**arguments)
+
+
+def test_a_function_that_hides_its_arguments_is_believed():
+    check_arguments(print)  # it takes any number
+    check_arguments(partial(paged_attention, backend="torch"))
+    check_arguments(max)  # in C, without a signature that Python could read

@@ -11,6 +11,7 @@ The queries of a sequence are its last tokens. So row i of its n queries sees th
 0 to seq_lens[b] - n + i.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
@@ -27,11 +28,12 @@ from pagedlab.attention.reference import (
 from pagedlab.attention.vectorised import torch_attention
 from pagedlab.fp8 import FP8, Cache
 from pagedlab.kernels import why_not
-from pagedlab.validation import one_of
+from pagedlab.validation import one_of, shown
 
 PagedAttention = Callable[..., Tensor]
 KVCacheDtype = Literal["auto", "fp8"]
 
+ARGUMENTS = "q", "k_cache", "v_cache", "block_tables", "seq_lens", "query_starts", "scale"
 BACKENDS: dict[str, PagedAttention] = {
     "concat": over_sequences(concat_attention),
     "safe": over_sequences(safe_attention),
@@ -60,12 +62,35 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
         from pagedlab.kernels.attention import triton_attention  # needs Triton
 
         return triton_attention
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         known = ", ".join(repr(name) for name in ("auto", *BACKENDS, "triton"))
         raise ValueError(
-            f"there is no attention backend {backend!r}: choose one of {known}, or pass a function"
+            f"there is no attention backend {shown(backend)}: choose one of {known}, or pass a "
+            "function"
         )
     return BACKENDS[backend]
+
+
+def check_arguments(backend: str | PagedAttention) -> None:
+    """Check that a reader's function takes the arguments of `paged_attention`, in that order.
+
+    Raises:
+        ValueError: If it takes more or fewer.
+    """
+    if not callable(backend):
+        return
+    try:
+        signature = inspect.signature(backend)
+    except (TypeError, ValueError):  # a function in C may hide its signature
+        return
+    try:
+        signature.bind(*ARGUMENTS)
+    except TypeError as error:
+        name = getattr(backend, "__name__", type(backend).__name__)
+        raise ValueError(
+            f"attention_backend must take the arguments {', '.join(ARGUMENTS)}, and {name} does "
+            f"not: {error}"
+        ) from None
 
 
 def check_kv_cache_dtype(name: str, backend: str | PagedAttention) -> None:
@@ -104,20 +129,23 @@ def kv_dtype_for(name: str, device: torch.device, attend: PagedAttention) -> tor
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
-    if q.dtype == torch.float64:  # the kernels compute in fp32
-        return torch_attention(q, *args)
-    return fastest_backend(q.device, True)(q, *args)
+    return fastest_backend(q.device, True, q.dtype == torch.float64)(q, *args)
 
 
 @lru_cache
-def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
+def fastest_backend(
+    device: torch.device, verbose: bool = True, is_double: bool = False
+) -> PagedAttention:
     """Return the attention function that "auto" uses on this device.
 
     Args:
         device: the device of the tensors.
         verbose: print, once, which backend it is and why.
+        is_double: whether the tensors are float64.
     """
     problem = why_not(device)
+    if is_double and not problem:
+        problem = "the Triton kernels compute in float32, not in float64"
     if verbose:
         chosen = (
             f"torch ({problem})" if problem else f"Triton ({torch.cuda.get_device_name(device)})"

@@ -15,6 +15,7 @@ from pagedlab.command_line import (
     ended_by_ctrl_c,
     engine_arguments,
     print_now,
+    status_on_stderr,
     with_options,
 )
 
@@ -38,11 +39,12 @@ The marks of blocks:
 def run(asked: argparse.Namespace) -> int:
     """Load the model, answer until the user ends it, and return the exit code."""
     sampling = sampling_params(asked)
-    with ended_by_ctrl_c():
+    with ended_by_ctrl_c(), status_on_stderr():
         llm = LLM(**engine_arguments(asked))
     with llm:
         conversation = Conversation(llm, sampling, asked.system)
-        print_now(f"{WELCOME}\n")
+        with status_on_stderr():
+            print_now(f"{WELCOME}\n")
         converse(conversation, make_screen(asked.plain), typed_lines())
     return 0
 

@@ -7,7 +7,12 @@ from typing import Any
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.cli.options import sampling_params
-from pagedlab.command_line import ended_by_ctrl_c, engine_arguments
+from pagedlab.command_line import (
+    ended_by_ctrl_c,
+    engine_arguments,
+    print_now,
+    status_on_stderr,
+)
 from pagedlab.stats import Stats
 from pagedlab.validation import counted
 
@@ -15,21 +20,22 @@ from pagedlab.validation import counted
 def run(asked: argparse.Namespace) -> int:
     """Load the model, continue the prompts and return the exit code."""
     sampling = sampling_params(asked)
-    with ended_by_ctrl_c():
+    with ended_by_ctrl_c(), status_on_stderr():
         llm = LLM(
             **engine_arguments(asked),
             attention_backend=asked.attention,
             tensor_parallel=asked.ranks,
         )
-    if asked.attention != "auto":  # for "auto" the engine prints its choice
-        print(f"attention: {asked.attention} (you asked for it)")
+        if asked.attention != "auto":  # for "auto" the engine prints its choice
+            print(f"attention: {asked.attention} (you asked for it)")
     with llm:
         if len(asked.prompts) == 1:
             _stream(llm, asked.prompts[0], asked.chat, sampling)
         else:
             _generate(llm, asked.prompts, asked.chat, sampling)
     ranks = f" on {asked.ranks} ranks" if asked.ranks > 1 else ""
-    print(f"\n{summary(llm.stats, llm.pool.block_size)}{llm.kv_words}{ranks}")
+    with status_on_stderr():
+        print(f"\n{summary(llm.stats, llm.pool.block_size)}{llm.kv_words}{ranks}")
     return 0
 
 
@@ -50,7 +56,7 @@ def _generate(llm: LLM, prompts: list[str], is_chat: bool, sampling: SamplingPar
     """Print the texts of several prompts, which run in one batch."""
     batch = [_as_prompt(prompt, is_chat) for prompt in prompts]
     for prompt, completion in zip(prompts, llm.generate(batch, sampling), strict=True):
-        print(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
+        print_now(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
 
 
 def _as_prompt(prompt: str, is_chat: bool) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,10 +24,11 @@ from pagedlab.command_line import (
     print_error,
     print_now,
     program_name,
+    status_on_stderr,
     stopped_by_hand,
 )
 from pagedlab.extras import MissingExtra, require
-from pagedlab.validation import similar_name
+from pagedlab.validation import hub_id, similar_name
 
 LOADING = "loading torch and transformers ..."
 
@@ -87,7 +89,8 @@ def _refuse_command_after_options(arguments: list[str]) -> None:
 def _chat(arguments: list[str]) -> int:
     asked = options.chat().parse_args(arguments)
     _check_and_fetch(asked)
-    print_now(LOADING)
+    with status_on_stderr():
+        print_now(LOADING)
     with ended_by_ctrl_c():
         from pagedlab.cli.chat import run
     return run(asked)
@@ -97,23 +100,34 @@ def _check_and_fetch(asked: argparse.Namespace) -> None:
     """Check the options, then download the model that --download names."""
     options.check_options(asked)
     if asked.download:
-        _fetch(asked.download)
+        with status_on_stderr():
+            _fetch(asked.download)
 
 
 def _generate(arguments: list[str]) -> int:
     asked = options.generate().parse_args(arguments)
     if not asked.prompts and not asked.download:
-        example = f'{program_name()} generate "Once upon a time"'
-        raise ValueError(f"name a prompt, for example {example}")
+        asked.prompts = [_prompt_of_a_pipe()]
     if not asked.chat and "" in asked.prompts:
         raise ValueError("the prompt is empty: give at least one token to continue")
     _check_and_fetch(asked)
     if not asked.prompts:
         return 0
-    print_now(LOADING)
+    with status_on_stderr():
+        print_now(LOADING)
     with ended_by_ctrl_c():
         from pagedlab.cli.generate import run
     return run(asked)
+
+
+def _prompt_of_a_pipe() -> str:
+    """Return the text on stdin, without the last line's end. `ValueError` if there is none."""
+    text = "" if sys.stdin.isatty() else sys.stdin.read()
+    prompt = text.removesuffix("\n").removesuffix("\r")
+    if not prompt:
+        example = f'{program_name()} generate "Once upon a time"'
+        raise ValueError(f"name a prompt, for example {example}, or send one through a pipe")
+    return prompt
 
 
 def _download(arguments: list[str]) -> int:
@@ -123,6 +137,7 @@ def _download(arguments: list[str]) -> int:
 
 def _fetch(model: str) -> None:
     """Download a model into the local Hugging Face cache."""
+    hub_id(model)
     print_now(f"asking the Hugging Face hub for {model} ...")
     with ended_by_ctrl_c():
         from pagedlab.hub import download  # the only module that uses the network

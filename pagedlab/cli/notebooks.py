@@ -43,8 +43,13 @@ def run(folder: str, no_open: bool) -> int:
     if no_open:
         print(f"open them with: {program_name()} notebooks {shlex.quote(str(target))}")
         return 0
-    command = [sys.executable, "-m", "jupyterlab", *_as_root(), str(target / FIRST)]
+    command = [sys.executable, "-m", "jupyterlab", *_as_root(), *_opening_first(target)]
     return subprocess.run(command, check=False).returncode
+
+
+def _opening_first(folder: Path) -> list[str]:
+    """Return options: each address that JupyterLab prints then opens the first notebook."""
+    return [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
 
 
 def _as_root() -> list[str]:

@@ -45,7 +45,8 @@ GENERATE_EXAMPLES = """\
   {prog} "Once upon a time"
   {prog} --chat "Why is the sky blue?" "What is a drum?"
   {prog} --temperature 0.8 --seed 1 --max-tokens 200 "The old mill"
-  {prog} --ranks 2 "Once upon a time"      two processes share the model"""
+  {prog} --ranks 2 "Once upon a time"      two processes share the model
+  echo "Once upon a time" | {prog} > story.txt"""
 DOWNLOAD_EXAMPLES = f"""\
   {{prog}}                         {DEFAULT_MODEL}
   {{prog}} Qwen/Qwen3-0.6B"""
@@ -87,7 +88,12 @@ def generate() -> Parser:
         f"{program_name()} generate", "Continue prompts from a paged KV cache.", GENERATE_EXAMPLES
     )
     add = parser.add_argument
-    add("prompts", nargs="*", metavar="prompt", help="a text to continue; quote it")
+    add(
+        "prompts",
+        nargs="*",
+        metavar="prompt",
+        help="a text to continue; quote it; default: the text that a pipe sends",
+    )
     add("--chat", action="store_true", help="send each prompt as a user's chat message")
     add_model_options(parser)
     _add_sampling_options(parser, max_tokens=64)
@@ -155,7 +161,8 @@ def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> N
         "--temperature",
         type=number,
         default=0.0,
-        help="0 takes the likeliest token, 1 samples as the model says; default: %(default)s",
+        help="0 takes the likeliest token, 1 samples from the model's own probabilities; "
+        "default: %(default)s",
     )
     add(
         "--seed",

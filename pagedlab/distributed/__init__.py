@@ -187,7 +187,7 @@ def kind_of_device(device: str, size: int) -> str:
     num_gpus = torch.cuda.device_count()
     if num_gpus < size:
         raise ValueError(
-            f"{size} ranks take {size} GPUs and torch sees {num_gpus}: use device='cpu'"
+            f"{size} ranks take {size} GPUs and torch sees {num_gpus}: name the device 'cpu'"
         )
     return "cuda"
 

@@ -1,6 +1,5 @@
 """Download a checkpoint from the Hugging Face hub. This is the only file that asks the network."""
 
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,15 @@ from typing import Any
 from huggingface_hub import HfApi, constants
 from huggingface_hub import file_download as hub
 
+from pagedlab.command_line import program_name
 from pagedlab.loading import DEFAULT_MODEL, FILES
-from pagedlab.validation import in_short, shown
+from pagedlab.validation import hub_id, in_short
 
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
+NO_ANSWER = "the hub does not answer"
 # The names of exceptions of httpx, huggingface_hub, filelock and Python, and their meaning here.
 REASONS = {
     "RepositoryNotFoundError": "the hub has no such model",
-    "TransportError": "the hub does not answer",
+    "TransportError": NO_ANSWER,
     "KeyboardInterrupt": "stopped",
     "Timeout": "another process is fetching it",
 }
@@ -57,8 +57,7 @@ def download(name: str = DEFAULT_MODEL) -> None:
     Raises:
         ValueError: If it is no hub id, or the download failed. The message says why.
     """
-    if not HUB_ID.fullmatch(name):
-        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
+    hub_id(name)
     checkpoint = None
     try:
         checkpoint = _look_up(name)
@@ -75,7 +74,10 @@ def download(name: str = DEFAULT_MODEL) -> None:
         why = known[0] if known else in_short(error)
         is_kept = checkpoint is not None and _has_part(checkpoint)
         kept = "; the part that was fetched is kept" if is_kept else ""
-        raise ValueError(f"{name} was not fetched ({why}): try again{kept}") from None
+        meanwhile = ""
+        if why == NO_ANSWER:
+            meanwhile = f"; `{program_name()} chat` works meanwhile, with the tiny model"
+        raise ValueError(f"{name} was not fetched ({why}): try again{kept}{meanwhile}") from None
     print(f"{name} is complete")
 
 

@@ -28,7 +28,7 @@ from pagedlab.command_line import (
     whole_number,
 )
 from pagedlab.extras import MissingExtra
-from pagedlab.validation import integer
+from pagedlab.validation import hub_id, integer
 
 EXAMPLES = """\
   {prog}
@@ -60,16 +60,21 @@ def make_parser(prog: str) -> Parser:
     add(
         "--host",
         default="127.0.0.1",
-        help="any address except this machine's own (127.0.0.1) needs an API key; "
-        "default: %(default)s",
+        help="address to listen on; any but 127.0.0.1 needs --api-key; default: %(default)s",
     )
-    add("--port", type=whole_number, default=8000, help="0 takes a free one; default: %(default)s")
+    add(
+        "--port",
+        type=whole_number,
+        default=8000,
+        help="port to listen on; 0 chooses a free one; default: %(default)s",
+    )
     add(
         "--api-key",
         action="append",
         default=[],
         metavar="KEY",
-        help="may be given several times; default: those of PAGEDLAB_API_KEYS=a,b, else none",
+        help="a key that clients must send; repeat it for several; default: the keys in "
+        "PAGEDLAB_API_KEYS (comma-separated), else none",
     )
     add(
         "--max-waiting",
@@ -80,7 +85,7 @@ def make_parser(prog: str) -> Parser:
     add(
         "--plain-content",
         action="store_true",
-        help="special tokens in the text of a chat message, such as <|im_end|>, are plain text",
+        help="treat special tokens in messages, such as <|im_end|>, as plain text",
     )
     return parser
 
@@ -158,6 +163,10 @@ def bind_checked(options: argparse.Namespace) -> socket.socket:
     integer("--max-waiting", options.max_waiting, 0)
     check_model_options(options)
     check_pool_options(options)
+    if not all(key.strip() for key in options.api_key):
+        raise ValueError("--api-key is empty: give a key, or leave the option out")
+    if options.download:
+        hub_id(options.download)
     if not is_loopback(options.host) and not api_keys(options):
         raise ValueError(
             f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1"

@@ -159,7 +159,7 @@ class GenerationRequest(Body):
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     """Strings that end an answer and are not part of it."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
-    """0 takes the likeliest token, 1 samples as the model says."""
+    """0 takes the likeliest token, 1 samples from the model's own probabilities."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Samples from the likeliest tokens whose probabilities reach this sum."""
     top_k: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0

@@ -52,7 +52,16 @@ __all__ = [
     "PromptLookup",
     "Speculation",
     "accept_or_redraw",
+    "check_drafter",
 ]
+
+
+def check_drafter(drafter: Any) -> None:
+    """Raise `ValueError` if it is no drafter. Whether it fits the model is not asked."""
+    if isinstance(drafter, type) or not hasattr(drafter, "propose"):
+        raise ValueError(
+            f"speculative is PromptLookup(k=4), DraftModel(model, k=4) or None, got {drafter!r}"
+        )
 
 
 class Speculation:
@@ -71,10 +80,7 @@ class Speculation:
     """
 
     def __init__(self, drafter: Drafter, llm: Any, block_size: int) -> None:
-        if isinstance(drafter, type) or not hasattr(drafter, "propose"):
-            raise ValueError(
-                f"speculative is PromptLookup(k=4), DraftModel(model, k=4) or None, got {drafter!r}"
-            )
+        check_drafter(drafter)
         self.drafter = drafter
         self.bytes_per_block = drafter.attach(llm, block_size)
         self.drafts: dict[Sequence, Draft] = {}  # of the step that is prepared or runs

@@ -117,7 +117,10 @@ function eventParts(state, { queued, admitted, resumed, preempted, finished }) {
 function endedPart(state, names) {
   const ended = clause(names, "ends, and its blocks are free", "end, and their blocks are free");
   const cached = numCached(state);
-  return cached ? `${ended}; ${cached} ${cached > 1 ? "stay" : "stays"} cached` : ended;
+  if (!cached) return ended;
+  // The counter beside the sentence shows those of the whole pool.
+  const all = state.cached > cached ? ` (${state.cached} in the whole pool)` : "";
+  return `${ended}; ${cached} of them ${cached > 1 ? "stay" : "stays"} cached${all}`;
 }
 
 /**

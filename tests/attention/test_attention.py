@@ -267,6 +267,8 @@ def test_auto_takes_torch_on_a_cpu_and_says_so_once(capsys):
     outs = [case.attend("auto") for _ in range(2)]
     assert capsys.readouterr().out == "attention: torch (no GPU)\n"
     assert torch.equal(outs[0], case.attend("torch"))
+    fastest_backend(torch.device("cpu"), True, True)
+    assert capsys.readouterr().out == "attention: torch (no GPU)\n", "of float64 too"
 
 
 def test_a_function_of_your_own_gets_the_arguments():

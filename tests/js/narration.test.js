@@ -43,8 +43,14 @@ test("blocks that are free and stay cached", () => {
   const running = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
   const freed = { counts: { 0: 0, 1: 0 }, texts: { r0: { state: "stop", blocks: [0, []] } } };
   const ended = "r0 ends, and its blocks are free";
-  assert.equal(sentence(running, { ...freed, kept: { 0: 1 } }), `${ended}; 1 stays cached.`);
-  assert.equal(sentence(running, { ...freed, kept: { 0: 1, 1: 1 } }), `${ended}; 2 stay cached.`);
+  assert.equal(
+    sentence(running, { ...freed, kept: { 0: 1 } }),
+    `${ended}; 1 of them stays cached.`,
+  );
+  const kept = { ...freed, kept: { 0: 1, 1: 1 } };
+  assert.equal(sentence(running, kept), `${ended}; 2 of them stay cached.`);
+  const all = `${ended}; 2 of them stay cached (5 in the whole pool).`;
+  assert.equal(sentence(running, { ...kept, cached: 5 }), all);
   assert.equal(sentence(running, freed), `${ended}.`);
 });
 

@@ -311,7 +311,7 @@ FORK_AND_WRITE = f"{FORK}, write s1"
             lambda: Stub(),
             BlockTable,
             "new 20",
-            "AttributeError: 'Stub' object has no attribute 'block_size'",
+            "ValueError: pool must be a block pool, and Stub lacks num_blocks, block_size, num_free, share, release",
         ),
         (NeverBuilt, BlockTable, "new 20", "NeverBuilt(64, 16) raised NotImplementedError: write me"),
         (lambda: PlainPool(1, 4), BlockTable, "new 4, write s0", "OutOfBlocks"),
