@@ -55,7 +55,7 @@ async function loadText(address) {
 
 // ---- the stage
 
-/** Reads out the captions of a film that plays. Once it is paused, the stage reads out each step. */
+/** Reads out the captions while the film plays. When it is paused, the stage reads each step. */
 function readOutTheStage() {
   const line = byId("stage").querySelector(".pl-playing .pl-prompt")?.textContent ?? "";
   if (byId("heard").textContent !== line) byId("heard").textContent = line;

@@ -459,7 +459,7 @@ class ExploreView {
     this.headline.style.color = texts[0]?.getAttribute("fill") ?? "";
   }
 
-  /** Says how wide the drawing is when its smallest letters can be read. A narrow page scrolls it. */
+  /** Says how wide the drawing is with readable letters. A narrow page scrolls it. */
   keepReadable() {
     const svg = this.picture.querySelector("svg");
     const width = Number(svg?.getAttribute("viewBox")?.split(/\s+/)[2]);

@@ -464,7 +464,7 @@ class StageView {
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
-  /** @returns {Record<number, string>} sentences for some of the steps, in place of the stage's own */
+  /** @returns {Record<number, string>} sentences for some steps, in place of the stage's own */
   get captions() {
     return this.model.get("captions") ?? {};
   }

@@ -13,7 +13,7 @@ import { rolesOf } from "./chat_template.js";
  * @property {boolean} isPrompt whether the words are of the prompt
  * @property {boolean} isHeld whether the sequence holds the block now
  * @property {boolean} isCached whether the sequence released the block and a cache keeps the words
- * @property {boolean} endsBlock whether these can be seen, and the words seen next are in another block
+ * @property {boolean} endsBlock whether these are seen, and the next words are in another block
  * @property {string | null} role null for words to read; of what a chat template added, the role
  *   that it begins, or ""
  * @property {string} words
