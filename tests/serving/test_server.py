@@ -1084,7 +1084,8 @@ def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(t
     with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
         page.goto(server.url)
         for number in (1, 2):
-            page.locator("#question").fill(f"Tell me story {number}.")
+            # Longer than a block, which two answers then share as long as both run.
+            page.locator("#question").fill(f"Tell me a story of an old mill, a boat and a lantern, number {number}.")
             page.get_by_role("button", name="Ask", exact=True).click()
             page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(number - 1).wait_for(timeout=15_000)
         page.get_by_role("button", name="Ask for two answers").click()

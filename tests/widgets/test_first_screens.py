@@ -46,7 +46,7 @@ def first_cell_run(lab, name, root, text):
     with lab.notebook(f"notebooks/{name}.ipynb", width=1440, height=900) as page:
         page.evaluate(RUN_FIRST_CODE_CELL)
         picture = page.locator(root).first
-        picture.get_by_text(text).first.wait_for(timeout=120_000)
+        picture.get_by_text(text).locator("visible=true").first.wait_for(timeout=120_000)
         box = picture.bounding_box()
         assert 0 < box["y"] < box["y"] + box["height"] < 900, f"not on one screen: {box}"
         yield page, picture
@@ -68,7 +68,7 @@ def test_the_first_cell_alone_makes_the_picture(lab, name):
             root.locator(control).press(key)
         if not keys:
             root.locator(control).click()
-        root.get_by_text(after).first.wait_for(timeout=15_000)
+        root.get_by_text(after).locator("visible=true").first.wait_for(timeout=15_000)
 
 
 def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab):
