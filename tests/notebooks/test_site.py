@@ -287,6 +287,13 @@ def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
         page.locator(".swipe-hint").first.wait_for(state="hidden")
 
 
+# Whether a part of the element with this selector is between the window's left and right edge.
+IS_ON_SCREEN = """(selector) => {
+    const { left, right } = document.querySelector(selector).getBoundingClientRect();
+    return left < innerWidth && right > 0;
+}"""
+
+
 @in_browser
 def test_icons_of_a_phones_header_are_buttons_with_room_for_a_finger(site):
     with serving(site) as url, open_chromium() as chromium:
@@ -302,9 +309,7 @@ def test_icons_of_a_phones_header_are_buttons_with_room_for_a_finger(site):
             for key, state in (("Enter", "true"), ("Space", "false")):
                 page.get_by_role("button", name=name).press(key)
                 assert page.get_by_role("button", name=name).get_attribute("aria-expanded") == state
-                is_seen = "([drawer, left]) => innerWidth > document.querySelector(drawer).getBoundingClientRect().left && "
-                is_seen += "document.querySelector(drawer).getBoundingClientRect().right > 0"
-                page.wait_for_function(f"(given) => (({is_seen})(given)) === {state}", arg=[drawer, 0])
+                page.wait_for_function(f"drawer => ({IS_ON_SCREEN})(drawer) === {state}", arg=drawer)
 
 
 def test_a_link_around_a_picture_has_a_short_name_and_keeps_the_description(site):
