@@ -110,12 +110,15 @@ NO_KEYS = (
     "answer the questions at the end. "
     "To write code and to use other controls, run the notebook."
 )
-STILL = '<p class="still">On this page the widget is a picture. Run the notebook to click it.</p>'
+NO_SCRIPT = "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>"
+STILL = '<p class="still">This is a picture. In the notebook, you can click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
 # what tools/normalise_notebooks.py writes
 TO_THE_MAP = re.compile(r"^(‹ .* \| )?map(: on this page)?( \| .* ›)?$")
 TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
+# Each picture is a link to its file. The picture's description would be the name of the link.
+LINKED_PICTURE = re.compile(r'(<a class="[^"]*image-reference"[^>]*)(>\s*<img [^>]*?alt=("[^"]*"))')
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
 LIVE = ROOT / "build" / "live"  # where `make lite` builds
 if LIVE.is_dir():
@@ -151,7 +154,7 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
         else:
             cell["source"] = for_a_page(stem, "".join(cell["source"]))
     title, _, text = "".join(cells[0]["source"]).partition("\n")
-    ways = f"{ways_to_run(stem)}\n\n{NO_KEYS}"
+    ways = f"{ways_to_run(stem)}\n\n{NO_KEYS}\n\n{NO_SCRIPT}"
     # the same on each page, so it would be found by every search
     cells[0]["source"] = f"{title}\n\n:::{{container}} ways no-search\n{ways}\n:::\n{text}"
     source[0] = json.dumps(notebook | {"cells": cells})
@@ -266,8 +269,11 @@ def finish_page(_: Sphinx, page: str, template: str, context: dict[str, Any], *_
             # Captions are headings without a level. A summary's label has other words than its text.
             levelled = text.replace('role="heading"', 'role="heading" aria-level="2"')
             relabelled = levelled.replace(' aria-label="Toggle hidden content"', "")
+            named = LINKED_PICTURE.sub(
+                r'\1 aria-label="open the picture" aria-description=\3\2', relabelled
+            )
             # the corner of a table whose rows have names is no header
-            context[part] = EMPTY_HEADER.sub(r"<td\1></td>", relabelled)
+            context[part] = EMPTY_HEADER.sub(r"<td\1></td>", named)
     # The theme has a viewport, and docutils adds another.
     context["metatags"] = WAYS.sub("", VIEWPORT.sub("", context.get("metatags", "")))
     if "og:description" not in context["metatags"]:

@@ -40,10 +40,7 @@ WORDS = {
             "In JupyterLab you run the folded cell and move `late_score`, in the last block, to 89:"
         )
     },
-    "07_the_paged_kernel": {
-        "keys and values. Run the folded cell.": "keys and values.",
-        "Right: move `rung`, and speeds": "Right: in JupyterLab you move `rung`, and speeds",
-    },
+    "07_the_paged_kernel": {"4,347 GB/s. Run the folded cell.": "4,347 GB/s."},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {
@@ -60,8 +57,12 @@ WORDS = {
         )
     },
     "14_measuring_a_server": {
-        "Run the folded cell and move `rate`: above": "In JupyterLab you run the folded cell and move `rate`: above",
-        "Then set `clock` to": "Then you set `clock` to",
+        "Run the folded cell and move `rate`: above": "Move `rate`: above",
+        'Then set `clock` to "admission". It is the same run, and the problem seems to be gone.': (
+            'Then set `clock` to "admission". It is the same run, and the problem seems to be gone: at 180 requests per '
+            "second, p99 falls from 367 to 4 ms."
+        ),
+        "the length of the run: change `requests`.": "the length of the run: in JupyterLab you can change `requests`.",
     },
 }
 

@@ -43,6 +43,7 @@ DESCRIPTION = (
     "notebooks, until a real Qwen model runs on your code."
 )
 CARD = "card.png"  # what a link to the site shows elsewhere
+FIRST_STEP = 1  # nothing is in memory before
 STEPS_A_SECOND = 4  # slow enough that the words can be read
 COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
@@ -107,7 +108,7 @@ def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
         for name, change in steps.pop()["texts"].items():
             steps[-1]["texts"][name]["state"] = change.get("state", "running")
     shown = recording | {"steps": steps}
-    return {"recorded": shown, "captions": captions(shown), "speed": STEPS_A_SECOND}
+    return {"recorded": shown, "captions": captions(shown), "speed": STEPS_A_SECOND, "first": FIRST_STEP}
 
 
 def captions(recording: dict[str, Any]) -> dict[int, str]:
@@ -172,7 +173,7 @@ def without_template(pieces: list[str]) -> list[str]:
     question = pieces.index("user") + 2
     answer = pieces.index("assistant")
     end = max(index for index in range(answer) if pieces[index].strip()) + 1
-    hidden = ["[hidden instructions] ", *[""] * (question - 1)]
+    hidden = ["[fixed instructions] ", *[""] * (question - 1)]
     gap = ["\n", *[""] * (answer + 1 - end)]
     return [*hidden, *pieces[question:end], *gap, *pieces[answer + 2 :]]
 

@@ -67,7 +67,7 @@ async function playTheRecording() {
     const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const last = film.recorded.steps.length - 1;
     /** @type {Record<string, unknown>} */
-    const values = { ...film, step: reducedMotion ? last : -1, live: false };
+    const values = { ...film, step: reducedMotion ? last : -1, live: false, keeps_room: true };
     const model = {
       /** @param {string} name */
       get: (name) => values[name],

@@ -1,4 +1,4 @@
-// What scrolls can be reached with the keyboard, and the theme's two sidebars have names.
+// What scrolls can be reached with the keyboard. So can the theme's two drawers, which have names.
 
 const BOXES =
   "pre, .output, .cell_output, .table-wrapper, .math-wrapper, a.image-reference, .px-picture";
@@ -66,5 +66,41 @@ followBoxes();
 addEventListener("load", followBoxes);
 addEventListener("opened", followBoxes); // of openings.js
 
-document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "all pages");
-document.querySelector(".toc-drawer")?.setAttribute("aria-label", "on this page");
+/**
+ * Puts a button in the place of a label that opens a drawer. The theme's labels are without a
+ * name, and the keyboard cannot reach them.
+ *
+ * @param {HTMLLabelElement} label
+ * @param {string} name
+ */
+function makeButton(label, name) {
+  const box = /** @type {HTMLInputElement | null} */ (label.control);
+  if (!box) return;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = label.className;
+  button.setAttribute("aria-label", name);
+  button.append(...label.childNodes);
+  const update = () => button.setAttribute("aria-expanded", String(box.checked));
+  button.addEventListener("click", () => box.click());
+  box.addEventListener("change", update);
+  update();
+  label.replaceWith(button);
+}
+
+/**
+ * Names a drawer, and the icons that open it.
+ *
+ * @param {string} drawer
+ * @param {string} icon
+ * @param {string} name
+ */
+function nameDrawer(drawer, icon, name) {
+  document.querySelector(drawer)?.setAttribute("aria-label", name);
+  /** @type {NodeListOf<HTMLLabelElement>} */
+  const labels = document.querySelectorAll(`label${icon}`);
+  for (const label of labels) makeButton(label, name);
+}
+
+nameDrawer(".sidebar-drawer", ".nav-overlay-icon", "all pages");
+nameDrawer(".toc-drawer", ".toc-overlay-icon", "on this page");

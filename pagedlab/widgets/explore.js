@@ -31,8 +31,8 @@ import { find, findInput, html, withData } from "./markup.js";
  */
 
 const PART = "[data-link], [data-say], [data-set]";
-const PLAY = "▶";
-const PAUSE = "❚❚";
+const PLAY = { sign: "▶", name: "play" };
+const PAUSE = { sign: "❚❚", name: "pause" };
 const FEWEST_TO_PLAY = 4; // options of a slider that has a play button
 const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the limits below
 const SHORTEST_FRAME = 150; // milliseconds
@@ -258,7 +258,7 @@ class ExploreView {
     this.paused = wasPlaying ? name : null;
     if (wasPlaying) return;
     this.playing = name;
-    find(this.root, withData("play", name)).textContent = PAUSE;
+    showOnButton(find(this.root, withData("play", name)), PAUSE);
     const last = this.lastOption(name);
     if (!wasPaused || this.wanted[name] === last) this.askToFollow(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
@@ -279,7 +279,7 @@ class ExploreView {
   stopPlaying() {
     clearInterval(this.playTimer);
     this.playing = null;
-    for (const button of this.root.querySelectorAll("[data-play]")) button.textContent = PLAY;
+    for (const button of this.root.querySelectorAll("[data-play]")) showOnButton(button, PLAY);
   }
 
   /**
@@ -547,6 +547,17 @@ function byFontSize(one, other) {
 }
 
 /**
+ * Shows on a play button what a click on it will do.
+ *
+ * @param {Element} button
+ * @param {{sign: string, name: string}} action
+ */
+function showOnButton(button, { sign, name }) {
+  button.textContent = sign;
+  button.setAttribute("aria-label", name);
+}
+
+/**
  * The part of the drawing that a node belongs to.
  *
  * @param {EventTarget | null} node
@@ -572,7 +583,7 @@ function isInput(node) {
  */
 function controlTemplate({ name, kind, fixed }) {
   const play = html`<button class="pl-button" data-play="${name}"
-    aria-label="play">${PLAY}</button>`;
+    aria-label="${PLAY.name}">${PLAY.sign}</button>`;
   return html`
     <label class="px-${kind} ${fixed ? "px-fixed" : ""}">
       <span>${name.replaceAll("_", " ")}</span>

@@ -4,6 +4,7 @@ The drawing is made again whenever a control is moved. A notebook stores it as i
 a page without a kernel shows it too.
 """
 
+import functools
 import html
 import itertools
 import math
@@ -209,26 +210,47 @@ class Explorer(Page):
         page = self.drawn["html"]
         if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
             return None
-        free = self._free_controls()
+        draw = functools.cache(lambda *at: self._drawing_at(dict(at)))
+        for free in self._choices_of_free_controls():
+            made = self._opening(free, draw)
+            if len(made["packed"]) <= MOST_BYTES:
+                return made
+        return None
+
+    def _opening(self, free: list[str], draw: Callable[..., str]) -> dict[str, str]:
+        """Return the opening in which these controls move.
+
+        Args:
+            free: names of controls.
+            draw: called with the name and position of each control, returns the drawing.
+        """
         drawings: dict[str, int] = {}
         order = []
         for at in self._settings(free):
-            page = self._drawing_at(at)
+            page = draw(*at.items())
             order.append(drawings.setdefault(page, len(drawings)))
         controls = [{**shown, "fixed": shown["name"] not in free} for shown in self.controls]
         values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
-        made = opening("explore", {**values, "order": order, **share_parts(drawings)})
-        return made if len(made["packed"]) <= MOST_BYTES else None
+        return opening("explore", {**values, "order": order, **share_parts(drawings)})
 
-    def _free_controls(self) -> list[str]:
-        """Return the names of the controls that move on a page without a kernel.
+    def _choices_of_free_controls(self) -> Iterator[list[str]]:
+        """Yield the names of the controls that may move on a page without a kernel, most first.
 
-        All but the text boxes, or where that would be too many drawings, the longest slider.
+        First all but the text boxes. Each next choice lacks the control with the fewest positions,
+        the last one of several. Choices with too many drawings are left out.
         """
-        numbers = {name: len(control.positions()) for name, control in self._controls.items()}
-        if math.prod(numbers.values()) > MOST_FRAMES:
-            return [max(numbers, key=numbers.__getitem__)]
-        return [name for name, control in self._controls.items() if control.kind != "text"]
+        numbers = {
+            name: len(control.positions())
+            for name, control in self._controls.items()
+            if control.kind != "text"
+        }
+        while True:
+            if math.prod(numbers.values()) <= MOST_FRAMES:
+                yield list(numbers)
+            if len(numbers) <= 1:
+                return
+            shortest = min(reversed(numbers), key=numbers.__getitem__)
+            del numbers[shortest]
 
     def _settings(self, free: list[str]) -> Iterator[dict[str, Any]]:
         """Yield each setting of these controls, the last one's changing fastest.

@@ -26,7 +26,8 @@ import { format, percent, plural } from "./words.js";
  * follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
  * `ended_last`, requests that ended are below the others, the newest first, with few lines each.
  * With `captions`, {step: sentence}, the line above is the last caption so far, and a film stays at
- * each long enough to be read; `speed` is how many steps a second it begins with.
+ * each long enough to be read; `speed` is how many steps a second it begins with, and `first` is the
+ * step that it begins at. With `keeps_room`, each part has the height of its largest step at once.
  *
  * @typedef {object} StageModel
  * @property {(name: string) => any} get
@@ -57,6 +58,7 @@ const MOST_ROWS = 64;
 const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
 const SEEN_ABOVE = "0px 0px -15% 0px"; // the squares must begin above the window's lowest part
 const AT_THE_END = 1e6; // pixels, below the last line of any text
+const GROWING = ["pl-prompt", "ps-texts", "pl-tables", "pl-stats"]; // what has more in some steps
 
 /** @type {Record<string, string>} */
 const STATE_WORDS = {
@@ -95,6 +97,8 @@ class StageView {
     // Which text it was, and how long, when it was last scrolled.
     /** @type {WeakMap<Element, string>} */
     this.scrolledFor = new WeakMap();
+    /** @type {number} The width that room was kept for, in pixels. */
+    this.roomyWidth = 0;
     this.step = 0;
     /** @type {State | null} */
     this.before = null;
@@ -129,7 +133,10 @@ class StageView {
     for (const [event, listener] of Object.entries(this.modelListeners)) {
       this.model.on(event, listener);
     }
-    this.resized = new ResizeObserver(() => this.paint());
+    this.resized = new ResizeObserver(() => {
+      this.keepRoom();
+      this.paint();
+    });
     this.resized.observe(this.root);
     if (!("IntersectionObserver" in globalThis)) return;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
@@ -154,7 +161,7 @@ class StageView {
     const button = /** @type {Element} */ (target).closest("[data-op]");
     const op = button?.getAttribute("data-op");
     if (op === "play") {
-      if (!this.isPlaying && this.isAtEnd) this.goTo(0);
+      if (!this.isPlaying && this.isAtEnd) this.goTo(this.firstStep);
       this.play(!this.isPlaying);
     }
     if (op === "back") this.stopAt(this.step - 1);
@@ -211,6 +218,11 @@ class StageView {
 
   // ---- playing
 
+  /** The step that playing begins at. */
+  get firstStep() {
+    return this.model.get("first") ?? 0;
+  }
+
   get lastStep() {
     return this.replay.length - 1;
   }
@@ -226,7 +238,7 @@ class StageView {
     const plays = step < 0;
     if (!plays) this.goTo(step);
     else if (this.reducedMotion && !this.isLive) this.goTo(this.fullStep());
-    else this.goTo(0);
+    else this.goTo(this.firstStep);
     // following an engine is no animation: without words that fall, each picture is just replaced
     const hasMore = !this.reducedMotion && this.lastStep > 0;
     if (plays && hasMore && !this.isLive && this.seen) this.waitToBeSeen(this.seen);
@@ -403,6 +415,29 @@ class StageView {
     this.keepTabStops();
     setScrollStops(this.root.querySelectorAll(".ps-texts, .ps-words"));
     this.root.dataset.at = String(this.step);
+  }
+
+  /** Gives each part the height of its largest step, so that nothing below moves while it plays. */
+  keepRoom() {
+    const width = this.root.clientWidth;
+    if (!this.model.get("keeps_room") || !width || width === this.roomyWidth) return;
+    this.roomyWidth = width;
+    for (const name of GROWING) this.root.style.setProperty(`--room-${name}`, "0px");
+    const { state } = this;
+    const heights = GROWING.map(() => 0);
+    for (let step = 0; step <= this.lastStep; step += 1) {
+      this.state = this.replay.stateAfter(step);
+      this.step = step;
+      this.paint();
+      GROWING.forEach((name, i) => {
+        heights[i] = Math.max(heights[i], find(this.root, `.${name}`).offsetHeight);
+      });
+    }
+    this.state = state;
+    this.step = state.step;
+    GROWING.forEach((name, i) => {
+      this.root.style.setProperty(`--room-${name}`, `${heights[i]}px`);
+    });
   }
 
   /** The sequences to show, in their order on the page. */

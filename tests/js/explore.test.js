@@ -180,9 +180,11 @@ test("a slider plays from its first option, pauses, and goes on to the last", (c
   assert.equal(play.textContent, "▶");
   play.click();
   assert.equal(play.textContent, "❚❚");
+  assert.equal(play.getAttribute("aria-label"), "pause");
   tick(20);
   assert.equal(size(), 11);
   assert.equal(play.textContent, "▶");
+  assert.equal(play.getAttribute("aria-label"), "play");
 });
 
 test("values that Python sets are shown, an older question is not", () => {

@@ -350,3 +350,15 @@ test("what the chat template wrote is a chip", () => {
   );
   assert.equal(find(".ps-words").textContent.replace(/[012]/g, ""), "userWhy?assistantSo");
 });
+
+test("a film begins at the step that its model names, and plays again from there", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const recorded = threeAnswers();
+  const model = new Model({ recorded, step: -1, live: false, first: 1 });
+  remove = stage.render({ model, el: host });
+  assert.equal(shownStep(), 1);
+  const last = recorded.steps.length - 1;
+  type(find(".pl-scrubber"), String(last));
+  find('[data-op="play"]').click();
+  assert.equal(shownStep(), 1);
+});

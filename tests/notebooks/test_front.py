@@ -59,7 +59,7 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
         squares.wait_for()
         if width == 360:
             page.wait_for_timeout(1000)
-            assert page.locator(".ps-root").get_attribute("data-at") == "0", "it waits until it is on the screen"
+            assert page.locator(".ps-root").get_attribute("data-at") == "1", "it waits until it is on the screen"
             squares.scroll_into_view_if_needed()
         page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 3")
         assert page.locator(".ps-held").first.inner_text().strip()
@@ -147,6 +147,21 @@ def test_the_films_squares_and_words_are_on_a_phones_first_screen(address, width
         assert squares["y"] + squares["height"] < height
         assert words["y"] + words["height"] < height
         assert page.locator("#start").bounding_box()["y"] < squares["y"]
+
+
+@in_browser
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_step_of_the_film_moves_what_is_below(address, width):
+    with open_page(viewport={"width": width, "height": 844}) as page:
+        page.goto(address)
+        page.locator("#stage .pl-block").first.wait_for()
+        assert page.locator(".ps-root").get_attribute("data-at") != "0", "nothing would be seen"
+        heights = set()
+        for step in range(25):
+            page.locator(".pl-scrubber").fill(str(step))
+            page.wait_for_function("(step) => document.querySelector('.ps-root').dataset.at === String(step)", arg=step)
+            heights.add(page.locator("#stage").evaluate("stage => stage.offsetHeight"))
+        assert len(heights) == 1
 
 
 def test_a_links_label_begins_with_its_text(page_folder):

@@ -287,6 +287,53 @@ def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
         page.locator(".swipe-hint").first.wait_for(state="hidden")
 
 
+# Whether a part of the element with this selector is between the window's left and right edge.
+IS_ON_SCREEN = """(selector) => {
+    const { left, right } = document.querySelector(selector).getBoundingClientRect();
+    return left < innerWidth && right > 0;
+}"""
+
+
+@in_browser
+def test_icons_of_a_phones_header_are_buttons_with_room_for_a_finger(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 390, "height": 844})
+        page.goto(f"{url}notebooks/03_copy_on_write.html")
+        right = 0
+        for name in ("all pages", "Toggle Light / Dark / Auto color theme", "on this page"):
+            box = page.get_by_role("button", name=name).bounding_box()
+            assert min(box["width"], box["height"]) >= 24
+            assert box["x"] >= right
+            right = box["x"] + box["width"] + 8
+        for name, drawer in (("all pages", ".sidebar-drawer"), ("on this page", ".toc-drawer")):
+            for key, state in (("Enter", "true"), ("Space", "false")):
+                page.get_by_role("button", name=name).press(key)
+                assert page.get_by_role("button", name=name).get_attribute("aria-expanded") == state
+                page.wait_for_function(f"drawer => ({IS_ON_SCREEN})(drawer) === {state}", arg=drawer)
+
+
+def test_a_link_around_a_picture_has_a_short_name_and_keeps_the_description(site):
+    page = (site / "notebooks" / "01_fragmentation.html").read_text(encoding="utf-8")
+    links = re.findall(r'<a class="[^"]*image-reference"[^>]*>', page)
+    assert links
+    for link in links:
+        assert 'aria-label="open the picture"' in link
+        assert re.search(r'aria-description="[^"]', link)
+
+
+def test_a_page_says_what_it_lacks_without_javascript(site):
+    page = (site / "notebooks" / "03_copy_on_write.html").read_text(encoding="utf-8")
+    assert "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>" in page
+
+
+@in_browser
+def test_a_search_that_finds_nothing_says_what_to_try(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page()
+        page.goto(f"{url}search.html?q=zzyzx")
+        page.get_by_text("No page has these words. Try KV cache or block table.").wait_for()
+
+
 def test_a_widget_that_is_a_picture_here_says_so(site):
     pages = {number: next((site / "notebooks").glob(f"{number}_*.html")).read_text() for number in ("02", "04", "06")}
     counts = {number: page.count('<p class="still">') for number, page in pages.items()}

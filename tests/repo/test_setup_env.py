@@ -289,8 +289,9 @@ def modules_of_the_site():
     modules = set()
     for file in files:  # it grows
         for name in imported_modules(file):
-            tool = ROOT / "tools" / f"{name}.py"
-            if not tool.exists():
+            own = [ROOT / folder / f"{name}.py" for folder in ("tools", "docs")]
+            tool = next((path for path in own if path.exists()), None)
+            if tool is None:
                 modules.add(name)
             elif tool not in files:
                 files.append(tool)

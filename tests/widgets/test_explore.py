@@ -171,11 +171,30 @@ def test_an_opening_has_a_drawing_for_each_setting_that_is_no_text():
     assert len(values["parts"]) == len(set(values["parts"])), "no part is written twice"
 
 
-def test_of_too_many_settings_the_longest_slider_plays():
+def test_of_too_many_settings_the_shortest_controls_do_not_move():
     shown = explore(lambda a, b: f"<p>{a} of {b}</p>", a=(range(100), 7), b=([*range(4)], 2))
     values, drawings = frames_of(shown)
     assert drawings == [f"<p>{a} of 2</p>" for a in range(100)]
     assert [control["fixed"] for control in values["controls"]] == [False, True]
+    shown = explore(lambda a, b, c: f"<p>{a} {b} {c}</p>", a=(range(7), 0), b=(range(4), 0), c=(range(13), 0))
+    values, drawings = frames_of(shown)
+    assert drawings == [f"<p>{a} 0 {c}</p>" for a in range(7) for c in range(13)]
+    assert [control["fixed"] for control in values["controls"]] == [False, True, False]
+
+
+def test_of_drawings_that_are_too_large_together_the_last_control_does_not_move():
+    rng = random.Random(0)
+    noise = {(a, b): f"<p>{rng.randbytes(10_000).hex()}</p>" for a in range(6) for b in (False, True)}
+    asked = []
+
+    def draw(a, b):
+        asked.append((a, b))
+        return noise[a, b]
+
+    values, drawings = frames_of(explore(draw, a=(range(6), 0), b=True))
+    assert drawings == [noise[a, True] for a in range(6)]
+    assert [control["fixed"] for control in values["controls"]] == [False, True]
+    assert sorted(asked) == sorted(noise), "no drawing is made twice"
 
 
 def test_an_opening_says_where_a_drawing_fails():

@@ -94,7 +94,7 @@ def test_controls_redraw_parts_light_up_and_the_latest_wins(page):
     assert root.locator(".px-say").inner_text() == "word 1"
     root.get_by_label("play").click()
     page.wait_for_function("node => Number(node.textContent) >= 3", arg=root.locator("output").element_handle())
-    root.get_by_label("play").click()
+    root.get_by_label("pause").click()
     played = drawn_as_asked(page)
     since = len(played) - played[::-1].index("0")  # it may have gone on before it was stopped
     assert played[since : since + 3] == ["1", "2", "3"]
