@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-from pagedlab import BlockPool, BlockTable
+from pagedlab import LLM, BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import PromptLookup
@@ -238,7 +238,7 @@ def test_a_table_class_reaches_a_prefix_cache_class(tiny):
     assert seen == {Mine}
 
 
-def test_what_a_class_lacks_is_named(tiny):
+def test_what_a_class_lacks_is_named_before_the_model_is_loaded():
     class Table(BlockTable):
         pass
 
@@ -262,13 +262,19 @@ def test_what_a_class_lacks_is_named(tiny):
         ({"scheduler": FourMethods}, "scheduler must have the methods .*lacks pool, max_batch_tokens"),
         ({"scheduler": Empty}, "lacks add, schedule, rewind, remove"),
         ({"block_table": Table, "prefix_caching": OwnCache}, "prefix_caching=OwnCache takes no block_table="),
+        (
+            {"block_pool": BlockPool(3)},
+            r"^block_pool must be a class like BlockPool, got BlockPool\(3 blocks.*: pass the",
+        ),
+        ({"block_table": 3}, "^block_table must be a class like BlockTable, got 3: pass the class"),
+        ({"scheduler": 3}, "^scheduler must be a class like Scheduler, got 3: pass the class"),
         ({"block_pool": Empty}, "lacks allocate, share, release, refcount"),
         ({"block_table": Empty}, "lacks append, fork, truncate, free, slots"),
         ({"prefix_caching": Empty}, "lacks match, insert"),
         ({"speculative": Empty()}, "speculative"),
     ):
         with refused(said):
-            toy(tiny, **options)
+            LLM("no-such-model", **options)  # so it is not looked for
 
 
 def test_a_scheduler_with_the_named_attributes_runs_everything(tiny):

@@ -183,7 +183,7 @@ def test_swapped_blocks_are_freed_with_their_ticket(two):
     swapped = cache.swap_out([1, 2])
     cache.free_dropped()
     for call in (
-        lambda: cache.swap_in(swapped, [5, 99]),
+        lambda: cache.swap_in(None, [5, 99]),
         lambda: cache.copy_blocks([(0, 99)]),
         lambda: cache.swap_out([99]),
     ):
