@@ -258,15 +258,20 @@ class KVCache:
             raise ValueError(f"block_ids must be a list, got {shown(block_ids)}") from None
         return [integer("a block id", block_id, 0, self.num_blocks - 1) for block_id in ids]
 
-    def _checked_copies(self, copies: Any) -> list[BlockCopy]:
+    def _checked_copies(self, copies: Any) -> list[tuple[int, int]]:
         """Return the copies, each of them checked."""
         try:
-            pairs = [(source, destination) for source, destination in copies]
+            sources, destinations = [], []
+            for source, destination in copies:
+                sources.append(source)
+                destinations.append(destination)
         except (TypeError, ValueError):
             raise ValueError(
                 f"copies must be a list of BlockCopy(source, destination), got {shown(copies)}"
             ) from None
-        return [BlockCopy(*self._checked_ids(pair)) for pair in pairs]
+        sources = self._checked_ids(sources)
+        destinations = self._checked_ids(destinations)
+        return list(zip(sources, destinations, strict=True))
 
     def _check_swapped(self, swapped: Any, block_ids: list[int]) -> None:
         """Check that contents fit these blocks."""

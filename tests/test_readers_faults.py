@@ -238,7 +238,7 @@ def test_a_table_class_reaches_a_prefix_cache_class(tiny):
     assert seen == {Mine}
 
 
-def test_what_a_class_lacks_is_named_before_the_model_is_loaded():
+def test_what_a_class_lacks_is_named(tiny):
     class Table(BlockTable):
         pass
 
@@ -262,19 +262,30 @@ def test_what_a_class_lacks_is_named_before_the_model_is_loaded():
         ({"scheduler": FourMethods}, "scheduler must have the methods .*lacks pool, max_batch_tokens"),
         ({"scheduler": Empty}, "lacks add, schedule, rewind, remove"),
         ({"block_table": Table, "prefix_caching": OwnCache}, "prefix_caching=OwnCache takes no block_table="),
-        (
-            {"block_pool": BlockPool(3)},
-            r"^block_pool must be a class like BlockPool, got BlockPool\(3 blocks.*: pass the",
-        ),
-        ({"block_table": 3}, "^block_table must be a class like BlockTable, got 3: pass the class"),
-        ({"scheduler": 3}, "^scheduler must be a class like Scheduler, got 3: pass the class"),
         ({"block_pool": Empty}, "lacks allocate, share, release, refcount"),
         ({"block_table": Empty}, "lacks append, fork, truncate, free, slots"),
         ({"prefix_caching": Empty}, "lacks match, insert"),
         ({"speculative": Empty()}, "speculative"),
     ):
         with refused(said):
-            LLM("no-such-model", **options)  # so it is not looked for
+            toy(tiny, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "block_pool",
+            BlockPool(3),
+            r"block_pool must be a class like BlockPool, got BlockPool\(3 blocks .*: pass the ",
+        ),
+        ("block_table", 3, "block_table must be a class like BlockTable, got 3: pass the class"),
+        ("scheduler", 3, "scheduler must be a class like Scheduler, got 3: pass the class"),
+    ],
+)
+def test_an_object_in_place_of_a_class_is_refused_before_the_model_is_looked_for(name, value, said):
+    with refused(said):
+        LLM("no-such-model", **{name: value})
 
 
 def test_a_scheduler_with_the_named_attributes_runs_everything(tiny):
