@@ -277,7 +277,7 @@ def test_what_a_class_lacks_is_named(tiny):
         (
             "block_pool",
             BlockPool(3),
-            r"block_pool must be a class like BlockPool, got BlockPool\(3 blocks .*: pass the ",
+            r"block_pool must be a class like BlockPool, got BlockPool.*: pass the class",
         ),
         ("block_table", 3, "block_table must be a class like BlockTable, got 3: pass the class"),
         ("scheduler", 3, "scheduler must be a class like Scheduler, got 3: pass the class"),
