@@ -109,7 +109,8 @@ def generate() -> Parser:
         action="append",
         default=[],
         metavar="TEXT",
-        help="a text that ends the answer and is not part of it; repeat it for several",
+        help="a text that ends the answer and is not part of it; repeat it for several; "
+        "default: none",
     )
     add_pool_options(parser)
     add(
