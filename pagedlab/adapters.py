@@ -14,7 +14,7 @@ from typing import Any
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.prefix import PrefixCache
 from pagedlab.scheduler import Schedule, Scheduler
-from pagedlab.validation import one_of, with_methods
+from pagedlab.validation import a_class, one_of, with_methods
 
 POOL_METHODS = ("allocate", "share", "release", "refcount")
 POOL_ATTRIBUTES = ("num_blocks", "block_size", "num_free")
@@ -44,9 +44,12 @@ def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, schedu
         scheduler: the class of the scheduler.
 
     Raises:
-        ValueError: If a class lacks methods. It names both.
+        ValueError: If something is no class, or if a class lacks methods. It names both.
     """
-    with_methods("block_pool", block_pool or BlockPool, POOL_METHODS)
+    if block_pool is not None:
+        with_methods("block_pool", a_class("block_pool", block_pool, BlockPool), POOL_METHODS)
+    a_class("block_table", block_table, BlockTable)
+    a_class("scheduler", scheduler, Scheduler)
     with_methods("block_table", block_table, TABLE_METHODS)
     with_methods("scheduler", scheduler, SCHEDULER_METHODS)
     if isinstance(prefix_caching, type):

@@ -23,7 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.validation import integer, known_names, made
+from pagedlab.validation import integer, known_names, made, shown
 
 
 class OutOfBlocks(RuntimeError):
@@ -314,7 +314,14 @@ class BlockPool:
 
         Returns:
             A function that ends these calls.
+
+        Raises:
+            ValueError: If `callback` is no function.
         """
+        if not callable(callback):
+            raise ValueError(
+                f"callback must be a function that takes a BlockEvent, got {shown(callback)}"
+            )
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 

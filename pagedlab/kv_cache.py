@@ -10,18 +10,19 @@ A cache in FP8 has two tensors more: the scales of keys and values, see fp8.py.
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from pagedlab.blocks import BlockCopy
 from pagedlab.fp8 import FP8, Cache, Quantised, tensors_of, write
 from pagedlab.kernels import compiles_for
-from pagedlab.validation import integer, known_names, shown
+from pagedlab.validation import integer, known_names, one_of, shown
 
 CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 GPU_KV_SHARE = 0.8  # default size on a GPU, as a share of the memory that the model leaves free
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
+DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64, FP8
 
 
 class HostBlocks(NamedTuple):
@@ -55,7 +56,8 @@ class KVCache:
             none unless the cache is in FP8.
 
     Raises:
-        ValueError: If the tensors are larger than the memory.
+        ValueError: If there is no such device, if the dtype is no dtype of a cache, or if the
+            tensors are larger than the memory.
     """
 
     @known_names()
@@ -71,13 +73,16 @@ class KVCache:
     ) -> None:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"dtype must be a torch.dtype, got {shown(dtype)}")
+        one_of("dtype", dtype, DTYPES)
+        _check_device(device)
         self.is_fp8 = dtype == FP8
         need = 2 * math.prod(shape) * dtype.itemsize
         if self.is_fp8:
             need += 2 * math.prod(shape[:-1]) * torch.float32.itemsize
+        self.num_layers = shape[0]
+        self.num_blocks = shape[1]
         self.block_size = shape[2]
+        self._vectors = tuple(shape[3:])  # the shape of a token's keys
         self.bytes_per_block = need // shape[1]  # keys and values of all layers
         memory = _memory(torch.device(device))
         if need > memory.num_bytes:
@@ -109,7 +114,12 @@ class KVCache:
         return max(1, memory // self.bytes_per_block)
 
     def layer(self, layer: int) -> tuple[Cache, Cache]:
-        """Keys and values of one layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+        """Keys and values of one layer, each [num_blocks, block_size, num_kv_heads, head_dim].
+
+        Raises:
+            ValueError: If there is no such layer.
+        """
+        layer = integer("layer", layer, 0, self.num_layers - 1)
         keys = self.keys[layer]
         values = self.values[layer]
         if not self.scales:
@@ -125,21 +135,32 @@ class KVCache:
             k: keys, [T, num_kv_heads, head_dim].
             v: values, [T, num_kv_heads, head_dim].
             slots: int64 [T]; a token with slot -1 is not stored.
+
+        Raises:
+            ValueError: If an argument does not fit the cache. The values of slots are checked on a
+                CPU only, because a GPU would have to wait for the answer. Nothing is stored then.
         """
         keys, values = self.layer(layer)
+        stores_all = self._check_tokens(k, v, slots)
         if self._in_triton:
             from pagedlab.kernels.cache import write_kv  # needs Triton
 
             write_kv(k, v, keys, values, slots)
         else:
-            real = slots >= 0
-            write(keys.flatten(0, 1), slots[real], k[real])
-            write(values.flatten(0, 1), slots[real], v[real])
+            if not stores_all:
+                real = slots >= 0
+                k, v, slots = k[real], v[real], slots[real]
+            write(keys.flatten(0, 1), slots, k)
+            write(values.flatten(0, 1), slots, v)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy whole blocks in every layer, with the result of executing the copies in order."""
+        """Copy whole blocks in every layer, with the result of executing the copies in order.
+
+        Raises:
+            ValueError: If a copy is no pair of block ids. Nothing is copied then.
+        """
         origin: dict[int, int] = {}  # by destination: the block that had these contents at first
-        for source, destination in copies:
+        for source, destination in self._checked_copies(copies):
             origin[destination] = origin.get(source, source)
         sources = list(origin.values())
         destinations = list(origin)
@@ -156,8 +177,12 @@ class KVCache:
                 tensor[:, destinations] = tensor[:, sources]
 
     def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
-        """Return a copy of these blocks in CPU memory, which is pinned if the cache is on a GPU."""
-        index = list(block_ids)
+        """Return a copy of these blocks in CPU memory, which is pinned if the cache is on a GPU.
+
+        Raises:
+            ValueError: If there is no such block.
+        """
+        index = self._checked_ids(block_ids)
         tensors = (self.keys, self.values, *self.scales)
         copies = [tensor[:, index].cpu() for tensor in tensors]
         if self.keys.is_cuda:
@@ -173,13 +198,13 @@ class KVCache:
         Args:
             swapped: the contents of n blocks.
             block_ids: n block ids, usually others than those that were swapped out.
+
+        Raises:
+            ValueError: If the contents are not of such a cache, or if the ids are not n different
+                blocks. Nothing is written then.
         """
-        num_blocks = swapped.keys.shape[1]
-        if num_blocks != len(block_ids):
-            raise ValueError(
-                f"{num_blocks} blocks were swapped out, and {len(block_ids)} ids are given"
-            )
-        index = list(block_ids)
+        index = self._checked_ids(block_ids)
+        self._check_swapped(swapped, index)
         for side, copy in zip(self._sides(), swapped, strict=True):
             for tensor, part in zip(tensors_of(side), tensors_of(copy), strict=True):
                 tensor[:, index] = part.to(tensor.device, non_blocking=True)
@@ -190,6 +215,100 @@ class KVCache:
             return self.keys, self.values
         key_scales, value_scales = self.scales
         return Quantised(self.keys, key_scales), Quantised(self.values, value_scales)
+
+    # ------------------------------------------------------------------ checks
+
+    def _check_tokens(self, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> bool:
+        """Check the arguments of `write`. It asks a GPU for nothing.
+
+        Returns:
+            Whether every token is known to have a slot.
+        """
+        try:
+            shape = k.shape
+            fits = shape[1:] == self._vectors and v.shape == shape and slots.shape == shape[:1]
+            dtype = k.dtype
+            fits &= v.dtype == dtype and slots.dtype == torch.int64
+            fits &= dtype == self.keys.dtype or (self.is_fp8 and dtype.is_floating_point)
+        except AttributeError:  # not a tensor
+            fits = False
+        if not fits:
+            heads, dim = self._vectors
+            kind = "a float dtype" if self.is_fp8 else str(self.keys.dtype)
+            raise ValueError(
+                f"k and v must be [T, {heads}, {dim}] in {kind}, and slots [T] in torch.int64, got "
+                f"{_kind_of(k)}, {_kind_of(v)} and {_kind_of(slots)}"
+            )
+        if not (slots.is_cpu and slots.numel()):
+            return False
+        lowest, highest = (end.item() for end in slots.aminmax())
+        num_slots = self.num_blocks * self.block_size
+        if lowest < -1 or highest >= num_slots:
+            raise ValueError(
+                f"slots must be from 0 to {num_slots - 1}, or -1 for a token that is not stored, "
+                f"got {lowest if lowest < -1 else highest}"
+            )
+        return lowest >= 0
+
+    def _checked_ids(self, block_ids: Any) -> list[int]:
+        """Return the ids of blocks, each of them checked."""
+        try:
+            ids = list(block_ids)
+        except TypeError:
+            raise ValueError(f"block_ids must be a list, got {shown(block_ids)}") from None
+        return [integer("a block id", block_id, 0, self.num_blocks - 1) for block_id in ids]
+
+    def _checked_copies(self, copies: Any) -> list[tuple[int, int]]:
+        """Return the copies, each of them checked."""
+        try:
+            sources, destinations = [], []
+            for source, destination in copies:
+                sources.append(source)
+                destinations.append(destination)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"copies must be a list of BlockCopy(source, destination), got {shown(copies)}"
+            ) from None
+        sources = self._checked_ids(sources)
+        destinations = self._checked_ids(destinations)
+        return list(zip(sources, destinations, strict=True))
+
+    def _check_swapped(self, swapped: Any, block_ids: list[int]) -> None:
+        """Check that contents fit these blocks."""
+        if not isinstance(swapped, HostBlocks):
+            raise ValueError(f"swapped must be what swap_out returned, got {shown(swapped)}")
+        num_blocks = swapped.keys.shape[1]
+        if num_blocks != len(block_ids):
+            raise ValueError(
+                f"{num_blocks} blocks were swapped out, and {len(block_ids)} ids are given"
+            )
+        if len(set(block_ids)) != len(block_ids):
+            raise ValueError(f"block_ids must be different blocks, got {shown(block_ids)}")
+        shape = self.num_layers, num_blocks, self.block_size, *self._vectors
+        for side in swapped:
+            if side.shape != shape or side.dtype != self.keys.dtype:
+                raise ValueError(
+                    f"the contents must be {list(shape)} in {self.keys.dtype}, as this cache's "
+                    f"swap_out returns them, got {_kind_of(side)}"
+                )
+
+
+def _kind_of(value: Any) -> str:
+    """Return the shape and the dtype of a tensor, or the type of what is none."""
+    if not hasattr(value, "dtype"):
+        return f"a {type(value).__name__}"
+    return f"{list(value.shape)} in {value.dtype}"
+
+
+def _check_device(device: torch.device | str) -> None:
+    """Raise `ValueError` if a cache cannot be on this device."""
+    names = ["cpu"]
+    if torch.cuda.is_available():
+        names += ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if str(device) not in names:
+        seen = "" if len(names) > 1 else " (torch sees no GPU here)"
+        accepted = " or ".join(map(repr, names))
+        raise ValueError(f"there is no device {shown(str(device))}: choose {accepted}{seen}")
 
 
 class _Memory(NamedTuple):

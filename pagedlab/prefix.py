@@ -31,6 +31,7 @@ import xxhash
 
 from pagedlab.blocks import LRU, BlockPool, BlockTable, EvictionPolicy
 from pagedlab.validation import (
+    a_class,
     integer,
     known_names,
     made,
@@ -144,9 +145,17 @@ class PrefixStats:
 
 
 def _hash_function(hash: str | Hash) -> Hash:
-    if callable(hash):
-        return hash
-    return HASHES[_name_of("hash", hash, HASHES)]
+    if not callable(hash):
+        return HASHES[_name_of("hash", hash, HASHES)]
+    own = hash
+
+    def checked(data: bytes) -> bytes:
+        name = own(data)
+        if not isinstance(name, bytes):
+            raise ValueError(f"hash must return bytes, got {shown(name)}")
+        return name
+
+    return checked
 
 
 def _name_of(argument: str, name: Any, names: Iterable[str]) -> str:
@@ -165,6 +174,14 @@ def _make_policy(eviction: str | MakePolicy, cache: PrefixCache) -> EvictionPoli
     from pagedlab.eviction import POLICIES  # a wing: the default policy does not need it
 
     return POLICIES[_name_of("eviction", eviction, POLICIES)](cache)
+
+
+def _is_int32(token: Any) -> bool:
+    try:
+        struct.pack("<i", token)
+    except struct.error:
+        return False
+    return True
 
 
 class _Blocks:
@@ -188,10 +205,14 @@ class _Blocks:
 
     def pack(self, token_ids: Sequence[int], i: int) -> bytes:
         """Return the tokens of block i as little-endian int32."""
+        tokens = token_ids[i * self.block_size : (i + 1) * self.block_size]
         try:
-            return self._pack(*token_ids[i * self.block_size : (i + 1) * self.block_size])
+            return self._pack(*tokens)
         except struct.error:
-            raise ValueError("token ids are whole numbers that fit in an int32") from None
+            wrong = next(token for token in tokens if not _is_int32(token))
+            raise ValueError(
+                f"token ids are whole numbers that fit in an int32, got {shown(wrong)}"
+            ) from None
 
     def chain(
         self, token_ids: Sequence[int], start: int, stop: int, name: bytes
@@ -234,7 +255,8 @@ def _check_sequence(token_ids: Any) -> None:
     """Check that token ids can be counted and sliced. `_Blocks.pack` checks each of them."""
     if isinstance(token_ids, list):  # the usual case, and fast
         return
-    if not (hasattr(token_ids, "__len__") and hasattr(token_ids, "__getitem__")):
+    has_items = hasattr(token_ids, "__len__") and hasattr(token_ids, "__getitem__")
+    if not has_items or isinstance(token_ids, str):
         raise ValueError(f"token_ids must be a list of token ids, got {shown(token_ids)}")
 
 
@@ -275,7 +297,7 @@ class PrefixCache:
         self.stats = PrefixStats()
         self._blocks = _Blocks(pool.block_size, hash)
         self._trusts_names = hash == "sha256"
-        self._new_table = block_table
+        self._new_table = a_class("block_table", block_table, BlockTable)
         self._numbers = count()
         self._by_block: dict[int, Entry] = {}
         self._by_name: dict[bytes, Entry] = {}  # the newest of a name, see `_with_name`

@@ -6,7 +6,7 @@ This module does not import torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import FrozenInstanceError, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -183,6 +183,17 @@ class SamplingParams:
 
 # A dataclass writes its own __init__, so it is decorated here.
 SamplingParams.__init__ = known_names()(SamplingParams.__init__)  # type: ignore[method-assign]
+
+
+def _refuse_assignment(self: SamplingParams, name: str, value: Any) -> None:
+    """Explain an assignment, as in `params.temperature = 1`."""
+    raise FrozenInstanceError(
+        "SamplingParams cannot be changed: make a new one with "
+        f"dataclasses.replace(params, {name}={shown(value)})"
+    )
+
+
+SamplingParams.__setattr__ = _refuse_assignment  # type: ignore[method-assign,assignment]
 FIELDS = tuple(each.name for each in fields(SamplingParams))
 
 

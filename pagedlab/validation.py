@@ -83,6 +83,16 @@ def made(name: str, value: T) -> T:
     return value
 
 
+def a_class(name: str, value: Any, like: type) -> Any:
+    """Check that a value is a class, or a function that makes objects."""
+    if not callable(value):
+        raise ValueError(
+            f"{name} must be a class like {like.__name__}, got {shown(value)}: pass the class, not "
+            "an object of it"
+        )
+    return value
+
+
 def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
     """Check that a class or an object has all these methods or attributes."""
     lacking = [method for method in methods if not hasattr(value, method)]

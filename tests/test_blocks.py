@@ -445,6 +445,13 @@ def test_the_block_released_last_is_handed_out_next():
     assert [pool.allocate() for _ in range(3)] == [0, 1, 3]
 
 
+def test_a_subscriber_is_a_function():
+    pool = BlockPool(4)
+    with refused("^callback must be a function that takes a BlockEvent, got 3$"):
+        pool.subscribe(3)
+    pool.allocate()  # nothing is called
+
+
 def test_a_subscriber_that_fails_is_named_and_breaks_nothing():
     pool, seen = BlockPool(4), []
     pool.subscribe(lambda event: 1 / 0)

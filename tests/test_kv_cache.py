@@ -130,6 +130,67 @@ def test_swapped_blocks_need_as_many_places():
     assert torch.equal(cache.keys, before)
 
 
+THREE, TWO, SLOTS = torch.ones(3, HEADS, DIM), torch.ones(2, HEADS, DIM), torch.tensor([0, 1, 2])
+LAST = BLOCKS * SIZE - 1
+WANTED = r"^k and v must be \[T, 2, 5\] in torch.float32, and slots \[T\] in torch.int64, got "
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda c: c.write(0, THREE, TWO, SLOTS), WANTED + r"\[3, 2, 5\] in torch.float32, \[2, 2, 5\]"),
+        (lambda c: c.write(0, THREE, THREE.double(), SLOTS), WANTED + r".* \[3, 2, 5\] in torch.float64 and"),
+        (lambda c: c.write(0, THREE[..., :4], THREE[..., :4], SLOTS), WANTED + r"\[3, 2, 4\]"),
+        (lambda c: c.write(0, THREE, THREE, SLOTS[:2]), WANTED + r".* and \[2\] in torch.int64$"),
+        (lambda c: c.write(0, THREE, THREE, [0, 1, 2]), WANTED + ".* and a list$"),
+        (lambda c: c.write(0, THREE, THREE, SLOTS.double()), WANTED + r".* and \[3\] in torch.float64$"),
+        (lambda c: c.write(0, 3, THREE, SLOTS), WANTED + "a int, "),
+        (lambda c: c.write(0, THREE, THREE, torch.tensor([0, 1, 99])), f"^slots must be from 0 to {LAST}, or .* 99$"),
+        (lambda c: c.write(0, THREE, THREE, torch.tensor([0, -2, 1])), f"^slots must be from 0 to {LAST}, or .* -2$"),
+        (lambda c: c.write(3, THREE, THREE, SLOTS), "^layer must be a whole number from 0 to 2, got 3$"),
+        (lambda c: c.write(-1, THREE, THREE, SLOTS), "^layer must be a whole number from 0 to 2, got -1$"),
+        (lambda c: c.layer("0"), "^layer must be a whole number from 0 to 2, got '0'$"),
+        (lambda c: c.copy_blocks([BlockCopy(0, 1), BlockCopy(0, 8)]), "^a block id must be .* from 0 to 7, got 8$"),
+        (lambda c: c.copy_blocks([BlockCopy(-1, 1)]), "^a block id must be .* from 0 to 7, got -1$"),
+        (lambda c: c.copy_blocks([3]), r"^copies must be a list of BlockCopy\(source, destination\), got \[3\]$"),
+        (lambda c: c.swap_out([8]), "^a block id must be .* from 0 to 7, got 8$"),
+        (lambda c: c.swap_out(3), "^block_ids must be a list, got 3$"),
+        (lambda c: c.swap_in(3, [0]), "^swapped must be what swap_out returned, got 3$"),
+        (lambda c: c.swap_in(c.swap_out([0, 1]), [2, 8]), "^a block id must be .* from 0 to 7, got 8$"),
+        (lambda c: c.swap_in(c.swap_out([0, 1]), [2, 2]), r"^block_ids must be different blocks, got \[2, 2\]$"),
+        (lambda c: c.swap_in(numbered_fp8_cache().swap_out([0]), [2]), "in torch.float8_e4m3fn$"),
+        (lambda c: c.swap_in(KVCache(2, 1, SIZE, HEADS, DIM).swap_out([0]), [2]), r"must be \[3, 1, 4, 2, 5\] in "),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_stored(call, said):
+    cache = numbered_cache()
+    before = [tensor.clone() for tensor in tensors_of(cache)]
+    with refused(said):
+        call(cache)
+    for tensor, expected in zip(tensors_of(cache), before, strict=True):
+        assert torch.equal(tensor, expected)
+
+
+def test_no_tokens_store_nothing():
+    cache = numbered_cache()
+    cache.write(0, THREE[:0], THREE[:0], SLOTS[:0])
+    assert torch.equal(cache.keys, numbered_cache().keys)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "tpu"}, "^there is no device 'tpu': choose 'cpu'"),
+        ({"device": "cuda:99"}, "^there is no device 'cuda:99': choose 'cpu'"),
+        ({"dtype": torch.int32}, "^dtype must be one of torch.float32, .*, got torch.int32$"),
+        ({"dtype": "float32"}, "^dtype must be one of torch.float32, .*, got 'float32'$"),
+    ],
+)
+def test_a_cache_is_on_a_device_that_exists_and_in_a_float_dtype(options, said):
+    with refused(said):
+        KVCache(1, 1, 1, 1, 1, **options)
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2), (torch.float16, 2)])
 def test_bytes_of_a_block(dtype, size):
     cache = KVCache(24, 2, 16, 2, 64, dtype)
@@ -183,11 +244,13 @@ def test_a_system_that_does_not_tell_its_memory_is_believed(monkeypatch):
 @pytest.mark.usefixtures("no_memory")
 def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch):
     for name, told in (
+        ("is_available", True),
+        ("device_count", 1),
         ("mem_get_info", (3 << 30, 80 << 30)),
         ("memory_reserved", 9 << 30),
         ("memory_allocated", 8 << 30),
     ):
-        monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
+        monkeypatch.setattr(torch.cuda, name, lambda *device, told=told: told)
     with pytest.raises(MemoryError, match="asked for"):
         KVCache(1, 1 << 16, 16, 2, 256, device="cuda")  # 4 GiB
     with refused(r"blocks of 64 KiB take 5 GiB, and free on this GPU are 4\.0 GiB: lower"):

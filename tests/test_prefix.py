@@ -639,6 +639,7 @@ def test_statistics_and_events():
     [
         ({"hash": "md5"}, r"hash must be 'xxh64', 'sha256' or a function, got 'md5'"),
         ({"eviction": "random"}, r"eviction must be 'lru', 'fifo', 'lfu', 'slru' or a function, got 'random'"),
+        ({"block_table": 3}, r"^block_table must be a class like BlockTable, got 3: pass the class"),
         ({"salt": 5}, r"salt must be a text or None, got 5"),
     ],
 )
@@ -673,7 +674,11 @@ def test_bad_calls_change_nothing():
     before = (repr(cache), repr(pool), repr(table), repr(cache.stats))
     bad_calls = [
         ("int32", lambda: cache.match([0, 1, 2, 3, 2**31, 5, 6, 7], salt="a")),
-        ("int32", lambda: cache.match([0.5] * 4)),
+        ("fit in an int32, got 0.5$", lambda: cache.match([1, 0.5, 2, 3])),
+        ("fit in an int32, got 'a'$", lambda: hash_chain(["a", "b"], 2)),
+        ("^token_ids must be a list of token ids, got 'abc'$", lambda: cache.match("abc")),
+        ("^token_ids must be a list of token ids, got 'abc'$", lambda: hash_chain("abc", 4)),
+        ("^hash must return bytes, got 3$", lambda: hash_chain([1, 2], 2, lambda data: 3)),
         ("leave", lambda: cache.match([0], leave=-1)),
         ("salt must be a text", lambda: cache.match([0], salt=1)),
         ("13 tokens were given and the table holds 12", lambda: cache.insert(table, range(13), salt="a")),

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-from pagedlab import BlockPool, BlockTable
+from pagedlab import LLM, BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import PromptLookup
@@ -269,6 +269,23 @@ def test_what_a_class_lacks_is_named(tiny):
     ):
         with refused(said):
             toy(tiny, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "block_pool",
+            BlockPool(3),
+            r"block_pool must be a class like BlockPool, got BlockPool.*: pass the class",
+        ),
+        ("block_table", 3, "block_table must be a class like BlockTable, got 3: pass the class"),
+        ("scheduler", 3, "scheduler must be a class like Scheduler, got 3: pass the class"),
+    ],
+)
+def test_an_object_in_place_of_a_class_is_refused_before_the_model_is_looked_for(name, value, said):
+    with refused(said):
+        LLM("no-such-model", **{name: value})
 
 
 def test_a_scheduler_with_the_named_attributes_runs_everything(tiny):

@@ -1,7 +1,7 @@
 """Drawing tokens: right in distribution, repeatable, and no matter who else is in the batch."""
 
 import math
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -257,3 +257,12 @@ def test_a_new_field_is_off_the_fast_path_until_it_is_named():
     for name, value in changed.items():
         assert SamplingParams(**{name: value}).wants_host, name
     assert not SamplingParams(5, 0.7, n=3, seed=4, ignore_eos=True, stop="x", logit_bias={}).wants_host
+
+
+def test_parameters_cannot_be_changed_and_say_how_to_make_new_ones():
+    params = SamplingParams(stop="end", logit_bias={1: 2.0})
+    with pytest.raises(FrozenInstanceError) as caught:
+        params.temperature = 1
+    said = "SamplingParams cannot be changed: make a new one with dataclasses.replace(params, temperature=1)"
+    assert str(caught.value) == said
+    assert replace(params, temperature=1) == SamplingParams(temperature=1, stop="end", logit_bias={1: 2.0})

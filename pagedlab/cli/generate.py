@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from pagedlab import LLM, SamplingParams
@@ -40,9 +41,10 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> None:
-    """Print a text while it grows."""
+    """Print a text while it grows. A file or a pipe gets the text alone, without its prompt."""
     stream = llm.stream(_as_prompt(prompt, is_chat), sampling)
-    print(f"\n> {prompt}", flush=True)
+    if sys.stdout.isatty():
+        print(f"\n> {prompt}", flush=True)
     is_first = True
     try:
         for piece in stream:

@@ -97,6 +97,21 @@ def generate() -> Parser:
     add("--chat", action="store_true", help="send each prompt as a user's chat message")
     add_model_options(parser)
     _add_sampling_options(parser, max_tokens=64)
+    add(
+        "--top-p",
+        type=number,
+        default=1.0,
+        help="sample from the likeliest tokens whose probabilities reach this sum; "
+        "default: %(default)s, all tokens",
+    )
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a text that ends the answer and is not part of it; repeat it for several; "
+        "default: none",
+    )
     add_pool_options(parser)
     add(
         "--attention",
@@ -173,7 +188,8 @@ def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> N
 
 def sampling_params(asked: argparse.Namespace) -> SamplingParams:
     """Return the parameters that the sampling options of a command ask for."""
-    return SamplingParams(asked.max_tokens, asked.temperature, seed=asked.seed)
+    further = {name: getattr(asked, name) for name in ("top_p", "stop") if name in asked}
+    return SamplingParams(asked.max_tokens, asked.temperature, seed=asked.seed, **further)
 
 
 def check_options(asked: argparse.Namespace) -> None:
@@ -188,6 +204,10 @@ def check_options(asked: argparse.Namespace) -> None:
     if asked.seed is not None:
         integer("--seed", asked.seed)
     check_pool_options(asked)
+    if "top_p" in asked:
+        real("--top-p", asked.top_p, 0, 1, above=True)
+    if not all(getattr(asked, "stop", ())):
+        raise ValueError("--stop is empty: give a text, or leave the option out")
     if "attention" in asked:
         one_of("--attention", asked.attention, ATTENTION)
     if "ranks" in asked:

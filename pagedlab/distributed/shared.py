@@ -39,6 +39,7 @@ from pagedlab.distributed.ranks import Ranks
 from pagedlab.fp8 import FP8
 from pagedlab.kv_cache import HostBlocks, KVCache
 from pagedlab.model import Model
+from pagedlab.validation import shown
 
 
 class CacheShare(KVCache):
@@ -105,21 +106,26 @@ class SharedCache(CacheShare):
         return int(min(self._on_all_ranks(CountBlocks())))
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        if copies:
-            self._on_all_ranks(CopyBlocks(list(copies)))
+        checked = self._checked_copies(copies)
+        if checked:
+            self._on_all_ranks(CopyBlocks(checked))
 
     def swap_out(self, block_ids: Sequence[int]) -> Any:
         """Copy blocks to host memory on all ranks, and return their ticket."""
+        ids = self._checked_ids(block_ids)
         self.free_dropped()
         ticket = Ticket(next(self._numbers))
-        self._on_all_ranks(SwapOut(ticket.number, list(block_ids)))
+        self._on_all_ranks(SwapOut(ticket.number, ids))
         # Only noted here, for garbage is collected in the middle of other calls, too.
         weakref.finalize(ticket, self._dropped.append, ticket.number)
         return ticket
 
     def swap_in(self, ticket: Any, block_ids: Sequence[int]) -> None:
         """Write swapped blocks back on all ranks, in order, into `block_ids`."""
-        self._on_all_ranks(SwapIn(ticket.number, list(block_ids)))
+        ids = self._checked_ids(block_ids)
+        if not isinstance(ticket, Ticket):
+            raise ValueError(f"swapped must be what swap_out returned, got {shown(ticket)}")
+        self._on_all_ranks(SwapIn(ticket.number, ids))
 
     def free_dropped(self) -> None:
         """Free the swapped blocks whose tickets are garbage."""

@@ -157,7 +157,7 @@ def bind_checked(options: argparse.Namespace) -> socket.socket:
     """Check host, port and sizes, and return a socket that is bound to the port.
 
     Raises:
-        ValueError: If one is wrong, or the port is taken.
+        ValueError: If one is wrong, or the port is taken, or keys are missing.
     """
     integer("--port", options.port, 0, 65535)
     integer("--max-waiting", options.max_waiting, 0)
@@ -167,11 +167,14 @@ def bind_checked(options: argparse.Namespace) -> socket.socket:
         raise ValueError("--api-key is empty: give a key, or leave the option out")
     if options.download:
         hub_id(options.download)
+    listener = bind(options.host, options.port)
     if not is_loopback(options.host) and not api_keys(options):
+        listener.close()
         raise ValueError(
-            f"{options.host} can be reached from outside: give API keys, or listen on 127.0.0.1"
+            f"{options.host} can be reached from outside: give a key with --api-key, or leave "
+            "--host out to listen on 127.0.0.1"
         )
-    return bind(options.host, options.port)
+    return listener
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -213,11 +216,12 @@ def listen(listener: socket.socket, host: str) -> None:
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ValueError:
-    """Return the error that names the port, the reason and the option to change."""
+    """Return the error that names the address or port, the reason and the option to change."""
     why = error.strerror or str(error)
     is_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-    option = "--host" if is_address else "--port"
-    return ValueError(f"cannot listen on port {port} of {host} ({why}): name another with {option}")
+    if is_address:
+        return ValueError(f"{host} is no address of this machine ({why}): name one with --host")
+    return ValueError(f"cannot listen on port {port} of {host} ({why}): name another with --port")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,27 @@ def test_prints_texts_and_statistics(capsys):
 def test_a_prompt_from_a_pipe(end, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"The mill\n\nhad a wheel{end}"))
     assert main(["generate", "--model", str(TINY_MODEL), "--max-tokens", "3"]) == 0
-    assert capsys.readouterr().out.startswith("\n> The mill\n\nhad a wheel\n")
+    assert "> The mill" not in capsys.readouterr().out
+
+
+def test_a_pipe_gets_the_text_of_one_prompt_alone_and_a_terminal_its_prompt_too(monkeypatch, capsys):
+    ask = ["generate", "Once", "--model", str(TINY_MODEL), "--max-tokens", "3"]
+    assert main(ask) == 0
+    text = capsys.readouterr().out
+    assert re.fullmatch(r"[^\n>].*\n", text)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(ask) == 0
+    assert capsys.readouterr().out == f"\n> Once\n{text}"
+
+
+def test_generate_takes_top_p_and_stops(capsys):
+    ask = ["generate", "Once upon a time", "--model", str(TINY_MODEL), "--max-tokens", "30"]
+    assert main(ask) == 0
+    text = capsys.readouterr().out
+    word = text.split()[4]
+    sampled = [*ask, "--temperature", "2", "--top-p", "1e-9"]  # the likeliest token only
+    assert main([*sampled, "--stop", "never", "--stop", word]) == 0
+    assert capsys.readouterr().out == text[: text.index(word)] + "\n"
 
 
 def test_a_kv_cache_in_fp8_is_named(capsys):
@@ -71,6 +91,10 @@ def test_a_kv_cache_in_fp8_is_named(capsys):
         ("generate hello --seed -1", "--seed must be a whole number of at least 0, got -1"),
         ("chat --max-tokens many", "--max-tokens must be a whole number of at least 1, got 'many'"),
         ("chat --temperature hot", "--temperature must be a number of at least 0, got 'hot'"),
+        ("generate hello --top-p 0", "--top-p must be a number above 0 and at most 1, got 0.0"),
+        ('generate hello --stop ""', "--stop is empty: give a text, or leave the option out"),
+        ("serve --port 0 --host 0.0.0.0", "0.0.0.0 can be reached from outside: give a key with --api-key, or leave"),
+        ("serve --port 0 --host 999.1.1.1", "999.1.1.1 is no address of this machine ("),
         ("serve --port x", "--port must be a whole number from 0 to 65535, got 'x'"),
         ("serve --device gpu --port 0", "there is no device 'gpu'"),
         ("chat --model /nope", "there is no '/nope'"),
@@ -241,8 +265,7 @@ def test_one_prompt_grows_as_several_do_at_once(capsys):
     alone, status = capsys.readouterr()
     assert main(["generate", "What is a drum?", "What is a mill?", *common]) == 0
     together = capsys.readouterr().out
-    (text,) = re.findall(r"> What is a drum\?\n(.+)\n", alone)
-    assert f"> What is a drum?\n{text}\n" in together
+    assert f"> What is a drum?\n{alone}" in together
     assert re.search(
         r"\n12 tokens in \d+\.\d\d s \(.+ tokens/s\); at the peak 2 blocks of 16 tokens were in use \(", status
     )

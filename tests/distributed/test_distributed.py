@@ -182,6 +182,15 @@ def test_swapped_blocks_are_freed_with_their_ticket(two):
     cache = llm.cache
     swapped = cache.swap_out([1, 2])
     cache.free_dropped()
+    for call in (
+        lambda: cache.swap_in(None, [5, 99]),
+        lambda: cache.copy_blocks([(0, 99)]),
+        lambda: cache.swap_out([99]),
+    ):
+        with refused("^a block id must be a whole number from 0 to 7, got 99$"):
+            call()  # no rank gets it
+    with refused("^swapped must be what swap_out returned, got 3$"):
+        cache.swap_in(3, [5, 6])
     cache.swap_in(swapped, [5, 6])  # the ticket is alive, and so are the blocks
     number = swapped.number
     assert list(cache.swapped) == [number]

@@ -1291,8 +1291,8 @@ def test_loopback_addresses_and_those_that_others_reach():
 
 def test_the_outside_needs_keys(capsys, monkeypatch):
     monkeypatch.delenv("PAGEDLAB_API_KEYS", raising=False)
-    assert main(["--host", "0.0.0.0"]) == 2
-    assert "give API keys" in capsys.readouterr().err
+    assert main(["--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "give a key with --api-key" in capsys.readouterr().err
     assert main(["--port", "99999"]) == 2
     assert "--port must be a whole number from 0 to 65535" in capsys.readouterr().err
 
@@ -1341,9 +1341,12 @@ def test_a_taken_port_is_said_in_one_line(tiny, capsys, monkeypatch, when):
     assert capsys.readouterr().err == said
 
 
-def test_a_host_that_does_not_exist_is_named_by_its_option(capsys):
-    assert main(["--host", "no.such.host.invalid", "--api-key", "x", "--port", "0"]) == 2
-    assert capsys.readouterr().err.endswith("): name another with --host\n")
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "999.1.1.1"])
+def test_a_host_that_does_not_exist_is_named_by_its_option(host, capsys):
+    assert main(["--host", host, "--port", "0"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {host} is no address of this machine (")
+    assert said.endswith("): name one with --host\n")
 
 
 def test_log_probabilities_are_written_outside_the_event_loop(tiny, monkeypatch):
