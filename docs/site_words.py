@@ -19,7 +19,8 @@ WORDS = {
         "The folded cell above fetches": "In Colab, the notebook's first cell fetches",
     },
     "01_fragmentation": {
-        "Run the folded cell (Shift+Enter): how much": "Look at the picture: how much"
+        "Run the folded cell (Shift+Enter): how much": "Look at the picture: how much",
+        "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
     },
     "02_block_pool": {
         "Run the folded cell and point at a word": "Point at a word",
