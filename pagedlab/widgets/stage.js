@@ -26,8 +26,9 @@ import { format, percent, plural } from "./words.js";
  * follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
  * `ended_last`, requests that ended are below the others, the newest first, with few lines each.
  * With `captions`, {step: sentence}, the line above is the last caption so far, and a film stays at
- * each long enough to be read; `speed` is how many steps a second it begins with, and `first` is the
- * step that it begins at. With `keeps_room`, each part has the height of its largest step at once.
+ * each long enough to be read; `speed` is how many steps a second it begins with, and `first` is
+ * the step that it begins at. With `keeps_room`, each part has the height of its largest step at
+ * once.
  *
  * @typedef {object} StageModel
  * @property {(name: string) => any} get
