@@ -70,7 +70,7 @@ class PagedLab:
 
     def generate(self, work: Work) -> Answers:
         params = [
-            self.params(max_tokens=n, ignore_eos=True, temperature=work.temperature, n=work.answers)
+            self.params(max_tokens=n, ignore_eos=not work.ends, temperature=work.temperature, n=work.answers)
             for n in work.lengths
         ]
         done = self.llm.generate(work.prompts, params)
@@ -122,13 +122,13 @@ class VLLM:
 
         return LLM(model, **self.options)
 
-    def params(self, length: int, temperature: float, **more: Any) -> Any:
+    def params(self, length: int, temperature: float, ends: bool = False, **more: Any) -> Any:
         from vllm import SamplingParams
 
-        return SamplingParams(max_tokens=length, ignore_eos=True, temperature=temperature, detokenize=False, **more)
+        return SamplingParams(max_tokens=length, ignore_eos=not ends, temperature=temperature, detokenize=False, **more)
 
     def generate(self, work: Work) -> Answers:
-        params = [self.params(length, work.temperature, n=work.answers) for length in work.lengths]
+        params = [self.params(length, work.temperature, work.ends, n=work.answers) for length in work.lengths]
         prompts = [{"prompt_token_ids": prompt} for prompt in work.prompts]
         done = self.engine.generate(prompts, params, use_tqdm=False)
         return [[list(output.token_ids) for output in answer.outputs] for answer in done]
@@ -182,7 +182,7 @@ class SGLang:
 
     def generate(self, work: Work) -> Answers:
         params = [
-            {"max_new_tokens": n, "ignore_eos": True, "temperature": work.temperature, "n": work.answers}
+            {"max_new_tokens": n, "ignore_eos": not work.ends, "temperature": work.temperature, "n": work.answers}
             for n in work.lengths
         ]
         done = self.llm.generate(input_ids=work.prompts, sampling_params=params)
@@ -222,7 +222,9 @@ class NanoVLLM:
     def generate(self, work: Work) -> Answers:
         if work.answers > 1 or work.temperature == 0:
             raise NotImplementedError("nano-vllm has neither several answers nor greedy sampling")
-        params = [self.params(max_tokens=n, ignore_eos=True, temperature=work.temperature) for n in work.lengths]
+        params = [
+            self.params(max_tokens=n, ignore_eos=not work.ends, temperature=work.temperature) for n in work.lengths
+        ]
         done = self.llm.generate([list(prompt) for prompt in work.prompts], params, use_tqdm=False)
         return [[list(answer["token_ids"])] for answer in done]
 
@@ -249,8 +251,8 @@ class Transformers:
     def generate(self, work: Work) -> Answers:
         from transformers import GenerationConfig
 
-        if work.answers > 1:
-            raise NotImplementedError("continuous batching of transformers has one answer a prompt")
+        if work.answers > 1 or work.ends:
+            raise NotImplementedError("transformers is measured here with one answer a prompt, of a fixed length")
         config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=max(work.lengths))
         manager = self.module.init_continuous_batching(generation_config=config)
         manager.start()
@@ -300,23 +302,38 @@ def timed(engine: Any, work: Work) -> tuple[float, Answers]:
     answers = engine.generate(work)
     seconds = time.perf_counter() - began
     lengths = [[len(answer) for answer in each] for each in answers]
+    if work.ends:  # an answer may be shorter
+        lengths = [[max(n, limit) for n in each] for each, limit in zip(lengths, work.lengths, strict=True)]
     if lengths != [[length] * work.answers for length in work.lengths]:
         raise RuntimeError("a request did not get the tokens that it asked for")
     return seconds, answers
 
 
-def measure(engine: Any, name: str, seed: int) -> dict[str, Any]:
+def chat_prompts(texts: list[str], model: str) -> list[list[int]]:
+    """Token ids of questions, in the chat format of Qwen."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+    form = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    return [tokenizer.encode(form.format(text)).ids for text in texts]
+
+
+def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
     """Run a workload: its figure, and the seconds of each of its works."""
     workload = WORKLOADS[name](seed)
+    for work in workload.rounds:
+        work.prompts = work.prompts or chat_prompts(work.texts, model)
     for work in workload.warm:
         timed(engine, work)
     seconds = []
+    num_tokens = 0
     before: list[list[int]] = [[] for _ in workload.rounds[0].prompts]
     for work in workload.rounds:
         if workload.continues:
             work.prompts = [old + new for old, new in zip(before, work.prompts, strict=True)]
         spent, answers = timed(engine, work)
         seconds.append(spent)
+        num_tokens += sum(len(answer) for each in answers for answer in each)
         before = [old + new[0] for old, new in zip(work.prompts, answers, strict=True)]
     works = workload.rounds
     if workload.unit.startswith("ms "):
@@ -324,8 +341,8 @@ def measure(engine: Any, name: str, seed: int) -> dict[str, Any]:
     elif workload.unit == "prompt tokens/s":
         figure = sum(len(prompt) for work in works for prompt in work.prompts) / sum(seconds)
     else:
-        figure = sum(work.num_new_tokens for work in works) / sum(seconds)
-    return {"figure": figure, "unit": workload.unit, "seconds": seconds}
+        figure = num_tokens / sum(seconds)
+    return {"figure": figure, "unit": workload.unit, "seconds": seconds, "new tokens": num_tokens}
 
 
 async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, Any]:
@@ -378,7 +395,7 @@ def main() -> None:
             if "rate" in command:
                 answer = loop.run_until_complete(serve(engine, **command))
             else:
-                answer = measure(engine, command["name"], command["seed"])
+                answer = measure(engine, command["name"], command["seed"], model)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         say(**answer)

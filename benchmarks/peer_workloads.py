@@ -9,10 +9,12 @@
     long      32 prompts of 12,000 tokens, answers of 256
     prefill   64 prompts of 2,048 tokens, one new token
     short     2,048 requests, prompts and answers of 16 to 64 tokens
+    ends      512 questions in English; an answer ends where the model ends it, or after 1,024 tokens
     step      256 sequences after 512 tokens: milliseconds a decode step, over 64 steps
     one       a single sequence, greedy: milliseconds a token over 256 tokens, after the first
 
-Prompts are random token ids. Answers ignore the end of text, so their lengths are known.
+Prompts are random token ids, and answers ignore the end of text, so their lengths are known. Only
+`ends` is another case: each engine samples its own answers, so their lengths differ a little.
 """
 
 from __future__ import annotations
@@ -23,6 +25,20 @@ from dataclasses import dataclass, field
 
 VOCABULARY = 10_000
 TEMPERATURE = 0.6
+SUBJECTS = (
+    "a bicycle", "a bridge", "a library", "a clock", "bread", "a river", "a telescope", "a violin", "rain", "a garden",
+    "a lighthouse", "a train", "salt", "a kite", "a mirror", "a mountain", "honey", "a compass", "a ship", "the moon",
+)  # fmt: skip
+QUESTIONS = (
+    "Answer in one word: what colour does {} often have?",
+    "Answer yes or no: is {} heavier than {}?",
+    "In one sentence, what is {}?",
+    "Name five things that people do with {}.",
+    "Explain to a child how {} works.",
+    "Write a short story about {} and {}.",
+    "Compare {} with {} in a table.",
+    "Write a Python class that stands for {}, with an example of its use.",
+)
 
 
 @dataclass
@@ -34,16 +50,16 @@ class Work:
         lengths: new tokens of each answer.
         answers: answers to each prompt.
         temperature: of the sampling; 0 is greedy.
+        texts: questions, which the model's tokenizer turns into prompts.
+        ends: whether an answer ends where the model ends it. Then lengths are the most it may have.
     """
 
     prompts: list[list[int]]
     lengths: list[int]
     answers: int = 1
     temperature: float = TEMPERATURE
-
-    @property
-    def num_new_tokens(self) -> int:
-        return self.answers * sum(self.lengths)
+    texts: list[str] = field(default_factory=list)
+    ends: bool = False
 
 
 @dataclass
@@ -140,6 +156,13 @@ def short(seed: int) -> Workload:
     return Workload([between(seed, 2048, 16, 64)])
 
 
+def ends(seed: int) -> Workload:
+    """Questions whose answers are of very different lengths, from a word to a story."""
+    rng = random.Random(seed)
+    texts = [rng.choice(QUESTIONS).format(rng.choice(SUBJECTS), rng.choice(SUBJECTS)) for _ in range(512)]
+    return Workload([Work([], [1024] * len(texts), texts=texts, ends=True)])
+
+
 def step(seed: int) -> Workload:
     """The second work has 64 tokens more than the first: the difference is the time of 64 steps."""
     works = [equal(2 * seed, 256, 512, 16), equal(2 * seed + 1, 256, 512, 80)]
@@ -153,7 +176,9 @@ def one(seed: int) -> Workload:
     return Workload(works, unit="ms a token")
 
 
-WORKLOADS = {make.__name__: make for make in (uniform, chat, samples, turns, shared, long, prefill, short, step, one)}
+WORKLOADS = {
+    make.__name__: make for make in (uniform, chat, samples, turns, shared, long, prefill, short, ends, step, one)
+}
 
 
 def uniform_length(rng: random.Random) -> int:

@@ -17,7 +17,7 @@ BENCHMARKS = ROOT / "benchmarks"
 def test_a_workload_depends_on_its_seed_alone(name):
     make = peer_workloads.WORKLOADS[name]
     assert make(5) == make(5)
-    assert make(5).rounds[0].prompts != make(6).rounds[0].prompts
+    assert make(5) != make(6)
 
 
 def test_requests_arrive_at_their_rate():
@@ -43,9 +43,23 @@ class FakeEngine:
 def test_milliseconds_are_the_difference_of_two_works(name, unit, monkeypatch):
     engine = FakeEngine()
     monkeypatch.setattr(peer_engines.time, "perf_counter", lambda: engine.now)
-    found = peer_engines.measure(engine, name, seed=1)
+    found = peer_engines.measure(engine, name, seed=1, model="")
     assert found["unit"] == unit
     assert found["figure"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("length", "wrong"), [(3, False), (1025, True)])
+def test_answers_that_end_early_are_counted_as_they_are(length, wrong, monkeypatch):
+    engine = FakeEngine()
+    engine.generate = lambda work: [[[7] * length] for _ in work.prompts]
+    monkeypatch.setattr(peer_engines.time, "perf_counter", iter((0.0, 2.0)).__next__)
+    if wrong:
+        with pytest.raises(RuntimeError, match="did not get the tokens"):
+            peer_engines.measure(engine, "ends", seed=1, model=str(ROOT / "data/tiny-qwen2"))
+    else:
+        found = peer_engines.measure(engine, "ends", seed=1, model=str(ROOT / "data/tiny-qwen2"))
+        assert found["new tokens"] == 512 * 3
+        assert found["figure"] == 256 * 3
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
