@@ -100,6 +100,13 @@ def a_function(name: str, value: Any, takes: str) -> Any:
     return value
 
 
+def token_id_list(name: str, value: Any, most: float = math.inf) -> list[int]:
+    """Check a list of token ids from 0 to `most`."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
+    return [integer("a token id in " + name, token_id, 0, most) for token_id in value]
+
+
 def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
     """Check that a class or an object has all these methods or attributes."""
     lacking = [method for method in methods if not hasattr(value, method)]

@@ -119,6 +119,7 @@ def calls(tiny):
     each(SIZES, "count", KVCache, **dict.fromkeys(SIZES.split(), 1))
     each("prompt", "prompt", llm.add, engine)
     each("salt", "text", llm.add, engine, prompt=[5, 6, 7])
+    each("stream", "flag", llm.add, engine, prompt=[5, 6, 7])
     for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (llm.stream, "prompt")):
         each("sampling", "sampling", call, engine, **{name: [5, 6, 7]})
     model = {"model": tiny, "num_blocks": 8}
