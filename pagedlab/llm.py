@@ -116,6 +116,25 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             several new tokens of a sequence. "auto" turns it on where it helps.
         fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
 
+    Attributes:
+        model: the `Model`; `model.tokenizer` is its tokenizer.
+        cache: the `KVCache`.
+        kv_dtype: the dtype of the KV cache; None for the model's.
+        pool: the block pool.
+        prefix_cache: the `PrefixCache`; None if prefix caching is off.
+        scheduler: the scheduler, with its queues `waiting`, `running` and `swapped`.
+        runner: runs the forward passes that the scheduler has planned.
+        forward: the forward pass; set another to replace it.
+        attend: the attention function; set another to replace it.
+        run_ahead: launches several steps ahead of the host; None if each step waits for the last.
+        speculation: drafts tokens, and counts those that were accepted; None without a drafter.
+        seed: the engine's seed.
+        stats: the `Stats` since the engine was idle: blocks, tokens and seconds.
+        plan: what the latest step computed.
+        drafts: the drafts that the latest step checked.
+        params: the `SamplingParams` of each unfinished request, by request id.
+        num_unfinished: requests that were added and are not finished.
+
     Raises:
         ValueError: If an argument is out of range, or names something that does not exist.
 

@@ -4,6 +4,7 @@ All in fp32, where identity is exact. Every KV cache is full of NaN before it is
 that was not written gets no text at all.
 """
 
+import inspect
 import re
 from dataclasses import replace
 from unittest.mock import Mock
@@ -616,6 +617,14 @@ def test_an_attribute_like_no_other_lists_all(tiny):
         _ = llm.xyzzy
     assert not re.search(r"\b_", str(caught.value)), "private names are not listed"
     assert not hasattr(llm, "_repr_html_")
+
+
+def test_help_lists_every_public_attribute(tiny):
+    llm = engine(tiny)
+    methods = {name for name in dir(LLM) if callable(getattr(LLM, name))}
+    attributes = {name for name in dir(llm) if not name.startswith("_")} - methods - {"kv_words"}
+    section = inspect.getdoc(LLM).partition("Attributes:\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^    (\w+): ", section, re.MULTILINE)) == attributes
 
 
 def test_an_error_inside_a_property_keeps_its_message(tiny):

@@ -5,6 +5,7 @@ Each is written as one flat row of integers, so no Python object is sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -50,7 +51,7 @@ class CountBlocks:
 class CopyBlocks:
     """Copy blocks. `copies`: [n, 2], a source and a destination each."""
 
-    copies: list[tuple[int, int]]
+    copies: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
