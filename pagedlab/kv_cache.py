@@ -258,7 +258,7 @@ class KVCache:
             raise ValueError(f"block_ids must be a list, got {shown(block_ids)}") from None
         return [integer("a block id", block_id, 0, self.num_blocks - 1) for block_id in ids]
 
-    def _checked_copies(self, copies: Any) -> list[BlockCopy]:
+    def _checked_copies(self, copies: Any) -> list[tuple[int, int]]:
         """Return the copies, each of them checked."""
         try:
             pairs = [BlockCopy(*pair) for pair in copies]

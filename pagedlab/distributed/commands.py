@@ -5,7 +5,6 @@ Each is written as one flat row of integers, so no Python object is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -51,7 +50,7 @@ class CountBlocks:
 class CopyBlocks:
     """Copy blocks. `copies`: [n, 2], a source and a destination each."""
 
-    copies: Sequence[tuple[int, int]]
+    copies: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
