@@ -23,7 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.validation import integer, known_names, made, shown
+from pagedlab.validation import a_function, integer, known_names, made, shown, with_methods
 
 
 class OutOfBlocks(RuntimeError):
@@ -80,13 +80,14 @@ class Pool(Protocol):
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """How many blocks hold this many tokens: the quotient, rounded up."""
-    if type(num_tokens) is not int or num_tokens < 0 or not block_size:
+    if not type(num_tokens) is type(block_size) is int or num_tokens < 0 or block_size < 1:
         # Each step asks for each sequence, so only an unusual call comes here.
         num_tokens = integer("num_tokens", num_tokens)
         block_size = integer("block_size", block_size, 1)
     return -(-num_tokens // block_size)
 
 
+POLICY = ("add", "remove", "victim")
 POOL = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
 
 
@@ -241,15 +242,18 @@ class BlockPool:
             policy: chooses the cached block that is evicted; None for the least recently used one.
 
         Raises:
-            ValueError: If the pool has a prefix cache already.
+            ValueError: If the pool has a prefix cache already, if `on_forgotten` is no function, or
+                if `policy` lacks a method.
         """
         if self._on_forgotten is not None or self._kept:
             raise ValueError(
                 "the pool has a prefix cache already: make a separate pool for each prefix cache"
             )
-        self._on_forgotten = on_forgotten
+        takes = "that takes a block id and whether it was evicted"
+        a_function("on_forgotten", on_forgotten, takes)
         if policy is not None:
-            self._policy = policy
+            self._policy = with_methods("policy", policy, POLICY)
+        self._on_forgotten = on_forgotten
 
     def forget(self, block_id: int) -> None:
         """Stop keeping a block. Nothing happens to a block that is not kept."""
@@ -282,6 +286,7 @@ class BlockPool:
 
         Raises:
             InvariantError: If a check fails. The message names the blocks.
+            ValueError: If `tables` is no list of tables.
         """
         counts = self._refcounts
         used = {block_id for block_id, count in enumerate(counts) if count > 0}
@@ -299,6 +304,7 @@ class BlockPool:
             self._check_tables(tables)
 
     def _check_tables(self, tables: Iterable[BlockTable]) -> None:
+        tables = _list_of_tables(tables)
         listed = Counter(block_id for table in tables for block_id in table.block_ids)
         problems = []
         for block_id, count in enumerate(self._refcounts):
@@ -318,10 +324,7 @@ class BlockPool:
         Raises:
             ValueError: If `callback` is no function.
         """
-        if not callable(callback):
-            raise ValueError(
-                f"callback must be a function that takes a BlockEvent, got {shown(callback)}"
-            )
+        a_function("callback", callback, "that takes a BlockEvent")
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
@@ -357,6 +360,14 @@ class BlockPool:
 def _refuse(problem: str, block_ids: set[int]) -> None:
     if block_ids:
         raise InvariantError(f"blocks {sorted(block_ids)} {problem}")
+
+
+def _list_of_tables(tables: Any) -> list[Any]:
+    """Return the tables as a list. Raise `ValueError` if something has no blocks."""
+    found = list(tables) if isinstance(tables, Iterable) else [None]
+    if not all(hasattr(table, "block_ids") for table in found):
+        raise ValueError(f"tables must be a list of block tables, got {shown(tables)}")
+    return found
 
 
 def _check_readers_pool(pool: Any) -> None:
@@ -435,7 +446,12 @@ class BlockTable:
         return copies
 
     def copy_last(self, destination: int) -> BlockCopy:
-        """Replace the last block by `destination`, a new block, and release the old one."""
+        """Replace the last block by `destination`, a new block, and release the old one.
+
+        Raises:
+            ValueError: If the table is empty, or if `destination` is not a new block.
+        """
+        destination = self._new_block(destination)
         source = self.block_ids[-1]
         self.block_ids[-1] = destination
         self._emit("copy", destination, source)
@@ -445,6 +461,25 @@ class BlockTable:
             self.block_ids[-1] = source
             raise
         return BlockCopy(source, destination)
+
+    def _new_block(self, destination: int) -> int:
+        """Check a block that is to replace the last one: nothing else may refer to it."""
+        if not self.block_ids:
+            raise ValueError("the table is empty: there is no last block to copy")
+        block_id = integer("destination", destination, 0, self.pool.num_blocks - 1)
+        references = self.pool.refcount(block_id)
+        if references == 0:
+            fault = "is free"
+        elif references > 1:
+            fault = f"has {references} references"
+        elif block_id in self.block_ids:
+            fault = "is in the table already"
+        else:
+            return block_id
+        raise ValueError(
+            "destination must be a block that allocate() has just returned, and block "
+            f"{block_id} {fault}"
+        )
 
     def fork(self) -> BlockTable:
         """Return a second table over the same blocks. Each block gets one more reference.

@@ -31,6 +31,7 @@ from pagedlab.sampling_params import SamplingParams, request_seed
 from pagedlab.scheduler import Schedule, Scheduler
 from pagedlab.sequence import Request, Sequence
 from pagedlab.stats import Stats
+from pagedlab.validation import a_function, integer, token_id_list
 
 
 class Engine:
@@ -320,7 +321,12 @@ class Engine:
 
         During a step, for instance in a subscriber of the pool, the request is aborted when the
         step ends.
+
+        Raises:
+            ValueError: If the id is no whole number.
         """
+        if type(request_id) is not int:
+            request_id = integer("request_id", request_id)
         with deferred_interrupts():
             if self._stepping:
                 self._to_abort.append(request_id)
@@ -399,7 +405,11 @@ class Engine:
 
         Returns:
             A function that ends these calls.
+
+        Raises:
+            ValueError: If `callback` is no function.
         """
+        a_function("callback", callback, "without arguments")
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
@@ -410,5 +420,10 @@ class Engine:
         return [sequence for sequence in sequences if sequence.table.block_ids]
 
     def decode(self, token_ids: list[int]) -> str:
-        """Return the text of these tokens, without special tokens."""
-        return self.model.decode(token_ids)
+        """Return the text of these tokens, without special tokens.
+
+        Raises:
+            ValueError: If they are no list of the model's token ids.
+        """
+        last = self.model.vocab_size - 1
+        return self.model.decode(token_id_list("token_ids", token_ids, last))

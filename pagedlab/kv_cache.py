@@ -261,17 +261,12 @@ class KVCache:
     def _checked_copies(self, copies: Any) -> list[tuple[int, int]]:
         """Return the copies, each of them checked."""
         try:
-            sources, destinations = [], []
-            for source, destination in copies:
-                sources.append(source)
-                destinations.append(destination)
-        except (TypeError, ValueError):
+            pairs = [BlockCopy(*pair) for pair in copies]
+        except TypeError:
             raise ValueError(
                 f"copies must be a list of BlockCopy(source, destination), got {shown(copies)}"
             ) from None
-        sources = self._checked_ids(sources)
-        destinations = self._checked_ids(destinations)
-        return list(zip(sources, destinations, strict=True))
+        return [BlockCopy(*self._checked_ids(pair)) for pair in pairs]
 
     def _check_swapped(self, swapped: Any, block_ids: list[int]) -> None:
         """Check that contents fit these blocks."""

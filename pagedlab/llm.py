@@ -33,12 +33,14 @@ from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
 from pagedlab.garbage import full_collections_postponed
 from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
+from pagedlab.loading import where_to_run
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import Completion, Stream, StreamReference
 from pagedlab.runner import EagerRunner, Forward, OnForward
 from pagedlab.sampling_params import FIELDS, SamplingParams, one_each
 from pagedlab.scheduler import PreemptionMode, Scheduler
 from pagedlab.validation import (
+    a_function,
     integer,
     known_names,
     no_attribute,
@@ -113,6 +115,25 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         cuda_graphs: run several steps in one launch, without the host. Then `step` may return
             several new tokens of a sequence. "auto" turns it on where it helps.
         fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
+
+    Attributes:
+        model: the `Model`; `model.tokenizer` is its tokenizer.
+        cache: the `KVCache`.
+        kv_dtype: the dtype of the KV cache; None for the model's.
+        pool: the block pool.
+        prefix_cache: the `PrefixCache`; None if prefix caching is off.
+        scheduler: the scheduler, with its queues `waiting`, `running` and `swapped`.
+        runner: runs the forward passes that the scheduler has planned.
+        forward: the forward pass; set another to replace it.
+        attend: the attention function; set another to replace it.
+        run_ahead: launches several steps ahead of the host; None if each step waits for the last.
+        speculation: drafts tokens, and counts those that were accepted; None without a drafter.
+        seed: the engine's seed.
+        stats: the `Stats` since the engine was idle: blocks, tokens and seconds.
+        plan: what the latest step computed.
+        drafts: the drafts that the latest step checked.
+        params: the `SamplingParams` of each unfinished request, by request id.
+        num_unfinished: requests that were added and are not finished.
 
     Raises:
         ValueError: If an argument is out of range, or names something that does not exist.
@@ -276,7 +297,11 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         It gets the step's plan and the logits [R, V], before tokens are sampled. Steps that run
         ahead of the host have no logits to show, and are left out.
+
+        Raises:
+            ValueError: If `callback` is no function.
         """
+        a_function("callback", callback, "that takes a plan and logits")
         callbacks = self._eager.callbacks
         callbacks.append(callback)
         return lambda: callbacks.remove(callback)
@@ -394,6 +419,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
         params = one_each(sampling, 1)[0]
+        one_of("stream", stream, (True, False))
         salt = valid_text("salt", salt)
         if self.speculation:
             self.speculation.refuse(params)
@@ -471,6 +497,16 @@ def _check_choices(**given: Any) -> None:
         one_of(name, value, CHOICES[name])
 
 
+def _check_as_loaded(model: Model, device: str, dtype: str | torch.dtype) -> None:
+    """Check that a loaded model is not asked to be on another device or in another dtype."""
+    target, kind = where_to_run(device, dtype)
+    here = model.device
+    is_there = device == "auto" or (target.type == here.type and target.index in (None, here.index))
+    if not is_there or (dtype != "auto" and kind != model.module.dtype):
+        loaded = f"on {here} in {str(model.module.dtype).removeprefix('torch.')}"
+        raise ValueError(f"the model is loaded already, {loaded}: leave device and dtype at 'auto'")
+
+
 def _open_model(
     model: Any,
     device: str,
@@ -485,5 +521,6 @@ def _open_model(
 
         return open_model(model, device, dtype, verbose, ranks, attention_backend, FOLLOW)
     if isinstance(model, Model):
+        _check_as_loaded(model, device, dtype)
         return model
     return load_model(model, device, dtype, verbose)

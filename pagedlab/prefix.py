@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
 import xxhash
 
-from pagedlab.blocks import LRU, BlockPool, BlockTable, EvictionPolicy
+from pagedlab.blocks import LRU, POLICY, BlockPool, BlockTable, EvictionPolicy
 from pagedlab.validation import (
     a_class,
     integer,
@@ -170,18 +170,32 @@ def _make_policy(eviction: str | MakePolicy, cache: PrefixCache) -> EvictionPoli
     if eviction == "lru":
         return LRU()
     if callable(eviction):
-        return eviction(cache)
+        return with_methods("eviction", eviction(cache), POLICY)
     from pagedlab.eviction import POLICIES  # a wing: the default policy does not need it
 
     return POLICIES[_name_of("eviction", eviction, POLICIES)](cache)
 
 
+NOT_INT32 = (struct.error, TypeError)  # what `pack` raises; `TypeError` for a float tensor
+
+
 def _is_int32(token: Any) -> bool:
     try:
         struct.pack("<i", token)
-    except struct.error:
+    except NOT_INT32:
         return False
     return True
+
+
+def _packed(pack: Callable[..., bytes], tokens: Sequence[int]) -> bytes:
+    """Return the packed tokens. `ValueError` if one of them is no int32."""
+    try:
+        return pack(*tokens)
+    except NOT_INT32:
+        wrong = next(token for token in tokens if not _is_int32(token))
+        raise ValueError(
+            f"token ids are whole numbers that fit in an int32, got {shown(wrong)}"
+        ) from None
 
 
 class _Blocks:
@@ -206,13 +220,12 @@ class _Blocks:
     def pack(self, token_ids: Sequence[int], i: int) -> bytes:
         """Return the tokens of block i as little-endian int32."""
         tokens = token_ids[i * self.block_size : (i + 1) * self.block_size]
-        try:
-            return self._pack(*tokens)
-        except struct.error:
-            wrong = next(token for token in tokens if not _is_int32(token))
-            raise ValueError(
-                f"token ids are whole numbers that fit in an int32, got {shown(wrong)}"
-            ) from None
+        return _packed(self._pack, tokens)
+
+    def check_from(self, token_ids: Sequence[int], i: int) -> None:
+        """Check the tokens from block i on. Those of a last, partial block have no name."""
+        tokens = token_ids[i * self.block_size :]
+        _packed(struct.Struct(f"<{len(tokens)}i").pack, tokens)
 
     def chain(
         self, token_ids: Sequence[int], start: int, stop: int, name: bytes
@@ -244,11 +257,16 @@ def hash_chain(
         block_size: tokens a block.
         hash: the hash function or its name, as in `PrefixCache`.
         salt: the salt, as in `PrefixCache`.
+
+    Raises:
+        ValueError: If a token id is no int32, or if another argument is wrong.
     """
     blocks = _Blocks(integer("block_size", block_size, 1), hash)
     _check_sequence(token_ids)
     root = blocks.root(valid_text("salt", salt))
-    return [name for _, name in blocks.chain(token_ids, 0, len(token_ids) // block_size, root)]
+    num_full = len(token_ids) // block_size
+    blocks.check_from(token_ids, num_full)
+    return [name for _, name in blocks.chain(token_ids, 0, num_full, root)]
 
 
 def _check_sequence(token_ids: Any) -> None:
@@ -256,7 +274,7 @@ def _check_sequence(token_ids: Any) -> None:
     if isinstance(token_ids, list):  # the usual case, and fast
         return
     has_items = hasattr(token_ids, "__len__") and hasattr(token_ids, "__getitem__")
-    if not has_items or isinstance(token_ids, str):
+    if not has_items or isinstance(token_ids, (str, bytes, Mapping)):
         raise ValueError(f"token_ids must be a list of token ids, got {shown(token_ids)}")
 
 
@@ -298,6 +316,8 @@ class PrefixCache:
         self._blocks = _Blocks(pool.block_size, hash)
         self._trusts_names = hash == "sha256"
         self._new_table = a_class("block_table", block_table, BlockTable)
+        if isinstance(block_table, type):
+            with_methods("block_table", block_table, ("append", "free"))
         self._numbers = count()
         self._by_block: dict[int, Entry] = {}
         self._by_name: dict[bytes, Entry] = {}  # the newest of a name, see `_with_name`
@@ -312,6 +332,9 @@ class PrefixCache:
 
     def entry(self, block_id: int) -> Entry:
         """Return the entry of a block. `KeyError` if the block is not registered."""
+        block_id = integer("block_id", block_id, 0, self.pool.num_blocks - 1)
+        if block_id not in self._by_block:
+            raise KeyError(f"block {block_id} is not registered")
         return self._by_block[block_id]
 
     def match(
@@ -331,6 +354,7 @@ class PrefixCache:
             ValueError: If a token id is no int32. Nothing is shared then.
         """
         found = self._longest(token_ids, leave, salt)
+        self._blocks.check_from(token_ids, len(found))
         table = self._new_table(self.pool)
         try:
             for entry in found:
@@ -437,7 +461,8 @@ class PrefixCache:
                 "was given"
             )
         root = parent.hash if parent else self._blocks.root(salt)
-        # All names come first, so that a bad token id raises before anything changes.
+        # All tokens are read first, so that a bad token id raises before anything changes.
+        self._blocks.check_from(token_ids, stop)
         named = list(self._blocks.chain(token_ids, start, stop, root))
         entries = []
         for i, (tokens, name) in enumerate(named, start):

@@ -18,6 +18,7 @@ from pagedlab.validation import (
     optional_integer,
     real,
     shown,
+    token_id_list,
 )
 
 # A request that sets only these fields can be sampled without the host, see
@@ -199,11 +200,7 @@ FIELDS = tuple(each.name for each in fields(SamplingParams))
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     """Several token ids, or None for none."""
-    if value is None:
-        return ()
-    if not isinstance(value, Iterable):
-        raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
-    return tuple(integer("a token id in " + name, i) for i in value)
+    return () if value is None else tuple(token_id_list(name, value))
 
 
 def _biases(name: str, value: Any) -> dict[int, float]:

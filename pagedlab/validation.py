@@ -93,6 +93,20 @@ def a_class(name: str, value: Any, like: type) -> Any:
     return value
 
 
+def a_function(name: str, value: Any, takes: str) -> Any:
+    """Check that a value can be called. `takes` says how, as in "that takes a BlockEvent"."""
+    if not callable(value):
+        raise ValueError(f"{name} must be a function {takes}, got {shown(value)}")
+    return value
+
+
+def token_id_list(name: str, value: Any, most: float = math.inf) -> list[int]:
+    """Check a list of token ids from 0 to `most`."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
+    return [integer("a token id in " + name, token_id, 0, most) for token_id in value]
+
+
 def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
     """Check that a class or an object has all these methods or attributes."""
     lacking = [method for method in methods if not hasattr(value, method)]
@@ -209,8 +223,8 @@ def similar_name(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value, at most 60 characters long."""
-    text = repr(value)
+    """The `repr` of a value in one line, at most 60 characters long."""
+    text = re.sub(r"\s*\n\s*", " ", repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

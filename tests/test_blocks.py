@@ -433,8 +433,9 @@ def test_blocks_for_takes_no_negative_number_and_no_empty_block():
     assert [blocks_for(n, 4) for n in (0, 1, 4, np.int64(5))] == [0, 1, 1, 2]
     with refused("num_tokens must be a whole number of at least 0, got -1"):
         blocks_for(-1, 4)
-    with refused("block_size must be a whole number of at least 1, got 0"):
-        blocks_for(1, 0)
+    for size in (0, -2, "4", 1.5, True, None):
+        with refused("block_size must be a whole number of at least 1, got"):
+            blocks_for(4, size)
 
 
 def test_the_block_released_last_is_handed_out_next():
@@ -532,6 +533,26 @@ def test_check_names_the_block(what):
         pool.check()
 
 
+@pytest.mark.parametrize("tables", ["0", 5, [5], BlockTable(BlockPool(1))])
+def test_check_takes_a_list_of_tables(tables):
+    with refused("^tables must be a list of block tables, got "):
+        BlockPool(5).check(tables)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3,), "^on_forgotten must be a function that takes a block id and whether it was evicted, got 3$"),
+        ((print, 3), "^policy must have the methods add, remove, victim, and int lacks add, remove, victim$"),
+    ],
+)
+def test_what_is_attached_to_a_pool_can_be_called(arguments, message):
+    pool = BlockPool(5)
+    with refused(message):
+        pool.attach(*arguments)
+    pool.attach(print)  # the pool is as it was
+
+
 def test_check_compares_counts_with_tables():
     pool = BlockPool(5, 4)
     table = BlockTable(pool)
@@ -541,6 +562,35 @@ def test_check_compares_counts_with_tables():
         pool.check([])
     with pytest.raises(InvariantError, match=r"block 0 counts 1 but 2 tables"):
         pool.check([table, table])
+
+
+@pytest.mark.parametrize(
+    ("destination", "message"),
+    [
+        (99, "^destination must be a whole number from 0 to 7, got 99$"),
+        (-1, "^destination must be a whole number from 0 to 7, got -1$"),
+        ("4", "^destination must be a whole number from 0 to 7, got '4'$"),
+        (5, r"^destination must be a block that allocate\(\) has just returned, and block 5 is free$"),
+        (3, r"^destination must be .* and block 3 has 2 references$"),
+        (0, r"^destination must be .* and block 0 is in the table already$"),
+        (2, r"^destination must be .* and block 2 is in the table already$"),
+    ],
+)
+def test_the_last_block_is_replaced_by_a_new_one_only(destination, message):
+    pool = BlockPool(8, 4)
+    table = BlockTable(pool)
+    table.append(10)
+    pool.share(pool.allocate())
+    before = repr(table), repr(pool)
+    with refused(message):
+        table.copy_last(destination)
+    assert (repr(table), repr(pool)) == before
+
+
+def test_an_empty_table_has_no_last_block_to_copy():
+    pool = BlockPool(8, 4)
+    with refused("^the table is empty: there is no last block to copy$"):
+        BlockTable(pool).copy_last(pool.allocate())
 
 
 def test_a_copy_whose_release_fails_leaves_the_table_as_it_was():

@@ -4,6 +4,7 @@ All in fp32, where identity is exact. Every KV cache is full of NaN before it is
 that was not written gets no text at all.
 """
 
+import inspect
 import re
 from dataclasses import replace
 from unittest.mock import Mock
@@ -408,6 +409,58 @@ def test_abort_of_unknown_requests(tiny):
     assert_idle(llm)
 
 
+@pytest.mark.parametrize("request_id", ["0", None, 0.0, False, b"0", [0], object()])
+def test_abort_takes_the_id_that_add_returned(tiny, request_id):
+    llm = engine(tiny)
+    llm.add([5, 6], SamplingParams(max_tokens=1))
+    with refused("^request_id must be a whole number of at least 0, got"):
+        llm.abort(request_id)
+    assert llm.num_unfinished == 1
+    llm.abort(np.int64(0))
+    llm.abort(-1)  # unknown, as 99 is
+    assert_idle(llm)
+
+
+def test_callbacks_are_functions(tiny):
+    llm = engine(tiny)
+    with refused("^callback must be a function without arguments, got 5$"):
+        llm.on_step(5)
+    with refused("^callback must be a function that takes a plan and logits, got None$"):
+        llm.on_forward(None)
+    assert not llm._callbacks
+    assert not llm._eager.callbacks
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (5, "^token_ids must be a list of token ids, got 5$"),
+        ("ab", "^token_ids must be a list of token ids, got 'ab'$"),
+        ({}, "^token_ids must be a list of token ids, got {}$"),
+        ([-1], r"^a token id in token_ids must be a whole number from 0 to \d+, got -1$"),
+        ([1, "x"], r"^a token id in token_ids must be a whole number from 0 to \d+, got 'x'$"),
+        ([10**9], r"^a token id in token_ids must be .*, got 1000000000$"),
+    ],
+)
+def test_decode_takes_token_ids(tiny, ids, said):
+    with refused(said):
+        engine(tiny).decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "gpu"}, "^there is no device 'gpu': choose"),
+        ({"dtype": "int3"}, "^dtype must be one of"),
+        ({"dtype": "bfloat16"}, "^the model is loaded already, on cpu in float32: leave device and dtype at 'auto'$"),
+    ],
+)
+def test_a_loaded_model_stays_where_and_as_it_is(tiny, options, said):
+    with refused(said):
+        engine(tiny, **options)
+    engine(tiny, device="cpu", dtype=torch.float32)  # as it is
+
+
 def test_abort_from_a_callback(tiny):
     """A widget's stop button: the engine is told between two steps, and generate returns what there is."""
     llm = engine(tiny)
@@ -564,6 +617,14 @@ def test_an_attribute_like_no_other_lists_all(tiny):
         _ = llm.xyzzy
     assert not re.search(r"\b_", str(caught.value)), "private names are not listed"
     assert not hasattr(llm, "_repr_html_")
+
+
+def test_help_lists_every_public_attribute(tiny):
+    llm = engine(tiny)
+    methods = {name for name in dir(LLM) if callable(getattr(LLM, name))}
+    attributes = {name for name in dir(llm) if not name.startswith("_")} - methods - {"kv_words"}
+    section = inspect.getdoc(LLM).partition("Attributes:\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^    (\w+): ", section, re.MULTILINE)) == attributes
 
 
 def test_an_error_inside_a_property_keeps_its_message(tiny):

@@ -125,7 +125,7 @@ def test_stop_token_ids(tiny, ignore_eos):
         *(("repetition_penalty", bad) for bad in (0, -1, 101, None)),
         *((name, bad) for name in ("presence_penalty", "frequency_penalty") for bad in (-2.1, 3, float("nan"))),
         *(("logit_bias", bad) for bad in (5, {1: 101}, {-1: 3}, {"a": 1}, {1.5: 1}, [3], "ab")),
-        *(("stop_token_ids", bad) for bad in (-1, [1.5], "7")),
+        *(("stop_token_ids", bad) for bad in (-1, [1.5], "7", "", b"7", {})),
     ],
 )
 def test_bad_values_are_named(name, bad):

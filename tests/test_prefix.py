@@ -13,6 +13,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
@@ -641,6 +642,11 @@ def test_statistics_and_events():
         ({"eviction": "random"}, r"eviction must be 'lru', 'fifo', 'lfu', 'slru' or a function, got 'random'"),
         ({"block_table": 3}, r"^block_table must be a class like BlockTable, got 3: pass the class"),
         ({"salt": 5}, r"salt must be a text or None, got 5"),
+        ({"block_table": dict}, r"^block_table must have the methods append, free, and dict lacks append, free$"),
+        (
+            {"eviction": lambda cache: None},
+            r"^eviction must have the methods .*, and NoneType lacks add, remove, victim",
+        ),
     ],
 )
 def test_a_cache_says_which_option_is_wrong(options, says):
@@ -690,12 +696,26 @@ def test_bad_calls_change_nothing():
         ("token_ids must be a list of token ids, got 3", lambda: cache.insert(table, 3, salt="a")),
         ("token_ids must be a list of token ids, got None", lambda: hash_chain(None, 4)),
         ("table must be a block table, got 3", lambda: cache.insert(3, [])),
+        # Tokens after the last full block, and after the first block that is not found.
+        ("fit in an int32, got 'x'$", lambda: cache.match([*range(8), "x"], salt="a")),
+        ("fit in an int32, got 'x'$", lambda: cache.match([*range(8), "x"], salt="a", leave=1)),
+        ("fit in an int32, got 0.5$", lambda: cache.match([*range(90, 98), 0.5, 0, 0, 0])),
+        ("fit in an int32, got 'x'$", lambda: cache.insert(table, [*range(8), "x"], salt="a")),
+        ("fit in an int32, got 0.5$", lambda: cache.register(table, [*range(8), 0.5], salt="a")),
+        ("fit in an int32, got 1.5$", lambda: hash_chain([1.5], 4)),
+        (r"fit in an int32, got array\(\[1, 1\]\)$", lambda: hash_chain(np.ones((2, 2), int), 4)),
+        ("token_ids must be a list of token ids, got b'abcd'", lambda: cache.match(b"abcd")),
+        ("token_ids must be a list of token ids, got {1: 2}", lambda: hash_chain({1: 2}, 4)),
+        ("^block_id must be a whole number from 0 to 15, got 16$", lambda: cache.entry(16)),
+        (r"^block_id must be a whole number from 0 to 15, got \[\]$", lambda: cache.entry([])),
     ]
     for says, call in bad_calls:
         with refused(says):
             call()
         assert (repr(cache), repr(pool), repr(table), repr(cache.stats)) == before
     pool.check([table])
+    with pytest.raises(KeyError, match="block 9 is not registered"):
+        cache.entry(9)
 
 
 # Eviction -------------------------------------------------------------------------------------------------------

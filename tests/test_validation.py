@@ -14,7 +14,7 @@ from pagedlab.blocks import blocks_for
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
-from pagedlab.validation import integer, known_names, one_of, real, valid_text, with_methods
+from pagedlab.validation import a_function, integer, known_names, one_of, real, valid_text, with_methods
 from support.operations import OPERATIONS
 from support.refused import refused
 
@@ -104,6 +104,8 @@ def calls(tiny):
     each("pool", "class", BlockTable)
     each("pool", "class", PrefixCache)
     each("num_tokens", "whole", blocks_for, block_size=4)
+    each("block_size", "count", blocks_for, num_tokens=4)
+    each("destination", "block", table.copy_last, books)
     each("num_tokens", "whole", table.truncate, books)
     ids = {"token_ids": [5, 6, 7]}
     each("leave", "whole", cache.match, books, **ids)
@@ -117,6 +119,7 @@ def calls(tiny):
     each(SIZES, "count", KVCache, **dict.fromkeys(SIZES.split(), 1))
     each("prompt", "prompt", llm.add, engine)
     each("salt", "text", llm.add, engine, prompt=[5, 6, 7])
+    each("stream", "flag", llm.add, engine, prompt=[5, 6, 7])
     for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (llm.stream, "prompt")):
         each("sampling", "sampling", call, engine, **{name: [5, 6, 7]})
     model = {"model": tiny, "num_blocks": 8}
@@ -157,12 +160,15 @@ def test_the_ways_to_ask():
     assert one_of("how", "a", ("a", "b")) == "a"
     assert with_methods("pool", [], ("append",)) == []
     assert valid_text("salt", None) is None
+    assert a_function("callback", print, "that takes text") is print
     for call, message in (
         (lambda: integer("n", 9, 1, 8), "n must be a whole number from 1 to 8, got 9"),
         (lambda: integer("n", True, 1), "n must be a whole number of at least 1, got True"),
         (lambda: real("p", 0, 0, 1, above=True), "p must be a number above 0 and at most 1, got 0"),
         (lambda: real("t", math.nan, 0), "t must be a number of at least 0, got nan"),
         (lambda: one_of("how", 1, (True, "b")), "how must be one of True, 'b', got 1"),
+        (lambda: integer("n", np.zeros((2, 1)), 1), "n must be a whole number of at least 1, got array([[0.], [0.]])"),
+        (lambda: a_function("callback", 5, "that takes text"), "callback must be a function that takes text, got 5"),
         (lambda: with_methods("pool", 5, ("share",)), "pool must have the methods share, and int lacks share"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared

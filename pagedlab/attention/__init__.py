@@ -26,9 +26,9 @@ from pagedlab.attention.reference import (
     safe_attention,
 )
 from pagedlab.attention.vectorised import torch_attention
-from pagedlab.fp8 import FP8, Cache
+from pagedlab.fp8 import FP8, Cache, Quantised
 from pagedlab.kernels import why_not
-from pagedlab.validation import one_of, shown
+from pagedlab.validation import one_of, real, shown
 
 PagedAttention = Callable[..., Tensor]
 KVCacheDtype = Literal["auto", "fp8"]
@@ -181,20 +181,27 @@ def paged_attention(
         [T, Hq, D]. A row that sees no key is zero.
 
     Raises:
-        ValueError: If the shapes do not fit together.
+        ValueError: If types, dtypes or shapes do not fit together. The numbers in the batch are
+            checked on a CPU only, because a GPU would have to wait for the answer.
     """
     _check_caches(q, k_cache, v_cache)
-    num_sequences = len(block_tables)
-    if not num_sequences == len(seq_lens) == len(query_starts) - 1:
-        got = f"got {num_sequences}, {len(seq_lens)} and {len(query_starts)}"
-        raise ValueError(
-            f"a batch of B sequences has B tables, B lengths and B + 1 query starts, {got}"
-        )
+    _check_batch(block_tables, seq_lens, query_starts)
+    if q.is_cpu and block_tables.is_cpu and seq_lens.is_cpu and query_starts.is_cpu:
+        _check_numbers(len(q), k_cache.shape, block_tables, seq_lens, query_starts)
+    if scale is not None:
+        real("scale", scale, 0)
     attend = get_backend(backend)
     return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
 
 
+def _check_tensors(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, (Tensor, Quantised)):
+            raise ValueError(f"{name} must be a tensor, got {shown(tensor)}")
+
+
 def _check_caches(q: Tensor, k_cache: Cache, v_cache: Cache) -> None:
+    _check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
     has_axes = q.ndim == 3 and k_cache.ndim == 4 and k_cache.shape == v_cache.shape
     if not has_axes or q.shape[2] != k_cache.shape[3]:
         shapes = f"{list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
@@ -206,6 +213,72 @@ def _check_caches(q: Tensor, k_cache: Cache, v_cache: Cache) -> None:
     kv_heads = k_cache.shape[2]
     if num_heads % kv_heads:
         raise ValueError(f"{num_heads} query heads cannot share {kv_heads} KV heads evenly")
+    dtypes = q.dtype, k_cache.dtype, v_cache.dtype
+    if not all(dtype.is_floating_point for dtype in dtypes):
+        raise ValueError(
+            f"q and both caches must have a float dtype, got {dtypes[0]}, {dtypes[1]} and "
+            f"{dtypes[2]}"
+        )
+
+
+def _check_batch(block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor) -> None:
+    _check_tensors(block_tables=block_tables, seq_lens=seq_lens, query_starts=query_starts)
+    batch = block_tables, seq_lens, query_starts
+    if [tensor.ndim for tensor in batch] != [2, 1, 1]:
+        shapes = [list(tensor.shape) for tensor in batch]
+        raise ValueError(
+            "block_tables must be [B, M], seq_lens [B] and query_starts [B + 1], got "
+            f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+        )
+    tables, lengths, starts = (len(tensor) for tensor in batch)
+    if not tables == lengths == starts - 1:
+        raise ValueError(
+            "a batch of B sequences has B tables, B lengths and B + 1 query starts, got "
+            f"{tables}, {lengths} and {starts}"
+        )
+    dtypes = [tensor.dtype for tensor in batch]
+    if not {torch.int32, torch.int64}.issuperset(dtypes):
+        raise ValueError(
+            "block_tables, seq_lens and query_starts must be of int32, got "
+            f"{dtypes[0]}, {dtypes[1]} and {dtypes[2]}"
+        )
+
+
+def _check_numbers(
+    num_rows: int,
+    cache_shape: torch.Size,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    query_starts: Tensor,
+) -> None:
+    """Check which rows, keys and blocks a batch names. Entries after the last block are not read.
+
+    Args:
+        num_rows: T.
+        cache_shape: [num_blocks, block_size, Hkv, D].
+        block_tables: [B, M].
+        seq_lens: [B].
+        query_starts: [B + 1].
+    """
+    num_blocks, block_size = cache_shape[:2]
+    starts = query_starts.tolist()
+    if starts[0] != 0 or starts[-1] != num_rows or starts != sorted(starts):
+        raise ValueError(
+            f"query_starts must rise from 0 to the {num_rows} rows of q, got {shown(starts)}"
+        )
+    longest = block_tables.shape[1] * block_size
+    for length in seq_lens.tolist():
+        if not 0 <= length <= longest:
+            raise ValueError(
+                f"seq_lens must be from 0 to {longest}, the slots of a row of block_tables, got "
+                f"{length}"
+            )
+    needed = (seq_lens + block_size - 1) // block_size  # blocks of each sequence
+    is_read = torch.arange(block_tables.shape[1]) < needed[:, None]
+    read = block_tables[is_read]
+    wrong = read[(read < 0) | (read >= num_blocks)]
+    if len(wrong):
+        raise ValueError(f"block ids must be from 0 to {num_blocks - 1}, got {int(wrong[0])}")
 
 
 def paged_decode(
@@ -232,6 +305,7 @@ def paged_decode(
     Returns:
         [B, Hq, D].
     """
+    _check_tensors(q=q)
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
     return paged_attention(
         q, k_cache, v_cache, block_tables, seq_lens, starts, scale, backend=backend

@@ -11,6 +11,7 @@ from pagedlab.trace.pool_log import PoolLog
 from pagedlab.trace.replay import Replay
 from pagedlab.trace.sequence_log import SequenceLog
 from pagedlab.trace.step_log import StepLog
+from pagedlab.validation import a_function, with_methods
 
 Reading = Callable[[], Any]  # returns a number, None, or lists of them in lists
 
@@ -33,6 +34,9 @@ class Recorder(ExitStack):
         drawn: blocks whose changes are noted one by one, at most.
         most: steps that are kept; of a longer run the older half is forgotten. None keeps all.
         on_step: called when a step has been noted.
+
+    Raises:
+        ValueError: If `llm` lacks one of these, or if `on_step` is no function.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class Recorder(ExitStack):
         most: int | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
+        with_methods("llm", llm, ("pool", "on_step", "decode"))
+        if on_step is not None:
+            a_function("on_step", on_step, "without arguments")
         super().__init__()
         pool = llm.pool
         drawn = min(pool.num_blocks, drawn)

@@ -16,6 +16,7 @@ from pagedlab.trace import Recorder, Replay, check_recording, moments, record
 from pagedlab.trace.format import FORMAT, QUEUES, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
 from support.engines import exactly, output_of
 from support.paths import ROOT
+from support.refused import refused
 
 PROMPTS = [
     "The cat",
@@ -226,6 +227,16 @@ def test_readings_are_taken_after_each_step():
     first, *steps = check_recording(recorder.recording)["steps"]
     assert "readings" not in first
     assert [step["readings"]["free"] for step in steps] == [64 - step["used"] for step in steps]
+
+
+def test_a_recorder_takes_an_engine_and_a_function(tiny):
+    llm = LLM(tiny, num_blocks=8, verbose=False)
+    with refused("^on_step must be a function without arguments, got 5$"):
+        Recorder(llm, on_step=5)
+    with refused("^llm must have the methods pool, on_step, decode, and NoneType lacks"):
+        Recorder(None)
+    assert not llm._callbacks
+    assert not llm.pool._callbacks
 
 
 def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny):
