@@ -1,6 +1,6 @@
 """The pictures that open notebooks 01 to 05. Those of 08 and 09 are in races.py.
 
-Each function returns an SVG, drawn with drawing.py.
+Each function returns an SVG, drawn with drawing.py; some have a variant for a narrow page.
 """
 
 import re
@@ -32,10 +32,12 @@ from pagedlab.lessons.drawing import (
     CARD,
     INK,
     LINE,
+    NARROW,
     SOFT,
     STRUCK,
     WRONG,
     Block,
+    Drawing,
     Grid,
     Owner,
     Run,
@@ -45,6 +47,7 @@ from pagedlab.lessons.drawing import (
     label,
     legend,
     linked,
+    narrow_svg,
     plain,
     rows,
     shape,
@@ -64,12 +67,8 @@ WIDTH = 1080  # of a picture, in pixels
 Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
 STORIES_WIDTH = 880  # narrow, so that the words stay large where there is little room
-STORY_WIDTH = 428  # of the column of each story
-STORY_LEFT = (0, 452)  # of the column of each story
-STORY_FONT = 15
 # two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
 STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
-STORY_LINE = 28  # pixels from line to line
 FRAMED = 'stroke-width="2"'
 UNDERLINED = f"{BOLD};text-decoration:underline 2px {WRONG}"
 
@@ -105,11 +104,54 @@ def _words(tokens: Sequence[str]) -> list[_Word]:
 
 
 @dataclass(frozen=True)
+class _Column:
+    """Where a story is drawn.
+
+    Args:
+        left: in pixels.
+        width: in pixels.
+        font: size of its words, in pixels.
+        line: pixels from line to line.
+        table_font: size of its block table, in pixels.
+        block_font: size of the words in blocks, in pixels.
+        block_height: in pixels.
+    """
+
+    left: int
+    width: int
+    font: float = 15
+    line: int = 28
+    table_font: float = 13
+    block_font: float = 14
+    block_height: int = 30
+
+    def grid(self, y: float) -> Grid:
+        """The story's blocks, below one another."""
+        return Grid(self.left, y, 1, self.width, self.block_height, 6)
+
+
+STORY_COLUMNS = (_Column(0, 428), _Column(452, 428))
+NARROW_COLUMN = _Column(0, NARROW, font=13, line=25, table_font=12, block_font=12, block_height=24)
+
+
+@dataclass(frozen=True)
 class _Drawn:
     """Elements, and where they end."""
 
     parts: list[str]
     bottom: float
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A token of a story, its slot, and where it is drawn, in pixels."""
+
+    token: str
+    slot: int
+    x: float
+    y: float
+    width: float
+    font: float
 
 
 class _TwoStories:
@@ -149,27 +191,55 @@ class _TwoStories:
         """
         return Look(STORY_COLORS[number % len(STORY_COLORS)], is_pale=True)
 
-    def draw(self) -> str:
+    def draw(self) -> Drawing:
+        headline = " ".join(self._headline())
+        return Drawing(self._draw_wide(headline), self._draw_narrow(headline))
+
+    def _draw_wide(self, name: str) -> str:
+        """Draw the stories side by side, and what each writes with copy-on-write."""
         headline, more = self._headline()
-        parts = [label(0, 18, headline, STORY_FONT, look=BOLD), label(0, 40, more, 14)]
+        parts = [label(0, 18, headline, 15, look=BOLD), label(0, 40, more, 14)]
         y = 52.0
         if self.overwritten:
             parts += self._draw_legend(y)
             y += 26
-        words = [self._draw_story(me, y + 26) for me in (0, 1)]
+        words = [self._draw_story(me, y + 26, STORY_COLUMNS[me]) for me in (0, 1)]
         y = max(story.bottom for story in words) + 42
         for story in words:
             parts += story.parts
         parts.append(label(0, y, "Blocks in both tables", 14, look=BOLD))
-        grid = Grid(0, y + 10, 2, STORY_WIDTH, 30, STORY_LEFT[1] - STORY_WIDTH)
-        parts += self._draw_blocks(self.shared, grid, "in both tables")
+        first, second = STORY_COLUMNS
+        grid = Grid(0, y + 10, 2, first.width, 30, second.left - first.width)
+        parts += self._draw_blocks(self.shared, grid, "in both tables", first.block_font)
         y += 26 + 54 * -(-len(self.shared) // 2)
-        below = [self._draw_own(me, y) for me in (0, 1)]
+        below = [self._draw_own_and_right(me, y) for me in (0, 1)]
         for own in below:
             parts += own.parts
         bottom = max(own.bottom for own in below)
         # smaller than drawn, so that text, controls and picture fit on one screen
-        return svg(STORIES_WIDTH, bottom, parts, f"{headline} {more}", shown_width=750)
+        return svg(STORIES_WIDTH, bottom, parts, name, shown_width=750)
+
+    def _draw_narrow(self, name: str) -> str:
+        """Draw one story below the other, then the blocks."""
+        column = NARROW_COLUMN
+        parts = []
+        y = 0.0
+        if self.overwritten:
+            parts += self._draw_narrow_legend()
+            y += 48
+        for me in (0, 1):
+            story = self._draw_story(me, y + 12, column)
+            parts += story.parts
+            y = story.bottom + 20
+        parts.append(label(0, y + 12, "Blocks in both tables", 13, look=BOLD))
+        grid = column.grid(y + 19)
+        parts += self._draw_blocks(self.shared, grid, "in both tables", column.block_font)
+        y = grid.bottom(len(self.shared)) + 8
+        for me in (0, 1):
+            own = self._draw_own(me, y + 12, column)
+            parts += own.parts
+            y = own.bottom + 8
+        return narrow_svg(y, parts, name)
 
     def _headline(self) -> tuple[str, str]:
         """Return what the picture shows, in two sentences."""
@@ -189,17 +259,32 @@ class _TwoStories:
         return next((number for number in table if number not in self.shared), 0)
 
     def _draw_legend(self, y: float) -> list[str]:
+        second = STORY_COLUMNS[1].left
         return [
             label(0, y + 13, "word", 14, look=STRUCK),
             label(42, y + 13, "overwritten in memory", 13, SOFT),
             label(222, y + 13, "word", 14, look=UNDERLINED),
             label(264, y + 13, "what memory holds now", 13, SOFT),
-            box(STORY_LEFT[1], y, 42, 18, edge=WRONG, look=FRAMED),
-            label(STORY_LEFT[1] + 3, y + 13, "word", 14, look=BOLD),
-            label(STORY_LEFT[1] + 50, y + 13, "also in the other story", 13, SOFT),
+            box(second, y, 42, 18, edge=WRONG, look=FRAMED),
+            label(second + 3, y + 13, "word", 14, look=BOLD),
+            label(second + 50, y + 13, "also in the other story", 13, SOFT),
         ]
 
-    def _draw_blocks(self, numbers: Sequence[int], grid: Grid, whose: str) -> list[str]:
+    def _draw_narrow_legend(self) -> list[str]:
+        """Draw the legend in two lines."""
+        return [
+            label(0, 13, "word", 12, look=STRUCK),
+            label(33, 13, "overwritten", 12, SOFT),
+            label(134, 13, "word", 12, look=UNDERLINED),
+            label(167, 13, "in memory now", 12, SOFT),
+            box(0, 22, 34, 18, edge=WRONG, look=FRAMED),
+            label(3, 35, "word", 12, look=BOLD),
+            label(41, 35, "also in the other story", 12, SOFT),
+        ]
+
+    def _draw_blocks(
+        self, numbers: Sequence[int], grid: Grid, whose: str, font: float
+    ) -> list[str]:
         """Draw blocks with the words in their slots; overwritten ones are marked."""
         blocks = []
         for number in numbers:
@@ -209,7 +294,7 @@ class _TwoStories:
             owner = Owner("", self._look(number))
             dashed = _repeats_a_tint(number)
             blocks.append(Block(number, (owner,), words=words, has_dashed_edge=dashed, say=say))
-        return slots(blocks, grid, font=14)
+        return slots(blocks, grid, font=font)
 
     def _word(self, slot: int) -> Word:
         """Return what a slot holds."""
@@ -217,42 +302,45 @@ class _TwoStories:
             return Word("·")
         return Word(plain(self.held[slot]), "marked" if slot in self.overwritten else "stored")
 
-    def _draw_own(self, me: int, y: float) -> "_Drawn":
+    def _draw_own_and_right(self, me: int, y: float) -> "_Drawn":
         """Draw the blocks that only one story has, and what it writes with copy-on-write."""
-        left = STORY_LEFT[me]
-        own = [number for number in self.tables[me] if number not in self.shared]
-        grid = Grid(left, y + 10, 1, STORY_WIDTH, 30, 6)
-        parts = [
-            label(left, y, f"Story {me}'s own blocks", 14, look=BOLD),
-            *self._draw_blocks(own, grid, f"story {me}'s own"),
-        ]
-        bottom = grid.bottom(len(own))
-        if self.stories[me][0] != self.right[me][0]:
-            lines = self._lines_of_the_right_story(me)
-            parts += _lines(left, bottom + 20, lines)
-            bottom += 20 + 18 * len(lines)
-        return _Drawn(parts, bottom)
+        column = STORY_COLUMNS[me]
+        own = self._draw_own(me, y, column)
+        if self.stories[me][0] == self.right[me][0]:
+            return own
+        lines = self._lines_of_the_right_story(me)
+        parts = own.parts + _lines(column.left, own.bottom + 20, lines)
+        return _Drawn(parts, own.bottom + 20 + 18 * len(lines))
 
-    def _draw_story(self, me: int, y: float) -> "_Drawn":
+    def _draw_own(self, me: int, y: float, column: _Column) -> "_Drawn":
+        """Draw the blocks that only one story has."""
+        own = [number for number in self.tables[me] if number not in self.shared]
+        title = label(column.left, y, f"Story {me}'s own blocks", column.block_font, look=BOLD)
+        grid = column.grid(y + 10)
+        blocks = self._draw_blocks(own, grid, f"story {me}'s own", column.block_font)
+        return _Drawn([title, *blocks], grid.bottom(len(own)))
+
+    def _draw_story(self, me: int, y: float, column: _Column) -> "_Drawn":
         """Draw the words of a story, line by line."""
-        left = STORY_LEFT[me]
+        left = column.left
         tokens, places = self.stories[me]
         table = f"its block table: {' '.join(map(str, self.tables[me]))}"
         parts = [
-            label(left, y, f"Story {me}", STORY_FONT, look=BOLD),
-            label(left + 84, y, table, 13, SOFT),
+            label(left, y, f"Story {me}", column.font, look=BOLD),
+            label(left + 5.6 * column.font, y, table, column.table_font, SOFT),
         ]
         taken = self._taken_tokens(me)
         x: float = left
-        y += STORY_LINE
+        y += column.line
         for i, (token, slot) in enumerate(zip(tokens, places, strict=True)):
-            width = wide(plain(token), STORY_FONT) + 3
+            width = wide(plain(token), column.font) + 3
             if token.startswith((" ", "\n")):
                 x += 5
-            if x + width > left + STORY_WIDTH:
+            if x + width > left + column.width:
                 x = left
-                y += STORY_LINE
-            parts.append(self._draw_token(x, y, width, token, slot, me, i in taken))
+                y += column.line
+            drawn = _Placed(token, slot, x, y, width, column.font)
+            parts.append(self._draw_token(drawn, me, i in taken))
             x += width
         return _Drawn(parts, y)
 
@@ -287,16 +375,16 @@ class _TwoStories:
         slot = places[at]
         return slot // self.block_size in self.shared and self.held[slot] == tokens[at]
 
-    def _draw_token(
-        self, x: float, y: float, width: float, token: str, slot: int, me: int, taken: bool
-    ) -> str:
+    def _draw_token(self, placed: "_Placed", me: int, taken: bool) -> str:
         """Draw a token in the colour of its block.
 
         Tokens of one word touch, and do not overlap: their colours are translucent.
         """
+        token, slot = placed.token, placed.slot
+        x, y, width, font = placed.x, placed.y, placed.width, placed.font
         text = plain(token)
         number = slot // self.block_size
-        drawn = [shape(x - 2, y - 16, width, 23, self._look(number))]
+        drawn = [shape(x - 2, y - font - 1, width, font + 8, self._look(number))]
         if _repeats_a_tint(number):
             color = STORY_COLORS[number % len(STORY_COLORS)]
             drawn.append(box(x - 2, y + 7, width, 0.1, edge=color, look='stroke-dasharray="4 3"'))
@@ -307,11 +395,11 @@ class _TwoStories:
             say = f"story {me} wrote {text!r}; memory holds {now!r}, of story {1 - me}"
         elif taken:
             look = BOLD
-            drawn.append(box(x - 2, y - 16, width, 23, edge=WRONG, look=FRAMED))
+            drawn.append(box(x - 2, y - font - 1, width, font + 8, edge=WRONG, look=FRAMED))
             say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
         else:
             say = f"{text!r} is in block {number}"
-        drawn.append(label(x - 1, y, text, STORY_FONT, INK, width, look))
+        drawn.append(label(x - 1, y, text, font, INK, width, look))
         return linked([f"b{number}"], say, *drawn)
 
     def _lines_of_the_right_story(self, me: int) -> list[str]:
@@ -831,6 +919,25 @@ MEMORY_LEFT = 76
 MEMORY_WIDTH = WIDTH - MEMORY_LEFT
 MEMORY_TOP = 62
 MEMORY_ROW = 29
+PHONE_LEFT = 54  # the same on a narrow page
+PHONE_ROW = 25
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """The request that does not fit.
+
+    Args:
+        key: its number.
+        start: the first slot that is not reserved.
+        needed: the slots that it needs.
+        free: the slots that are free.
+    """
+
+    key: int
+    start: int
+    needed: int
+    free: int
 
 
 def taken_places(
@@ -847,26 +954,34 @@ def taken_places(
     """
     admitted = _admit(requests, allocator)
     num_slots = allocator.num_slots
-    strip = Strip(MEMORY_LEFT, MEMORY_TOP, MEMORY_WIDTH / row, 23, row, MEMORY_ROW)
-    parts = rows([Run(0, num_slots, FREE, LINE)], strip)
-    taken = 0
-    for key, (prompt, _) in enumerate(requests[:admitted]):
-        parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, strip))
-        _, given = allocator.held(key)
-        taken += given
+    taken = sum(allocator.held(key)[1] for key in range(admitted))
     headline = (
         f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
+    color = INK
+    refused = None
     if admitted < len(requests):
         headline = f"No memory for user {admitted + 1}. {headline}"
+        color = BAD
         needed = allocator.needs(Request(*requests[admitted]))
-        parts += _draw_refused(admitted, taken, needed, num_slots - taken, row)
+        refused = _Refused(admitted, taken, needed, num_slots - taken)
+
+    def draw_in(strip: Strip) -> list[str]:
+        parts = rows([Run(0, num_slots, FREE, LINE)], strip)
+        for key, (prompt, _) in enumerate(requests[:admitted]):
+            parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, strip))
+        return parts + _draw_refused(refused, strip) if refused else parts
+
     stored = Look(sequence_color(0))
     looks = {"holds a token": stored, "reserved, empty": _reserved(stored), "free": FREE}
-    parts += legend(MEMORY_LEFT, 30, looks)
-    color = BAD if admitted < len(requests) else INK
     head = label(MEMORY_LEFT, 18, headline, 15, color, MEMORY_WIDTH, BOLD)
-    return svg(WIDTH, 66 + MEMORY_ROW * -(-num_slots // row), [head, *parts], headline)
+    strip = Strip(MEMORY_LEFT, MEMORY_TOP, MEMORY_WIDTH / row, 23, row, MEMORY_ROW)
+    parts = [head, *draw_in(strip), *legend(MEMORY_LEFT, 30, looks)]
+    num_rows = -(-num_slots // row)
+    picture = svg(WIDTH, 66 + MEMORY_ROW * num_rows, parts, headline)
+    strip = Strip(PHONE_LEFT, 46, (NARROW - PHONE_LEFT) / row, 20, row, PHONE_ROW)
+    parts = [*draw_in(strip), *legend(0, 0, looks, NARROW)]
+    return Drawing(picture, narrow_svg(46 + PHONE_ROW * num_rows, parts, headline, color))
 
 
 def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -> int:
@@ -907,7 +1022,7 @@ def _draw_request(key: int, regions: Sequence[Region], prompt: int, strip: Strip
     length = sum(region.size for region in regions)
     if length == strip.row:
         _, y = strip.corner(regions[0].start)
-        drawn.append(label(0, y + 16, f"user {key + 1}", 11, SOFT))
+        drawn.append(label(0, y + strip.height / 2 + 4.5, f"user {key + 1}", 11, SOFT))
     say = (
         f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots reserved, "
         f"{length - prompt:,} of them empty"
@@ -917,21 +1032,21 @@ def _draw_request(key: int, regions: Sequence[Region], prompt: int, strip: Strip
     return linked([f"u{key}"], say, *drawn)
 
 
-def _draw_refused(key: int, end: int, needed: int, left: int, row: int) -> list[str]:
+def _draw_refused(refused: _Refused, strip: Strip) -> list[str]:
     """Draw the slots that the refused request needs, after the last reserved slot."""
-    reason = f"{needed:,} needed, {left:,} free"
-    x = MEMORY_LEFT + end % row * MEMORY_WIDTH / row
-    y = MEMORY_TOP + MEMORY_ROW * (end // row)
-    width = needed * MEMORY_WIDTH / row
+    reason = f"{refused.needed:,} needed, {refused.free:,} free"
+    x, y = strip.corner(refused.start)
+    base = y + strip.height / 2 + 4.5
+    width = refused.needed * strip.unit
     dashed = 'stroke-width="2" stroke-dasharray="6 4"'
     room = wide(reason, 12) + 8
     text_x = x + width - room if width > room else x + width + 8
     drawn = [
-        box(x, y, width, 23, "none", 1, WRONG, dashed),
-        label(text_x, y + 16, reason, 12, INK, look=BOLD),
+        box(x, y, width, strip.height, "none", 1, WRONG, dashed),
+        label(text_x, base, reason, 12, INK, look=BOLD),
     ]
-    if needed == row:
-        drawn.append(label(0, y + 16, f"user {key + 1}", 11, SOFT))
+    if refused.needed == strip.row:
+        drawn.append(label(0, base, f"user {refused.key + 1}", 11, SOFT))
     return drawn
 
 
