@@ -780,7 +780,7 @@ def two_prompts(
     block_size: int,
     second: str = "The second prompt",
     other_past: str = "another past",
-) -> str:
+) -> Drawing:
     """Draw two prompts block by block; a block that both hold is drawn once, across both.
 
     Args:
@@ -799,21 +799,34 @@ def two_prompts(
         )
     else:
         headline = _headline_of_prompts(prompts, len(shared) * block_size, second)
+
+    def draw_in(grid: Grid) -> list[str]:
+        parts = []
+        for me in (0, 1):
+            for at in range(min(len(prompts[me][1]), MOST_BLOCKS)):
+                if me and at in shared:
+                    continue  # shared blocks are drawn once
+                block = _block_of_prompt(prompts, me, at, block_size, shared, stale)
+                x, y = grid.corner(at)
+                height = 108 if at in shared else 50
+                parts += slots([block], Grid(x, y + 58 * me, 1, grid.width, height))
+        if most > MOST_BLOCKS:
+            more = f"and {most - MOST_BLOCKS} more blocks"
+            parts.append(label(0, grid.bottom(MOST_BLOCKS) + 4, more, 12, SOFT))
+        return parts
+
+    most = max(len(prompt[1]) for prompt in prompts)
+    drawn = max(1, min(MOST_BLOCKS, most))
+    grid = Grid(0, 54, 6, 172, PROMPT_ROW - 8, 8)
     parts = [
         label(0, 16, headline, 14, INK, WIDTH, "font-weight:600"),
         *_legend_of_prompts(bool(stale)),
+        *draw_in(grid),
     ]
-    for me in (0, 1):
-        for at in range(min(len(prompts[me][1]), MOST_BLOCKS)):
-            if me and at in shared:
-                continue  # shared blocks are drawn once
-            parts.append(_draw_prompt_block(prompts, me, at, block_size, shared, stale))
-    most = max(len(prompt[1]) for prompt in prompts)
-    if most > MOST_BLOCKS:
-        more = f"and {most - MOST_BLOCKS} more blocks"
-        parts.append(label(0, 54 + 4 * PROMPT_ROW + 4, more, 12, SOFT))
-    rows = max(1, min(4, -(-most // 6)))
-    return svg(WIDTH, 64 + PROMPT_ROW * rows, parts, headline)
+    wide = svg(WIDTH, grid.bottom(drawn) + 10, parts, headline)
+    narrow = Grid(0, 84, 2, 146, PROMPT_ROW - 8, 8)
+    parts = [*_narrow_legend_of_prompts(bool(stale)), *draw_in(narrow)]
+    return Drawing(wide, narrow_svg(narrow.bottom(drawn) + 10, parts, headline))
 
 
 def _shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
@@ -849,27 +862,42 @@ def _headline_of_prompts(prompts: Sequence[Prompt], hits: int, second: str) -> s
 
 
 def _legend_of_prompts(is_wrong: bool) -> list[str]:
-    owners = ("in both, stored once", "only the first prompt", "only the second prompt")
-    looks = {text: Look(sequence_color(row), is_pale=True) for row, text in enumerate(owners)}
-    said = "same words, different past: different hash"
-    if is_wrong:
-        said = "same words, different past, and yet found"
     return [
-        *legend(0, 27, looks),
+        *legend(0, 27, _looks_of_prompts()),
         label(600, 39, "≠", 13, WRONG, look=BOLD),
-        label(616, 39, said, 12, SOFT),
+        label(616, 39, _different_past(is_wrong), 12, SOFT),
     ]
 
 
-def _draw_prompt_block(
+def _narrow_legend_of_prompts(is_wrong: bool) -> list[str]:
+    """Draw the same in lines that a narrow page has room for."""
+    return [
+        *legend(0, 0, _looks_of_prompts(), within=170),
+        label(5, 72, "≠", 13, WRONG, look=BOLD),
+        label(26, 72, _different_past(is_wrong), 11, SOFT, NARROW - 26),
+    ]
+
+
+def _looks_of_prompts() -> dict[str, Look]:
+    owners = ("in both, stored once", "only the first prompt", "only the second prompt")
+    return {text: Look(sequence_color(row), is_pale=True) for row, text in enumerate(owners)}
+
+
+def _different_past(is_wrong: bool) -> str:
+    if is_wrong:
+        return "same words, different past, and yet found"
+    return "same words, different past: different hash"
+
+
+def _block_of_prompt(
     prompts: Sequence[Prompt],
     me: int,
     at: int,
     block_size: int,
     shared: Collection[int],
     stale: Collection[int],
-) -> str:
-    """Draw block number `at` of a prompt; tokens that differ from the other prompt's are marked."""
+) -> Block:
+    """Return block number `at` of a prompt; tokens that differ from the other's are marked."""
     _, blocks, hashes = prompts[me]
     mine, other = (
         tokens[at * block_size : (at + 1) * block_size] for tokens, _, _ in _pair(prompts, me)
@@ -893,7 +921,7 @@ def _draw_prompt_block(
             "different hash"
         )
     words = [Word(plain(t), "marked" if i in differ else "stored") for i, t in enumerate(mine)]
-    block = Block(
+    return Block(
         blocks[at],
         (Owner("", Look(sequence_color(0 if at in shared else 1 + me))),),
         words=tuple(words),
@@ -903,9 +931,6 @@ def _draw_prompt_block(
         links=(f"w{at}",),
         say=say,
     )
-    x = at % 6 * 180
-    y = 54 + at // 6 * PROMPT_ROW + 58 * me
-    return "".join(slots([block], Grid(x, y, 1, 172, 108 if at in shared else 50)))
 
 
 def _pair(prompts: Sequence[Prompt], me: int) -> tuple[Prompt, Prompt]:
@@ -1055,9 +1080,12 @@ def _draw_refused(refused: _Refused, strip: Strip) -> list[str]:
 CELLS = 16  # slots in a row
 CELL_HEIGHT = 44
 HEAD = 15  # pixels of a block's id above it
+NARROW_CELLS = 8  # the same on a narrow page
+NARROW_CELL_HEIGHT = 36
+NARROW_FONTS = {"font": 11, "number_font": 11}
 
 
-def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> str:
+def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> Drawing:
     """Draw a text, its block table and the memory; each part is linked with its counterparts.
 
     Args:
@@ -1083,7 +1111,30 @@ class _PositionToSlot:
         self.pool = table.pool
         self.block_size = table.pool.block_size
 
-    def draw(self) -> str:
+    def draw(self) -> Drawing:
+        return Drawing(self._draw_wide(), self._draw_narrow())
+
+    def _draw_narrow(self) -> str:
+        """Draw half as many slots in a row, and four entries of the table."""
+        size, height = self.block_size, NARROW_CELL_HEIGHT
+        columns = max(1, NARROW_CELLS // size)
+        text_grid = Grid.within(0, 0, NARROW, columns, height, 4)
+        table_top = text_grid.bottom(max(1, len(self.blocks))) + 8
+        table_grid = Grid.within(0, table_top + 19, NARROW, 4, height, 4)
+        memory_top = table_grid.bottom(max(1, len(self.blocks))) + 8
+        memory = Grid.within(0, memory_top + 41, NARROW, columns, height, 4).with_head(HEAD)
+        blocks = [self._block(number) for number in range(self.pool.num_blocks)]
+        parts = [
+            *slots(self._logical_blocks(), text_grid, size, **NARROW_FONTS),
+            label(0, table_top + 12, "Its block table: entry, block", 13, look=BOLD),
+            *slots(self._entries(), table_grid, 1, **NARROW_FONTS),
+            label(0, memory_top + 12, self._title_of_memory(), 13, look=BOLD),
+            *self._legend(0, 180, memory_top + 21),
+            *slots(blocks, memory, size, **NARROW_FONTS),
+        ]
+        return narrow_svg(memory.bottom(len(blocks)), parts, self._title())
+
+    def _draw_wide(self) -> str:
         columns = max(1, CELLS // self.block_size)
         text_grid = Grid.within(0, 22, WIDTH, columns, CELL_HEIGHT, 6)
         table_top = text_grid.bottom(max(1, len(self.blocks))) + 12
@@ -1137,6 +1188,11 @@ class _PositionToSlot:
 
     def _draw_table(self, top: float, grid: Grid) -> list[str]:
         title = "Its block table: the number of each entry, and the block that it names"
+        entries = self._entries()
+        return [label(0, top + 12, title, 13, INK, look=BOLD), *slots(entries, grid, 1)]
+
+    def _entries(self) -> list[Block]:
+        """Return the entries of the block table."""
         entries = []
         for entry, block in enumerate(self.blocks):
             first = entry * self.block_size
@@ -1148,19 +1204,26 @@ class _PositionToSlot:
             links = (f"e{entry}", *(f"t{position}" for position in positions))
             word = Word(f"block {block}", number=entry, links=links, say=say)
             entries.append(Block(None, self._owner(entry), words=(word,)))
-        return [label(0, top + 12, title, 13, INK, look=BOLD), *slots(entries, grid, 1)]
+        return entries
 
     def _draw_memory(self, top: float, grid: Grid) -> list[str]:
-        size = self.block_size
-        title = f"Memory, {self.pool.num_blocks * size} slots in blocks of {size}"
-        looks = {"another sequence's": Look(NEUTRAL, is_pale=True)}
         blocks = [self._block(number) for number in range(self.pool.num_blocks)]
         return [
-            label(0, top + 12, title, 13, INK, look=BOLD),
-            *legend(420, top + 1, looks),
-            box(620, top + 1, 20, 14, edge=SOFT, look='stroke-dasharray="4 3"'),
-            label(646, top + 12.5, "free", 12, SOFT),
-            *slots(blocks, grid, size),
+            label(0, top + 12, self._title_of_memory(), 13, INK, look=BOLD),
+            *self._legend(420, 620, top + 1),
+            *slots(blocks, grid, self.block_size),
+        ]
+
+    def _title_of_memory(self) -> str:
+        size = self.block_size
+        return f"Memory, {self.pool.num_blocks * size} slots in blocks of {size}"
+
+    def _legend(self, left: float, left_of_free: float, y: float) -> list[str]:
+        """Draw the looks of slots that are not this text's."""
+        return [
+            *legend(left, y, {"another sequence's": Look(NEUTRAL, is_pale=True)}),
+            box(left_of_free, y, 20, 14, edge=SOFT, look='stroke-dasharray="4 3"'),
+            label(left_of_free + 26, y + 11.5, "free", 12, SOFT),
         ]
 
     def _block(self, number: int) -> Block:

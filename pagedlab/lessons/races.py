@@ -33,6 +33,7 @@ from pagedlab.lessons.drawing import (
     narrow_svg,
     pool,
     rows,
+    shortened,
     svg,
 )
 from pagedlab.trace import SequenceState
@@ -342,6 +343,7 @@ def _bar(lane: Lane, steps: Run, top: float) -> list[str]:
 
 RIGHT = 570  # where the blocks begin
 ROW = 40.0  # pixels a chat
+NARROW_ROW = 38.0  # on a narrow page
 FIRST_ROW = 112.0
 PADDING = Look(NEUTRAL, "//", is_pale=True)
 
@@ -429,7 +431,7 @@ class Rectangle:
 
 def rectangle(
     run: Sequence[Moment], step: int, questions: Sequence[str], size: int, token_bytes: float
-) -> str:
+) -> Drawing:
     """Chats after `step`, on one scale: as the rows of a conventional cache, padded on the
     left, and in their blocks.
 
@@ -451,11 +453,10 @@ def rectangle(
     parts = []
     for row, chat in enumerate(chats):
         y = FIRST_ROW + ROW * row
-        look = Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
-        parts.append(_padded_row(whole, chat, y, look))
-        parts.append(_row_of_blocks(whole, chat, y, look))
+        parts.append(_padded_row(whole, chat, y, _look_of_chat(row), 500))
+        parts.append(_row_of_blocks(whole, chat, RIGHT, y, _look_of_chat(row), 500))
     most = max(_blocks_in(moment) for moment in run[: step + 1])
-    headline, figures = _figures(whole, most, token_bytes)
+    headline, more, less = _figures(whole, most, token_bytes)
     stored = Look(SEQUENCE_COLORS[0])
     looks = {
         "holds a token": stored,
@@ -463,16 +464,65 @@ def rectangle(
         "of a chat that has ended": stored.pale,
     }
     in_blocks = {"holds a token": stored, "empty slot": stored.pale}
-    parts += [*figures, *legend(0, 71, looks), *legend(RIGHT, 71, in_blocks)]
-    return svg(WIDTH, 104 + 40 * len(chats), parts, headline)
+    parts += [
+        label(0, 15, headline, 15, look=BOLD),
+        label(0, 42, "A conventional cache: one rectangle", 13, look=BOLD),
+        label(RIGHT, 42, "The same chats in blocks", 13, look=BOLD),
+        label(0, 61, more, 12, INK, 540),
+        label(RIGHT, 61, less, 12, INK, 510),
+        *legend(0, 71, looks),
+        *legend(RIGHT, 71, in_blocks),
+    ]
+    wide = svg(WIDTH, 104 + 40 * len(chats), parts, headline)
+    narrow = replace(whole, unit=NARROW / (longest + last - 1))
+    return Drawing(wide, _narrow_rectangle(narrow, headline, (more, less), (looks, in_blocks)))
+
+
+def _narrow_rectangle(
+    whole: Rectangle,
+    headline: str,
+    figures: tuple[str, str],
+    looks: tuple[dict[str, Look], dict[str, Look]],
+) -> str:
+    """The rectangle, and the blocks below it.
+
+    Args:
+        whole: all chats.
+        headline: of the drawing.
+        figures: what is said of the rectangle, and of the blocks.
+        looks: what each look means in the rectangle, and in the blocks.
+    """
+    parts = []
+    y = 0.0
+    titles = ("A conventional cache: one rectangle", "The same chats in blocks")
+    for number, title in enumerate(titles):
+        parts.append(label(0, y + 12, title, 13, look=BOLD))
+        y += 28
+        for line in wrap(figures[number], 44):
+            parts.append(label(0, y, line, 11))
+            y += 15
+        parts += legend(0, y - 8, looks[number], NARROW)
+        y += 48 if number == 0 else 28
+        for row, chat in enumerate(whole.chats):
+            look = _look_of_chat(row)
+            if number == 0:
+                parts.append(_padded_row(whole, chat, y, look, NARROW))
+            else:
+                parts.append(_row_of_blocks(whole, chat, 0, y, look, NARROW))
+            y += NARROW_ROW
+    return narrow_svg(y - 8, parts, headline)
+
+
+def _look_of_chat(row: int) -> Look:
+    return Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
 
 
 def _blocks_in(moment: Moment) -> int:
     return sum(len(sequence.blocks) for sequence in moment.values())
 
 
-def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
-    """The chat as a row of the rectangle."""
+def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look, within: int) -> str:
+    """The chat as a row of the rectangle, its question in `within` pixels."""
     start = whole.longest - chat.sequence.prompt
     stop = start + chat.held
     tokens = [
@@ -481,8 +531,8 @@ def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
         Run(start, stop, look.pale if chat.is_over else look),
     ]
     drawn = [
-        box(0, y - 12, 540, 36, CARD, 0),  # the whole line can be pointed at
-        label(0, y, chat.asked, 12, INK, 500),
+        box(0, y - 12, within + 40, 36, CARD, 0),  # the whole line can be pointed at
+        label(0, y, shortened(chat.asked, 12, within), 12, INK, within),
         *rows(tokens, Strip(0, y + 6, whole.unit, 17)),
     ]
     padding = whole.columns - chat.held
@@ -491,30 +541,33 @@ def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
     return linked([chat.name], say, *drawn)
 
 
-def _row_of_blocks(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
-    """The chat in its blocks."""
+def _row_of_blocks(
+    whole: Rectangle, chat: Chat, left: float, y: float, look: Look, within: int
+) -> str:
+    """The chat in its blocks, its answer in `within` pixels."""
     size = whole.size
     stored = chat.sequence.tokens
     blocks = chat.sequence.blocks
     table = Table(chat.name, blocks, stored, look)
+    wrote = chat.wrote if within > NARROW else _tail(chat.wrote, 44, 42)
     drawn = [
-        box(560, y - 12, 520, 36, CARD, 0),
-        label(RIGHT, y, chat.wrote, 12, SOFT if chat.is_over else INK, 500),
+        box(max(0, left - 10), y - 12, within + 20, 36, CARD, 0),
+        label(left, y, wrote, 12, SOFT if chat.is_over else INK, within),
     ]
     filled = [
         Block(number, (Owner(chat.name, look, table.filled(entry, size)),))
         for entry, number in enumerate(blocks)
     ]
-    drawn += pool(filled, Grid(RIGHT, y + 6, max(1, len(blocks)), size * whole.unit - 2, 17, 2))
+    drawn += pool(filled, Grid(left, y + 6, max(1, len(blocks)), size * whole.unit - 2, 17, 2))
     if chat.is_over:
         said = f"ended with step {chat.end}; its blocks are free"
-        drawn.append(label(RIGHT, y + 19, said, 11.5, SOFT))
+        drawn.append(label(left, y + 19, said, 11.5, SOFT))
     say = f"{chat.asked} {len(blocks)} blocks of {size} for {stored} tokens."
     return linked([chat.name], say, *drawn)
 
 
-def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, list[str]]:
-    """How much memory the rectangle and the blocks take: the headline, and all lines.
+def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, str, str]:
+    """How much memory the rectangle and the blocks take: the headline, and a line about each.
 
     Args:
         most: blocks at the peak.
@@ -535,11 +588,4 @@ def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, list
         f"{whole.blocks} blocks of {whole.size}; {1 - whole.stored / slots:.0%} empty. "
         f"At their peak {kib(most * whole.size)}"
     )
-    lines = [
-        label(0, 15, said, 15, look=BOLD),
-        label(0, 42, "A conventional cache: one rectangle", 13, look=BOLD),
-        label(RIGHT, 42, "The same chats in blocks", 13, look=BOLD),
-        label(0, 61, more, 12, INK, 540),
-        label(RIGHT, 61, less, 12, INK, 510),
-    ]
-    return said, lines
+    return said, more, less

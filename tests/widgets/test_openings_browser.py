@@ -134,6 +134,10 @@ BEYOND = """(root) => [...root.querySelectorAll('*')].filter(
 HEIGHT = "(root) => root.getBoundingClientRect().height"
 
 
+PHONE_HEAD = """<meta name="viewport" content="width=device-width"><body style="margin: 16px">
+    <script type="module" src="../_static/openings.js"></script>"""
+
+
 @pytest.fixture(scope="module")
 def phone_and_url(tmp_path_factory):
     """A phone, and the address of a page for each notebook in NARROW: its opening, as it is stored."""
@@ -144,8 +148,7 @@ def phone_and_url(tmp_path_factory):
     (site / "notebooks").mkdir()
     for path in notebooks:
         place = f'<div data-opening="../_static/{file_of(openings_of(path)[0])}"></div>'
-        page = f'<meta name="viewport" content="width=device-width"><body style="margin: 16px">{place}<script type="module" src="../_static/openings.js"></script>'
-        (site / "notebooks" / f"{path.name[:2]}.html").write_text(page)
+        (site / "notebooks" / f"{path.name[:2]}.html").write_text(PHONE_HEAD + place)
     with serving(site) as url, open_chromium() as chromium:
         yield chromium.new_page(is_mobile=True, has_touch=True), url
 
