@@ -6,7 +6,7 @@ Each function returns an SVG, drawn with drawing.py; some have a variant for a n
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from textwrap import wrap
@@ -476,7 +476,7 @@ def beam_tree(
     prompt: Sequence[int],
     block_size: int,
     decode: Callable[[list[int]], str],
-) -> str:
+) -> Drawing:
     """Draw the beams up to a step as a tree, and below it the blocks that its beams hold.
 
     A column of the tree is a step; the first one is step 1. A box is a beam and shows its newest
@@ -490,7 +490,8 @@ def beam_tree(
         block_size: slots in a block.
         decode: from token ids to text.
     """
-    tree = _BeamTree(run, step, prompt, block_size, decode)
+    tree = _BeamTree(run, step, prompt, block_size, decode, WIDE_TREE)
+    headline = f"{tree.headline()} {tree.changes()}".strip()
     below = tree.tables_top + TABLE_ROW * tree.width
     explained = (
         "Bold: a block's id. No block holds a beam's newest token yet. A line is as thick as the "
@@ -504,7 +505,56 @@ def beam_tree(
         label(0, 31, tree.changes(), 12, SOFT, WIDTH),
         label(0, below + 8, explained, 11.5, SOFT),
     ]
-    return svg(WIDTH, below + 16, parts, f"{tree.headline()} {tree.changes()}".strip())
+    wide = svg(WIDTH, below + 16, parts, headline)
+    return Drawing(wide, _narrow_tree(replace(tree, page=NARROW_TREE), headline, explained))
+
+
+def _narrow_tree(tree: "_BeamTree", headline: str, explained: str) -> str:
+    """Draw the last steps of the tree, and the blocks without their words."""
+    steps = f"steps {tree.first + 1} to {tree.first + tree.page.steps} of {len(tree.run)}"
+    parts = [
+        label(0, 12, f"Each token of {steps}:", 11, SOFT),
+        *tree.draw_lines(),
+        *tree.draw_tokens(),
+        label(0, tree.tables_top - 8, "The blocks of each beam:", 11, SOFT),
+        *tree.draw_tables(),
+    ]
+    y = tree.tables_top + tree.page.table_row * tree.width + 12
+    for line in wrap(explained, 44):
+        parts.append(label(0, y, line, 11, SOFT))
+        y += 15
+    return narrow_svg(y - 8, parts, headline)
+
+
+@dataclass(frozen=True)
+class _TreePage:
+    """Where a tree and its tables are, in pixels.
+
+    Args:
+        width: of the drawing.
+        steps: that the drawing shows; 0 for all.
+        top: of the middle of the first row of tokens.
+        tables: from the tokens down to the tables.
+        table_row: from beam to beam in the tables.
+        prompt: where the blocks of the prompt begin.
+        blocks: where the other blocks begin.
+        gap: between two blocks.
+        has_words: whether blocks show their words.
+    """
+
+    width: int
+    steps: int
+    top: int
+    tables: int
+    table_row: int
+    prompt: int
+    blocks: int
+    gap: int
+    has_words: bool
+
+
+WIDE_TREE = _TreePage(WIDTH, 0, TREE_TOP, 16, TABLE_ROW, 84, 164, 6, True)
+NARROW_TREE = _TreePage(NARROW, 4, 36, 22, 30, 74, 124, 3, False)
 
 
 @dataclass(frozen=True)
@@ -516,6 +566,7 @@ class _BeamTree:
     prompt: Sequence[int]
     block_size: int
     decode: Callable[[list[int]], str]
+    page: _TreePage
 
     @property
     def width(self) -> int:
@@ -523,12 +574,17 @@ class _BeamTree:
 
     @property
     def tables_top(self) -> int:
-        return TREE_TOP + 16 + TREE_ROW * self.width
+        return self.page.top + self.page.tables + TREE_ROW * self.width
+
+    @property
+    def first(self) -> int:
+        """The first step that is drawn."""
+        return max(0, self.step + 1 - self.page.steps) if self.page.steps else 0
 
     @property
     def pitch(self) -> float:
         """Pixels from one step to the next."""
-        return WIDTH / len(self.run)
+        return self.page.width / (self.page.steps or len(self.run))
 
     @property
     def chip(self) -> float:
@@ -580,12 +636,13 @@ class _BeamTree:
 
     def _place(self, step: int, beam: int) -> tuple[float, int]:
         """Return where a token's box begins, and the middle of its height."""
-        return self.pitch * step + 7, TREE_TOP + TREE_ROW * self.ranked[step].index(beam)
+        row = self.ranked[step].index(beam)
+        return self.pitch * (step - self.first) + 7, self.page.top + TREE_ROW * row
 
     def draw_lines(self) -> list[str]:
         """Draw a line from each beam to its parent, as wide as many beams descend from it."""
         lines = []
-        for step in range(1, self.step + 1):
+        for step in range(self.first + 1, self.step + 1):
             for beam in range(self.width):
                 x, y = self._place(step, beam)
                 _, before = self._place(step - 1, self.parents[step - 1][beam])
@@ -600,7 +657,7 @@ class _BeamTree:
         """Draw the newest token of each beam of each step."""
         return [
             self._draw_token(step, beam)
-            for step in range(self.step + 1)
+            for step in range(self.first, self.step + 1)
             for beam in range(self.width)
         ]
 
@@ -712,11 +769,12 @@ class _BeamTree:
         return parts
 
     def _draw_name(self, row: int, beam: int) -> str:
-        y = self.tables_top + TABLE_ROW * row
+        y = self.tables_top + self.page.table_row * row
+        middle = y + self.page.table_row / 2 - 3
         blocks = self._table(beam)
         line = self._line(beam)
-        name = label(0, y + 25, f"beam {line}", 12.5, look=BOLD)
-        color = box(58, y + 12, 14, 18, self._color(beam), 0.6)
+        name = label(0, middle + 6, f"beam {line}", 12.5, look=BOLD)
+        color = box(self.page.prompt - 26, middle - 7, 14, 18, self._color(beam), 0.6)
         say = f"beam {line}: blocks {', '.join(map(str, blocks))}"
         # All beams have the prompt's blocks: linked with them, all would light up.
         own = blocks[self.full_prompt_blocks :]
@@ -729,32 +787,38 @@ class _BeamTree:
         tokens = self.full_prompt_blocks * self.block_size
         numbers = ", ".join(map(str, blocks))
         say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
-        return linked(
-            [f"b{block}" for block in blocks],
-            say,
-            box(84, top, 72, TABLE_ROW * self.width - 6, NEUTRAL, 0.16, LINE),
-            label(90, top + 20, "prompt"),
-            label(90, top + 38, f"{len(blocks)} blocks", 11.5),
-            label(90, top + 56, f"{self.width} beams", 11.5, look=BOLD),
-        )
+        page = self.page
+        width = page.blocks - page.prompt - 8 if page.has_words else page.blocks - page.prompt - 3
+        height = page.table_row * self.width - page.gap
+        left = page.prompt + (6 if page.has_words else 2)
+        drawn = [
+            box(page.prompt, top, width, height, NEUTRAL, 0.16, LINE),
+            label(left, top + 20, "prompt", within=width - 4),
+            label(left, top + 38, f"{len(blocks)} blocks", 11.5, within=width - 4),
+        ]
+        if page.has_words:
+            drawn.append(label(left, top + 56, f"{self.width} beams", 11.5, look=BOLD))
+        return linked([f"b{block}" for block in blocks], say, *drawn)
 
     def _draw_block(self, at: int, block: int, beams: list[int], row: int) -> str:
         """Draw a block across the rows of the beams that share it."""
+        page = self.page
         longest = len(self.prompt) + len(self.run)
-        column = 916 / (blocks_for(longest, self.block_size) - self.full_prompt_blocks)
-        x = 164 + column * (at - self.full_prompt_blocks)
-        y = self.tables_top + TABLE_ROW * row
-        height = TABLE_ROW * len(beams) - 6
+        columns = blocks_for(longest, self.block_size) - self.full_prompt_blocks
+        column = (page.width - page.blocks) / columns
+        x = page.blocks + column * (at - self.full_prompt_blocks)
+        y = self.tables_top + page.table_row * row
+        height = page.table_row * len(beams) - page.gap
         words = self._stored(beams[0])[at * self.block_size : (at + 1) * self.block_size]
         lines = sorted(self._line(beam) for beam in beams)
         drawn = Block(
             block,
             tuple(Owner(f"beam {self._line(beam)}", Look(self._color(beam))) for beam in beams),
-            words=tuple(map(Word, words)),
-            note=f"{len(beams)} beams" if len(beams) > 1 else "",
+            words=tuple(map(Word, words)) if page.has_words else (),
+            note=f"{len(beams)} beams" if len(beams) > 1 and page.has_words else "",
             say=f"block {block}, held by beam {_listed(lines)}: {' '.join(words)}",
         )
-        return "".join(slots([drawn], Grid(x, y, 1, column - 6, height)))
+        return "".join(slots([drawn], Grid(x, y, 1, column - page.gap, height)))
 
     def _stored(self, beam: int) -> list[str]:
         """Return the tokens in a beam's blocks, as text."""

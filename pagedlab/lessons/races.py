@@ -531,7 +531,9 @@ def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look, within: int)
         Run(start, stop, look.pale if chat.is_over else look),
     ]
     drawn = [
-        box(0, y - 12, within + 40, 36, CARD, 0),  # the whole line can be pointed at
+        box(
+            0, y - 12, 540 if within > NARROW else NARROW, 36, CARD, 0
+        ),  # the whole line can be pointed at
         label(0, y, shortened(chat.asked, 12, within), 12, INK, within),
         *rows(tokens, Strip(0, y + 6, whole.unit, 17)),
     ]
@@ -549,9 +551,10 @@ def _row_of_blocks(
     stored = chat.sequence.tokens
     blocks = chat.sequence.blocks
     table = Table(chat.name, blocks, stored, look)
-    wrote = chat.wrote if within > NARROW else _tail(chat.wrote, 44, 42)
+    is_wide = within > NARROW
+    wrote = chat.wrote if is_wide else _tail(chat.wrote, 44, 42)
     drawn = [
-        box(max(0, left - 10), y - 12, within + 20, 36, CARD, 0),
+        box(560 if is_wide else 0, y - 12, 520 if is_wide else NARROW, 36, CARD, 0),
         label(left, y, wrote, 12, SOFT if chat.is_over else INK, within),
     ]
     filled = [

@@ -14,7 +14,7 @@ from support.site import serving
 
 pytestmark = in_browser
 
-NARROW = ["01", "03", "07", "09"]  # notebooks whose opening has a variant for a narrow page
+NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]  # notebooks whose opening has a variant for a narrow page
 
 
 def draw(step, text):
@@ -161,14 +161,15 @@ def test_an_opening_fits_on_a_phone(phone_and_url, number, width):
     phone.goto(f"{url}notebooks/{number}.html")
     root = phone.locator(".px-root")
     root.wait_for()
-    control = root.locator("input:enabled").first
+    controls = root.locator("input:enabled")
     heights = set()
     for key in ("Home", *["ArrowRight"] * 5, "End", "Space"):
-        control.press(key)
+        if controls.count():  # 05 has only text boxes
+            controls.first.press(key)
         assert root.evaluate(BEYOND) == []
         assert min(root.evaluate(LETTERS)) >= 11
         heights.add(root.evaluate(HEIGHT))
     assert len(heights) <= 2, "it keeps the room of its largest step: nothing below jumps while it plays"
-    part = root.locator("[data-link]").first
+    part = root.locator("[data-link]").last
     part.tap()
-    assert root.locator(".px-say").inner_text() == part.get_attribute("data-say")
+    assert root.locator(".px-say").inner_text() == part.get_attribute("data-say").strip()

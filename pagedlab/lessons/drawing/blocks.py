@@ -529,12 +529,13 @@ def legend_of_words(
         y: in pixels.
         kinds: the meanings by kind.
         look: of the sequence.
-        line: pixels from line to line; 0 for one line.
+        line: pixels from line to line on a narrow page; 0 for one line.
     """
     parts = []
     for kind, meaning in kinds.items():
         parts += _slot(Word("word", kind), Grid(x, y, 1, 40, 18), look.color)
-        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT))
+        within = draw.NARROW - 46 if line else 0
+        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT, within))
         if line:
             y += line
         else:
