@@ -217,7 +217,7 @@ def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str)
     parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
     parts += draw_reason(rung, 366)
     name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
-    wide = svg(1080, 490, parts, name, shown_width=930)
+    wide = svg(1080, 490, parts, name, shown_width=1010)
     return Drawing(wide, _narrow_opening(traces, rung, progress, shape))
 
 
@@ -352,8 +352,7 @@ def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_M
     for page in range(batch.num_blocks):
         x, y = place.corner(page, batch)
         y += top
-        font = 10.5 if place is WIDE_MEMORY else 11
-        parts.append(label(x - 17, y + place.stripe + 3, str(page), font, SOFT))
+        parts.append(label(x - 17, y + place.stripe + 3, str(page), 11, SOFT))
         sequence = owner.get(page)
         whose = "no sequence's" if sequence is None else f"sequence {sequence}"
         for head in range(batch.kv_heads):

@@ -14,7 +14,8 @@ from support.site import serving
 
 pytestmark = in_browser
 
-NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]  # notebooks whose opening has a variant for a narrow page
+# Notebooks whose opening has a variant for a narrow page.
+NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]
 
 
 def draw(step, text):

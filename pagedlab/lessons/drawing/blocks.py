@@ -388,7 +388,7 @@ def slots(
     grid: Grid,
     size: int = 0,
     font: float = 12.5,
-    number_font: float = 10,
+    number_font: float = 10.5,
 ) -> list[str]:
     """Draw blocks with the words in them, on a tint of their owners' colours.
 
@@ -485,7 +485,7 @@ def _slots(
 
 
 def _slot(
-    word: Word, place: Grid, color: str, font: float = 12.5, number_font: float = 10
+    word: Word, place: Grid, color: str, font: float = 12.5, number_font: float = 10.5
 ) -> list[str]:
     """Draw a slot with its word and its number in these fonts."""
     kind = WORD_KINDS[word.kind]
