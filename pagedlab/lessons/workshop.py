@@ -217,7 +217,7 @@ def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str)
     parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
     parts += draw_reason(rung, 366)
     name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
-    wide = svg(1080, 490, parts, name, shown_width=1010)
+    wide = svg(1080, 490, parts, name, shown_width=950)
     return Drawing(wide, _narrow_opening(traces, rung, progress, shape))
 
 
