@@ -23,7 +23,7 @@ WORDS = {
         "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
     },
     "02_block_pool": {
-        "Run the folded cell and point at a word": "Point at a word",
+        "Run the folded cell and point at a word": "Point at (or tap) a word",
         "Then type another text.": "In JupyterLab you also type another text.",
     },
     "03_copy_on_write": {
@@ -34,7 +34,7 @@ WORDS = {
         "Run the folded cell and move the slider.": "Move the slider, or press ▶."
     },
     "05_prefix_caching": {
-        "Run the folded cell and type in either box.": "Point at a word. In JupyterLab you can type in either box."
+        "Run the folded cell and type in either box.": "Point at (or tap) a word. In JupyterLab you can type in either box."
     },
     "06_online_softmax": {
         "Run the folded cell and move `late_score`, in the last block, to 89:": (
@@ -47,7 +47,7 @@ WORDS = {
     "10_serving_qwen": {
         "Run the folded cell, then press play or click a station.": "Press ▶ or click a station."
     },
-    "11_two_devices": {"Run the folded cell and point at a block": "Point at a block"},
+    "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
     "12_speculative_decoding": {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",
         "Move a and c: which k is best?": "In JupyterLab you move a and c: which k is best?",

@@ -115,7 +115,7 @@ def in_series(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookN
     if path not in series:
         return notebook
     here, others = series.index(path), {file.name[:2]: file for file in series}
-    links = [f"[map]({series[0].name})"] if here else ["map: on this page"]
+    links = [f"[map]({series[0].name})"] if here else ["The map is in this notebook"]
     if here:
         links.insert(0, f"[‹ {title(series[here - 1])}]({series[here - 1].name})")
     if path != series[-1]:

@@ -7,19 +7,23 @@ draw_drafts(checks, words, "3 drafted", block_size)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from pagedlab.blocks import blocks_for
 from pagedlab.lessons.colors import look_of
 from pagedlab.lessons.drawing import (
     BOLD,
+    NARROW,
     SOFT,
     Block,
+    Drawing,
     Grid,
     Owner,
     Word,
     label,
     legend_of_words,
+    narrow_svg,
     plain,
     slots,
     svg,
@@ -32,6 +36,7 @@ ROW = 16  # slots in a row of the drawing
 TOP = 46.0  # of the first row
 HEIGHT = 36
 HEAD = 15  # pixels of a block's id above it
+NARROW_ROW = 8  # slots in a row on a narrow page
 LEGEND = {  # kinds of words, and what they mean
     "stored": "stored",
     "drafted": "drafted, not yet checked",
@@ -138,7 +143,7 @@ class Scene:
         return min(blocks, blocks_for(self.known, self.size)) if self.is_after else blocks
 
 
-def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size: int) -> str:
+def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size: int) -> Drawing:
     """The sequence in its blocks, as many as there ever are: what is known, drafted, right and
     wrong.
 
@@ -165,7 +170,21 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     y = grid.bottom(len(blocks)) + 8
     parts += legend_of_words(0, y, LEGEND, OURS)
     parts.append(label(0, y + 33, UNUSED, 12, SOFT))
-    return svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
+    wide = svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
+    return Drawing(wide, _narrow_drafts(blocks, size, headline, count))
+
+
+def _narrow_drafts(blocks: Sequence[Block], size: int, headline: str, count: str) -> str:
+    """The sequence in its blocks, with half as many slots in a row."""
+    grid = Grid.within(0, 0, NARROW, max(1, NARROW_ROW // size), HEIGHT - 2, 3).with_head(HEAD - 2)
+    parts = slots(blocks, grid, size, font=11)
+    y = grid.bottom(len(blocks)) + 6
+    parts += legend_of_words(0, y, LEGEND, OURS, line=21)
+    y += 21 * len(LEGEND) + 13
+    for line in [*wrap(UNUSED, 44), *wrap(count, 44)]:
+        parts.append(label(0, y, line, 11, SOFT))
+        y += 15
+    return narrow_svg(y - 8, parts, headline)
 
 
 def _draft(check: Check) -> str:

@@ -9,6 +9,7 @@ Nothing is made up: the recording has what scheduler, prefix cache, model and sa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Any
 
 from pagedlab.blocks import blocks_for
@@ -120,6 +121,15 @@ MEMORY = 350.0  # where the request's blocks are
 TIMES = 468.0  # where the bars of time are
 COMPUTES = Look(sequence_color(2))
 WAITS = Look(NEUTRAL, "//", is_pale=True)
+LOOKS_OF_TIMES = {"the GPU computes": COMPUTES, "the GPU waits": WAITS}
+LOOKS_OF_MEMORY = {
+    "ours": ("this request", OURS),
+    "other": ("another running request", OTHERS),
+    "kept": ("cached for prompts with the same beginning", CACHED),
+    "": ("free", FREE),
+}
+TITLE_OF_TABLE = "its block table and the words stored there"
+TITLE_OF_TIMES = "a step of 256 sequences on an H200, in milliseconds"
 
 
 @dataclass(frozen=True)
@@ -347,7 +357,7 @@ def _plain(words: list[str]) -> list[str]:
 # From moments to a drawing ------------------------------------------------------------------------
 
 
-def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
+def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> draw.Drawing:
     """The stations, each with what it showed last; the one where the request is now has an edge.
 
     Below them are the request's memory, and how long a step takes on an H200.
@@ -369,15 +379,117 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> str:
     )
     parts.append(draw.label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, draw.SOFT))
     parts += _arrows()
+    others = names[at + 1 :] + names[:at]
+    targets = {
+        station: next((n for n in others if moments[n].station == station), name)
+        for station in STATIONS
+    }
     for station in STATIONS:
-        others = names[at + 1 :] + names[:at]
-        goes = next((n for n in others if moments[n].station == station), name)
-        parts += _station(station, last.get(station), station == now.station, goes)
+        parts += _station(station, last.get(station), station == now.station, targets[station])
     parts += _answer(now.answer)
-    parts += _table(now, size)
-    parts += _memory(now)
-    parts += _times()
-    return draw.svg(WIDTH, TIMES + 44, parts, f"{now.station}: {now.say}", shown_width=960)
+    parts.append(draw.label(0, MEMORY - 14, TITLE_OF_TABLE, 12, draw.SOFT))
+    grid = draw.Grid.within(0, MEMORY, WIDTH, max(6, len(now.table)), 26, 6)
+    parts += _table(now, size, grid)
+    grid = draw.Grid.within(0, MEMORY + 40, WIDTH, len(now.memory), 19, 3)
+    parts += _memory(now, grid)
+    parts += draw.legend(0, MEMORY + 70, dict(LOOKS_OF_MEMORY.values()))
+    parts.append(draw.label(0, TIMES - 8, TITLE_OF_TIMES, 12, draw.SOFT))
+    parts += draw.legend(400, TIMES - 20, LOOKS_OF_TIMES)
+    parts += _times(TIMES + 3, 180, WIDTH)
+    headline = f"{now.station}: {now.say}"
+    wide = draw.svg(WIDTH, TIMES + 44, parts, headline, shown_width=960)
+    count = f"Moment {at + 1} of {len(names)}, {before}."
+    most = max(len(moment.table) for moment in moments.values())
+    return draw.Drawing(wide, _narrow_journey(last, now, targets, size, most, headline, count))
+
+
+def _narrow_journey(
+    last: Mapping[str, Moment],
+    now: Moment,
+    targets: Mapping[str, str],
+    size: int,
+    most: int,
+    headline: str,
+    count: str,
+) -> str:
+    """The names of the stations, what the present one shows, and memory below.
+
+    Args:
+        last: the request's last moment at each station.
+        now: the moment.
+        targets: of each station, the moment that a click goes to.
+        size: slots in a block.
+        most: blocks of the request at any moment.
+        headline: of the drawing.
+        count: which moment it is.
+    """
+    parts = [draw.label(0, 11, count, 11, draw.SOFT, draw.NARROW)]
+    grid = draw.Grid.within(0, 20, draw.NARROW, 3, 28, 6)
+    for number, name in enumerate(STATIONS):
+        x, y = grid.corner(number)
+        place = draw.Grid(x, y, 1, grid.width, grid.height)
+        parts.append(_chip(name, number + 1, place, name == now.station, targets[name], last))
+    y = grid.bottom(len(STATIONS)) + 4
+    parts.append(draw.box(0, y, draw.NARROW, 98, OURS.color, 0.12, OURS.color))
+    for i, line in enumerate(now.lines[:4]):
+        parts.append(draw.label(10, y + 19 + 17 * i, line, 12, within=draw.NARROW - 20))
+    parts += _links(STATIONS[now.station], 10, y + 90)
+    y += 116
+    parts.append(draw.label(0, y, "its answer so far", 11, draw.SOFT))
+    said = now.answer.replace("\n", " ")[:80]
+    for i, line in enumerate(wrap(said, 38)[:2]):
+        parts.append(draw.label(0, y + 18 + 17 * i, line, 12.5, look=draw.BOLD))
+    y += 58
+    parts.append(draw.label(0, y, TITLE_OF_TABLE, 11, draw.SOFT))
+    grid = draw.Grid.within(0, y + 8, draw.NARROW, 2, 24, 4)
+    parts += _table(now, size, grid)
+    y = grid.bottom(most) + 4
+    grid = draw.Grid.within(0, y, draw.NARROW, 8, 19, 3)
+    parts += _memory(now, grid)
+    y = grid.bottom(len(now.memory)) + 3
+    short = {"this request": OURS, "another request": OTHERS, "cached": CACHED, "free": FREE}
+    parts += draw.legend(0, y, short, draw.NARROW)
+    y += 58
+    parts.append(draw.label(0, y, TITLE_OF_TIMES, 11, draw.SOFT, draw.NARROW))
+    parts += draw.legend(0, y + 6, LOOKS_OF_TIMES, draw.NARROW)
+    parts += _times(y + 28, 150, draw.NARROW)
+    return draw.narrow_svg(y + 66, parts, headline)
+
+
+def _chip(
+    name: str,
+    number: int,
+    place: draw.Grid,
+    is_here: bool,
+    goes: str,
+    last: Mapping[str, Moment],
+) -> str:
+    """A station as its name alone.
+
+    Args:
+        number: of the station, from 1 on.
+        place: its cell.
+        is_here: whether the request is there now.
+        goes: the moment that a click goes to.
+        last: the request's last moment at each station.
+    """
+    look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
+    if is_here:
+        look = (OURS.color, 0.22, OURS.color, 'stroke-width="2.5"')
+    x, y = place.x, place.y
+    color = draw.INK if name in last else draw.SOFT
+    style = draw.BOLD if is_here else ""
+    drawn = [
+        draw.box(x, y, place.width, place.height, *look),
+        draw.label(x + 8, y + 18, f"{number} {name}", 12, color, look=style),
+    ]
+    return draw.linked([f"s-{name}"], _said_of(last.get(name)), *drawn, goes=f"moment={goes}")
+
+
+def _said_of(held: Moment | None) -> str:
+    """What is said of a station that is pointed at."""
+    said = held.say if held else "It has not been here yet."
+    return f"{said} A click takes the request there."
 
 
 def _arrows() -> list[str]:
@@ -424,9 +536,7 @@ def _station(name: str, held: Moment | None, is_here: bool, goes: str) -> list[s
     for i, line in enumerate(lines):
         y = top + 40 + 16 * i
         drawn.append(draw.label(x + 10, y, line, 11.5, color, STATION_WIDTH - 20))
-    said = held.say if held else "It has not been here yet."
-    said = f"{said} A click takes the request there."
-    linked = draw.linked([f"s-{name}"], said, *drawn, goes=f"moment={goes}")
+    linked = draw.linked([f"s-{name}"], _said_of(held), *drawn, goes=f"moment={goes}")
     return [linked, *_links(station, x + 10.0, top + STATION_HEIGHT - 9)]
 
 
@@ -455,57 +565,50 @@ def _answer(answer: str) -> list[str]:
     return parts
 
 
-def _table(now: Moment, size: int) -> list[str]:
+def _table(now: Moment, size: int, grid: draw.Grid) -> list[str]:
     """The request's blocks, with the words in them."""
-    title = "its block table and the words stored there"
-    parts = [draw.label(0, MEMORY - 14, title, 12, draw.SOFT)]
     blocks = []
     for entry, number in enumerate(now.table):
         words = now.words[entry * size : (entry + 1) * size]
         owner = draw.Owner("", OURS, len(words) / size)
         block = draw.Block(number, (owner,), words=tuple(map(draw.Word, words)))
         blocks.append(block)
-    parts += draw.slots(blocks, draw.Grid.within(0, MEMORY, WIDTH, max(6, len(blocks)), 26, 6))
     if not now.table:
-        parts.append(draw.label(0, MEMORY + 17, "no block", 12.5))
-    return parts
+        return [draw.label(0, grid.y + 17, "no block", 12.5)]
+    return draw.slots(blocks, grid)
 
 
-def _memory(now: Moment) -> list[str]:
+def _memory(now: Moment, grid: draw.Grid) -> list[str]:
     """The pool, in the looks of the requests that have its blocks."""
-    looks = {
-        "ours": ("this request", OURS),
-        "other": ("another running request", OTHERS),
-        "kept": ("cached for prompts with the same beginning", CACHED),
-        "": ("free", FREE),
-    }
     blocks = []
     for number, kind in enumerate(now.memory):
-        said, look = looks[kind]
+        said, look = LOOKS_OF_MEMORY[kind]
         owners = (draw.Owner(said, look),) if kind in ("ours", "other") else ()
         block = draw.Block(number, owners, is_cached=kind == "kept")
         blocks.append(block)
-    grid = draw.Grid.within(0, MEMORY + 40, WIDTH, len(blocks), 19, 3)
-    return [*draw.pool(blocks, grid), *draw.legend(0, MEMORY + 70, dict(looks.values()))]
+    return draw.pool(blocks, grid)
 
 
-def _times() -> list[str]:
-    """The recorded time of a step, before and after the changes of notebook 10."""
+def _times(top: float, left: float, width: float) -> list[str]:
+    """The recorded time of a step, before and after the changes of notebook 10.
+
+    Args:
+        top: in pixels.
+        left: where the bars begin, in pixels.
+        width: of names and bars, in pixels.
+    """
     measured = {
         row["rung"]: row["a step"] for row in results("h200_serving")["rows"] if "a step" in row
     }
     rungs = {"before this notebook": measured["ragged"], "at its end": measured["all"]}
-    left = 180.0
-    pitch = (WIDTH - left - 60) / max(step["wall ms"] for step in rungs.values())
-    title = "a step of 256 sequences on an H200, in milliseconds"
-    parts = [draw.label(0, TIMES - 8, title, 12, draw.SOFT)]
-    parts += draw.legend(400, TIMES - 20, {"the GPU computes": COMPUTES, "the GPU waits": WAITS})
+    pitch = (width - left - 60) / max(step["wall ms"] for step in rungs.values())
+    parts = []
     for row, (name, step) in enumerate(rungs.items()):
-        y = TIMES + 3 + 20 * row
+        y = top + 20 * row
         wall, kernels = step["wall ms"], step["kernels ms"]
         say = f"{name}: a step takes {wall:.1f} ms; the GPU computes for {kernels:.1f} of them"
         drawn = [
-            draw.box(0, y, WIDTH, 16, draw.LINE, 0),  # so that the whole row can be pointed at
+            draw.box(0, y, width, 16, draw.LINE, 0),  # so that the whole row can be pointed at
             draw.label(0, y + 12, name, 12.5),
             draw.shape(left, y, pitch * kernels, 16, COMPUTES),
             draw.shape(left + pitch * kernels, y, pitch * (wall - kernels), 16, WAITS),

@@ -1,12 +1,12 @@
 """The pictures that open notebooks 01 to 05. Those of 08 and 09 are in races.py.
 
-Each function returns an SVG, drawn with drawing.py.
+Each function returns an SVG, drawn with drawing.py; some have a variant for a narrow page.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from textwrap import wrap
@@ -32,10 +32,12 @@ from pagedlab.lessons.drawing import (
     CARD,
     INK,
     LINE,
+    NARROW,
     SOFT,
     STRUCK,
     WRONG,
     Block,
+    Drawing,
     Grid,
     Owner,
     Run,
@@ -45,6 +47,7 @@ from pagedlab.lessons.drawing import (
     label,
     legend,
     linked,
+    narrow_svg,
     plain,
     rows,
     shape,
@@ -64,12 +67,8 @@ WIDTH = 1080  # of a picture, in pixels
 Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
 STORIES_WIDTH = 880  # narrow, so that the words stay large where there is little room
-STORY_WIDTH = 428  # of the column of each story
-STORY_LEFT = (0, 452)  # of the column of each story
-STORY_FONT = 15
 # two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
 STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
-STORY_LINE = 28  # pixels from line to line
 FRAMED = 'stroke-width="2"'
 UNDERLINED = f"{BOLD};text-decoration:underline 2px {WRONG}"
 
@@ -105,11 +104,54 @@ def _words(tokens: Sequence[str]) -> list[_Word]:
 
 
 @dataclass(frozen=True)
+class _Column:
+    """Where a story is drawn.
+
+    Args:
+        left: in pixels.
+        width: in pixels.
+        font: size of its words, in pixels.
+        line: pixels from line to line.
+        table_font: size of its block table, in pixels.
+        block_font: size of the words in blocks, in pixels.
+        block_height: in pixels.
+    """
+
+    left: int
+    width: int
+    font: float = 15
+    line: int = 28
+    table_font: float = 13
+    block_font: float = 14
+    block_height: int = 30
+
+    def grid(self, y: float) -> Grid:
+        """The story's blocks, below one another."""
+        return Grid(self.left, y, 1, self.width, self.block_height, 6)
+
+
+STORY_COLUMNS = (_Column(0, 428), _Column(452, 428))
+NARROW_COLUMN = _Column(0, NARROW, font=13, line=25, table_font=12, block_font=12, block_height=24)
+
+
+@dataclass(frozen=True)
 class _Drawn:
     """Elements, and where they end."""
 
     parts: list[str]
     bottom: float
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A token of a story, its slot, and where it is drawn, in pixels."""
+
+    token: str
+    slot: int
+    x: float
+    y: float
+    width: float
+    font: float
 
 
 class _TwoStories:
@@ -149,27 +191,55 @@ class _TwoStories:
         """
         return Look(STORY_COLORS[number % len(STORY_COLORS)], is_pale=True)
 
-    def draw(self) -> str:
+    def draw(self) -> Drawing:
+        headline = " ".join(self._headline())
+        return Drawing(self._draw_wide(headline), self._draw_narrow(headline))
+
+    def _draw_wide(self, name: str) -> str:
+        """Draw the stories side by side, and what each writes with copy-on-write."""
         headline, more = self._headline()
-        parts = [label(0, 18, headline, STORY_FONT, look=BOLD), label(0, 40, more, 14)]
+        parts = [label(0, 18, headline, 15, look=BOLD), label(0, 40, more, 14)]
         y = 52.0
         if self.overwritten:
             parts += self._draw_legend(y)
             y += 26
-        words = [self._draw_story(me, y + 26) for me in (0, 1)]
+        words = [self._draw_story(me, y + 26, STORY_COLUMNS[me]) for me in (0, 1)]
         y = max(story.bottom for story in words) + 42
         for story in words:
             parts += story.parts
         parts.append(label(0, y, "Blocks in both tables", 14, look=BOLD))
-        grid = Grid(0, y + 10, 2, STORY_WIDTH, 30, STORY_LEFT[1] - STORY_WIDTH)
-        parts += self._draw_blocks(self.shared, grid, "in both tables")
+        first, second = STORY_COLUMNS
+        grid = Grid(0, y + 10, 2, first.width, 30, second.left - first.width)
+        parts += self._draw_blocks(self.shared, grid, "in both tables", first.block_font)
         y += 26 + 54 * -(-len(self.shared) // 2)
-        below = [self._draw_own(me, y) for me in (0, 1)]
+        below = [self._draw_own_and_right(me, y) for me in (0, 1)]
         for own in below:
             parts += own.parts
         bottom = max(own.bottom for own in below)
         # smaller than drawn, so that text, controls and picture fit on one screen
-        return svg(STORIES_WIDTH, bottom, parts, f"{headline} {more}", shown_width=750)
+        return svg(STORIES_WIDTH, bottom, parts, name, shown_width=750)
+
+    def _draw_narrow(self, name: str) -> str:
+        """Draw one story below the other, then the blocks."""
+        column = NARROW_COLUMN
+        parts = []
+        y = 0.0
+        if self.overwritten:
+            parts += self._draw_narrow_legend()
+            y += 48
+        for me in (0, 1):
+            story = self._draw_story(me, y + 12, column)
+            parts += story.parts
+            y = story.bottom + 20
+        parts.append(label(0, y + 12, "Blocks in both tables", 13, look=BOLD))
+        grid = column.grid(y + 19)
+        parts += self._draw_blocks(self.shared, grid, "in both tables", column.block_font)
+        y = grid.bottom(len(self.shared)) + 8
+        for me in (0, 1):
+            own = self._draw_own(me, y + 12, column)
+            parts += own.parts
+            y = own.bottom + 8
+        return narrow_svg(y, parts, name)
 
     def _headline(self) -> tuple[str, str]:
         """Return what the picture shows, in two sentences."""
@@ -189,17 +259,32 @@ class _TwoStories:
         return next((number for number in table if number not in self.shared), 0)
 
     def _draw_legend(self, y: float) -> list[str]:
+        second = STORY_COLUMNS[1].left
         return [
             label(0, y + 13, "word", 14, look=STRUCK),
             label(42, y + 13, "overwritten in memory", 13, SOFT),
             label(222, y + 13, "word", 14, look=UNDERLINED),
             label(264, y + 13, "what memory holds now", 13, SOFT),
-            box(STORY_LEFT[1], y, 42, 18, edge=WRONG, look=FRAMED),
-            label(STORY_LEFT[1] + 3, y + 13, "word", 14, look=BOLD),
-            label(STORY_LEFT[1] + 50, y + 13, "also in the other story", 13, SOFT),
+            box(second, y, 42, 18, edge=WRONG, look=FRAMED),
+            label(second + 3, y + 13, "word", 14, look=BOLD),
+            label(second + 50, y + 13, "also in the other story", 13, SOFT),
         ]
 
-    def _draw_blocks(self, numbers: Sequence[int], grid: Grid, whose: str) -> list[str]:
+    def _draw_narrow_legend(self) -> list[str]:
+        """Draw the legend in two lines."""
+        return [
+            label(0, 13, "word", 12, look=STRUCK),
+            label(33, 13, "overwritten", 12, SOFT),
+            label(134, 13, "word", 12, look=UNDERLINED),
+            label(167, 13, "in memory now", 12, SOFT),
+            box(0, 22, 34, 18, edge=WRONG, look=FRAMED),
+            label(3, 35, "word", 12, look=BOLD),
+            label(41, 35, "also in the other story", 12, SOFT),
+        ]
+
+    def _draw_blocks(
+        self, numbers: Sequence[int], grid: Grid, whose: str, font: float
+    ) -> list[str]:
         """Draw blocks with the words in their slots; overwritten ones are marked."""
         blocks = []
         for number in numbers:
@@ -209,7 +294,7 @@ class _TwoStories:
             owner = Owner("", self._look(number))
             dashed = _repeats_a_tint(number)
             blocks.append(Block(number, (owner,), words=words, has_dashed_edge=dashed, say=say))
-        return slots(blocks, grid, font=14)
+        return slots(blocks, grid, font=font)
 
     def _word(self, slot: int) -> Word:
         """Return what a slot holds."""
@@ -217,42 +302,45 @@ class _TwoStories:
             return Word("·")
         return Word(plain(self.held[slot]), "marked" if slot in self.overwritten else "stored")
 
-    def _draw_own(self, me: int, y: float) -> "_Drawn":
+    def _draw_own_and_right(self, me: int, y: float) -> "_Drawn":
         """Draw the blocks that only one story has, and what it writes with copy-on-write."""
-        left = STORY_LEFT[me]
-        own = [number for number in self.tables[me] if number not in self.shared]
-        grid = Grid(left, y + 10, 1, STORY_WIDTH, 30, 6)
-        parts = [
-            label(left, y, f"Story {me}'s own blocks", 14, look=BOLD),
-            *self._draw_blocks(own, grid, f"story {me}'s own"),
-        ]
-        bottom = grid.bottom(len(own))
-        if self.stories[me][0] != self.right[me][0]:
-            lines = self._lines_of_the_right_story(me)
-            parts += _lines(left, bottom + 20, lines)
-            bottom += 20 + 18 * len(lines)
-        return _Drawn(parts, bottom)
+        column = STORY_COLUMNS[me]
+        own = self._draw_own(me, y, column)
+        if self.stories[me][0] == self.right[me][0]:
+            return own
+        lines = self._lines_of_the_right_story(me)
+        parts = own.parts + _lines(column.left, own.bottom + 20, lines)
+        return _Drawn(parts, own.bottom + 20 + 18 * len(lines))
 
-    def _draw_story(self, me: int, y: float) -> "_Drawn":
+    def _draw_own(self, me: int, y: float, column: _Column) -> "_Drawn":
+        """Draw the blocks that only one story has."""
+        own = [number for number in self.tables[me] if number not in self.shared]
+        title = label(column.left, y, f"Story {me}'s own blocks", column.block_font, look=BOLD)
+        grid = column.grid(y + 10)
+        blocks = self._draw_blocks(own, grid, f"story {me}'s own", column.block_font)
+        return _Drawn([title, *blocks], grid.bottom(len(own)))
+
+    def _draw_story(self, me: int, y: float, column: _Column) -> "_Drawn":
         """Draw the words of a story, line by line."""
-        left = STORY_LEFT[me]
+        left = column.left
         tokens, places = self.stories[me]
         table = f"its block table: {' '.join(map(str, self.tables[me]))}"
         parts = [
-            label(left, y, f"Story {me}", STORY_FONT, look=BOLD),
-            label(left + 84, y, table, 13, SOFT),
+            label(left, y, f"Story {me}", column.font, look=BOLD),
+            label(left + 5.6 * column.font, y, table, column.table_font, SOFT),
         ]
         taken = self._taken_tokens(me)
         x: float = left
-        y += STORY_LINE
+        y += column.line
         for i, (token, slot) in enumerate(zip(tokens, places, strict=True)):
-            width = wide(plain(token), STORY_FONT) + 3
+            width = wide(plain(token), column.font) + 3
             if token.startswith((" ", "\n")):
                 x += 5
-            if x + width > left + STORY_WIDTH:
+            if x + width > left + column.width:
                 x = left
-                y += STORY_LINE
-            parts.append(self._draw_token(x, y, width, token, slot, me, i in taken))
+                y += column.line
+            drawn = _Placed(token, slot, x, y, width, column.font)
+            parts.append(self._draw_token(drawn, me, i in taken))
             x += width
         return _Drawn(parts, y)
 
@@ -287,16 +375,16 @@ class _TwoStories:
         slot = places[at]
         return slot // self.block_size in self.shared and self.held[slot] == tokens[at]
 
-    def _draw_token(
-        self, x: float, y: float, width: float, token: str, slot: int, me: int, taken: bool
-    ) -> str:
+    def _draw_token(self, placed: "_Placed", me: int, taken: bool) -> str:
         """Draw a token in the colour of its block.
 
         Tokens of one word touch, and do not overlap: their colours are translucent.
         """
+        token, slot = placed.token, placed.slot
+        x, y, width, font = placed.x, placed.y, placed.width, placed.font
         text = plain(token)
         number = slot // self.block_size
-        drawn = [shape(x - 2, y - 16, width, 23, self._look(number))]
+        drawn = [shape(x - 2, y - font - 1, width, font + 8, self._look(number))]
         if _repeats_a_tint(number):
             color = STORY_COLORS[number % len(STORY_COLORS)]
             drawn.append(box(x - 2, y + 7, width, 0.1, edge=color, look='stroke-dasharray="4 3"'))
@@ -307,11 +395,11 @@ class _TwoStories:
             say = f"story {me} wrote {text!r}; memory holds {now!r}, of story {1 - me}"
         elif taken:
             look = BOLD
-            drawn.append(box(x - 2, y - 16, width, 23, edge=WRONG, look=FRAMED))
+            drawn.append(box(x - 2, y - font - 1, width, font + 8, edge=WRONG, look=FRAMED))
             say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
         else:
             say = f"{text!r} is in block {number}"
-        drawn.append(label(x - 1, y, text, STORY_FONT, INK, width, look))
+        drawn.append(label(x - 1, y, text, font, INK, width, look))
         return linked([f"b{number}"], say, *drawn)
 
     def _lines_of_the_right_story(self, me: int) -> list[str]:
@@ -388,7 +476,7 @@ def beam_tree(
     prompt: Sequence[int],
     block_size: int,
     decode: Callable[[list[int]], str],
-) -> str:
+) -> Drawing:
     """Draw the beams up to a step as a tree, and below it the blocks that its beams hold.
 
     A column of the tree is a step; the first one is step 1. A box is a beam and shows its newest
@@ -402,7 +490,8 @@ def beam_tree(
         block_size: slots in a block.
         decode: from token ids to text.
     """
-    tree = _BeamTree(run, step, prompt, block_size, decode)
+    tree = _BeamTree(run, step, prompt, block_size, decode, WIDE_TREE)
+    headline = f"{tree.headline()} {tree.changes()}".strip()
     below = tree.tables_top + TABLE_ROW * tree.width
     explained = (
         "Bold: a block's id. No block holds a beam's newest token yet. A line is as thick as the "
@@ -416,7 +505,56 @@ def beam_tree(
         label(0, 31, tree.changes(), 12, SOFT, WIDTH),
         label(0, below + 8, explained, 11.5, SOFT),
     ]
-    return svg(WIDTH, below + 16, parts, f"{tree.headline()} {tree.changes()}".strip())
+    wide = svg(WIDTH, below + 16, parts, headline)
+    return Drawing(wide, _narrow_tree(replace(tree, page=NARROW_TREE), headline, explained))
+
+
+def _narrow_tree(tree: "_BeamTree", headline: str, explained: str) -> str:
+    """Draw the last steps of the tree, and the blocks without their words."""
+    steps = f"steps {tree.first + 1} to {tree.first + tree.page.steps} of {len(tree.run)}"
+    parts = [
+        label(0, 12, f"Each token of {steps}:", 11, SOFT),
+        *tree.draw_lines(),
+        *tree.draw_tokens(),
+        label(0, tree.tables_top - 8, "The blocks of each beam:", 11, SOFT),
+        *tree.draw_tables(),
+    ]
+    y = tree.tables_top + tree.page.table_row * tree.width + 12
+    for line in wrap(explained, 44):
+        parts.append(label(0, y, line, 11, SOFT))
+        y += 15
+    return narrow_svg(y - 8, parts, headline)
+
+
+@dataclass(frozen=True)
+class _TreePage:
+    """Where a tree and its tables are, in pixels.
+
+    Args:
+        width: of the drawing.
+        steps: that the drawing shows; 0 for all.
+        top: of the middle of the first row of tokens.
+        tables: from the tokens down to the tables.
+        table_row: from beam to beam in the tables.
+        prompt: where the blocks of the prompt begin.
+        blocks: where the other blocks begin.
+        gap: between two blocks.
+        has_words: whether blocks show their words.
+    """
+
+    width: int
+    steps: int
+    top: int
+    tables: int
+    table_row: int
+    prompt: int
+    blocks: int
+    gap: int
+    has_words: bool
+
+
+WIDE_TREE = _TreePage(WIDTH, 0, TREE_TOP, 16, TABLE_ROW, 84, 164, 6, True)
+NARROW_TREE = _TreePage(NARROW, 4, 36, 22, 30, 74, 124, 3, False)
 
 
 @dataclass(frozen=True)
@@ -428,6 +566,7 @@ class _BeamTree:
     prompt: Sequence[int]
     block_size: int
     decode: Callable[[list[int]], str]
+    page: _TreePage
 
     @property
     def width(self) -> int:
@@ -435,12 +574,17 @@ class _BeamTree:
 
     @property
     def tables_top(self) -> int:
-        return TREE_TOP + 16 + TREE_ROW * self.width
+        return self.page.top + self.page.tables + TREE_ROW * self.width
+
+    @property
+    def first(self) -> int:
+        """The first step that is drawn."""
+        return max(0, self.step + 1 - self.page.steps) if self.page.steps else 0
 
     @property
     def pitch(self) -> float:
         """Pixels from one step to the next."""
-        return WIDTH / len(self.run)
+        return self.page.width / (self.page.steps or len(self.run))
 
     @property
     def chip(self) -> float:
@@ -492,12 +636,13 @@ class _BeamTree:
 
     def _place(self, step: int, beam: int) -> tuple[float, int]:
         """Return where a token's box begins, and the middle of its height."""
-        return self.pitch * step + 7, TREE_TOP + TREE_ROW * self.ranked[step].index(beam)
+        row = self.ranked[step].index(beam)
+        return self.pitch * (step - self.first) + 7, self.page.top + TREE_ROW * row
 
     def draw_lines(self) -> list[str]:
         """Draw a line from each beam to its parent, as wide as many beams descend from it."""
         lines = []
-        for step in range(1, self.step + 1):
+        for step in range(self.first + 1, self.step + 1):
             for beam in range(self.width):
                 x, y = self._place(step, beam)
                 _, before = self._place(step - 1, self.parents[step - 1][beam])
@@ -512,7 +657,7 @@ class _BeamTree:
         """Draw the newest token of each beam of each step."""
         return [
             self._draw_token(step, beam)
-            for step in range(self.step + 1)
+            for step in range(self.first, self.step + 1)
             for beam in range(self.width)
         ]
 
@@ -624,11 +769,12 @@ class _BeamTree:
         return parts
 
     def _draw_name(self, row: int, beam: int) -> str:
-        y = self.tables_top + TABLE_ROW * row
+        y = self.tables_top + self.page.table_row * row
+        middle = y + self.page.table_row / 2 - 3
         blocks = self._table(beam)
         line = self._line(beam)
-        name = label(0, y + 25, f"beam {line}", 12.5, look=BOLD)
-        color = box(58, y + 12, 14, 18, self._color(beam), 0.6)
+        name = label(0, middle + 6, f"beam {line}", 12.5, look=BOLD)
+        color = box(self.page.prompt - 26, middle - 7, 14, 18, self._color(beam), 0.6)
         say = f"beam {line}: blocks {', '.join(map(str, blocks))}"
         # All beams have the prompt's blocks: linked with them, all would light up.
         own = blocks[self.full_prompt_blocks :]
@@ -641,32 +787,38 @@ class _BeamTree:
         tokens = self.full_prompt_blocks * self.block_size
         numbers = ", ".join(map(str, blocks))
         say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
-        return linked(
-            [f"b{block}" for block in blocks],
-            say,
-            box(84, top, 72, TABLE_ROW * self.width - 6, NEUTRAL, 0.16, LINE),
-            label(90, top + 20, "prompt"),
-            label(90, top + 38, f"{len(blocks)} blocks", 11.5),
-            label(90, top + 56, f"{self.width} beams", 11.5, look=BOLD),
-        )
+        page = self.page
+        width = page.blocks - page.prompt - 8 if page.has_words else page.blocks - page.prompt - 3
+        height = page.table_row * self.width - page.gap
+        left = page.prompt + (6 if page.has_words else 2)
+        drawn = [
+            box(page.prompt, top, width, height, NEUTRAL, 0.16, LINE),
+            label(left, top + 20, "prompt", within=width - 4),
+            label(left, top + 38, f"{len(blocks)} blocks", 11.5, within=width - 4),
+        ]
+        if page.has_words:
+            drawn.append(label(left, top + 56, f"{self.width} beams", 11.5, look=BOLD))
+        return linked([f"b{block}" for block in blocks], say, *drawn)
 
     def _draw_block(self, at: int, block: int, beams: list[int], row: int) -> str:
         """Draw a block across the rows of the beams that share it."""
+        page = self.page
         longest = len(self.prompt) + len(self.run)
-        column = 916 / (blocks_for(longest, self.block_size) - self.full_prompt_blocks)
-        x = 164 + column * (at - self.full_prompt_blocks)
-        y = self.tables_top + TABLE_ROW * row
-        height = TABLE_ROW * len(beams) - 6
+        columns = blocks_for(longest, self.block_size) - self.full_prompt_blocks
+        column = (page.width - page.blocks) / columns
+        x = page.blocks + column * (at - self.full_prompt_blocks)
+        y = self.tables_top + page.table_row * row
+        height = page.table_row * len(beams) - page.gap
         words = self._stored(beams[0])[at * self.block_size : (at + 1) * self.block_size]
         lines = sorted(self._line(beam) for beam in beams)
         drawn = Block(
             block,
             tuple(Owner(f"beam {self._line(beam)}", Look(self._color(beam))) for beam in beams),
-            words=tuple(map(Word, words)),
-            note=f"{len(beams)} beams" if len(beams) > 1 else "",
+            words=tuple(map(Word, words)) if page.has_words else (),
+            note=f"{len(beams)} beams" if len(beams) > 1 and page.has_words else "",
             say=f"block {block}, held by beam {_listed(lines)}: {' '.join(words)}",
         )
-        return "".join(slots([drawn], Grid(x, y, 1, column - 6, height)))
+        return "".join(slots([drawn], Grid(x, y, 1, column - page.gap, height)))
 
     def _stored(self, beam: int) -> list[str]:
         """Return the tokens in a beam's blocks, as text."""
@@ -692,7 +844,7 @@ def two_prompts(
     block_size: int,
     second: str = "The second prompt",
     other_past: str = "another past",
-) -> str:
+) -> Drawing:
     """Draw two prompts block by block; a block that both hold is drawn once, across both.
 
     Args:
@@ -711,21 +863,34 @@ def two_prompts(
         )
     else:
         headline = _headline_of_prompts(prompts, len(shared) * block_size, second)
+
+    def draw_in(grid: Grid) -> list[str]:
+        parts = []
+        for me in (0, 1):
+            for at in range(min(len(prompts[me][1]), MOST_BLOCKS)):
+                if me and at in shared:
+                    continue  # shared blocks are drawn once
+                block = _block_of_prompt(prompts, me, at, block_size, shared, stale)
+                x, y = grid.corner(at)
+                height = 108 if at in shared else 50
+                parts += slots([block], Grid(x, y + 58 * me, 1, grid.width, height))
+        if most > MOST_BLOCKS:
+            more = f"and {most - MOST_BLOCKS} more blocks"
+            parts.append(label(0, grid.bottom(MOST_BLOCKS) + 4, more, 12, SOFT))
+        return parts
+
+    most = max(len(prompt[1]) for prompt in prompts)
+    drawn = max(1, min(MOST_BLOCKS, most))
+    grid = Grid(0, 54, 6, 172, PROMPT_ROW - 8, 8)
     parts = [
         label(0, 16, headline, 14, INK, WIDTH, "font-weight:600"),
         *_legend_of_prompts(bool(stale)),
+        *draw_in(grid),
     ]
-    for me in (0, 1):
-        for at in range(min(len(prompts[me][1]), MOST_BLOCKS)):
-            if me and at in shared:
-                continue  # shared blocks are drawn once
-            parts.append(_draw_prompt_block(prompts, me, at, block_size, shared, stale))
-    most = max(len(prompt[1]) for prompt in prompts)
-    if most > MOST_BLOCKS:
-        more = f"and {most - MOST_BLOCKS} more blocks"
-        parts.append(label(0, 54 + 4 * PROMPT_ROW + 4, more, 12, SOFT))
-    rows = max(1, min(4, -(-most // 6)))
-    return svg(WIDTH, 64 + PROMPT_ROW * rows, parts, headline)
+    wide = svg(WIDTH, grid.bottom(drawn) + 10, parts, headline)
+    narrow = Grid(0, 84, 2, 146, PROMPT_ROW - 8, 8)
+    parts = [*_narrow_legend_of_prompts(bool(stale)), *draw_in(narrow)]
+    return Drawing(wide, narrow_svg(narrow.bottom(drawn) + 10, parts, headline))
 
 
 def _shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
@@ -761,27 +926,42 @@ def _headline_of_prompts(prompts: Sequence[Prompt], hits: int, second: str) -> s
 
 
 def _legend_of_prompts(is_wrong: bool) -> list[str]:
-    owners = ("in both, stored once", "only the first prompt", "only the second prompt")
-    looks = {text: Look(sequence_color(row), is_pale=True) for row, text in enumerate(owners)}
-    said = "same words, different past: different hash"
-    if is_wrong:
-        said = "same words, different past, and yet found"
     return [
-        *legend(0, 27, looks),
+        *legend(0, 27, _looks_of_prompts()),
         label(600, 39, "≠", 13, WRONG, look=BOLD),
-        label(616, 39, said, 12, SOFT),
+        label(616, 39, _different_past(is_wrong), 12, SOFT),
     ]
 
 
-def _draw_prompt_block(
+def _narrow_legend_of_prompts(is_wrong: bool) -> list[str]:
+    """Draw the same in lines that a narrow page has room for."""
+    return [
+        *legend(0, 0, _looks_of_prompts(), within=170),
+        label(5, 72, "≠", 13, WRONG, look=BOLD),
+        label(26, 72, _different_past(is_wrong), 11, SOFT, NARROW - 26),
+    ]
+
+
+def _looks_of_prompts() -> dict[str, Look]:
+    owners = ("in both, stored once", "only the first prompt", "only the second prompt")
+    return {text: Look(sequence_color(row), is_pale=True) for row, text in enumerate(owners)}
+
+
+def _different_past(is_wrong: bool) -> str:
+    if is_wrong:
+        return "same words, different past, and yet found"
+    return "same words, different past: different hash"
+
+
+def _block_of_prompt(
     prompts: Sequence[Prompt],
     me: int,
     at: int,
     block_size: int,
     shared: Collection[int],
     stale: Collection[int],
-) -> str:
-    """Draw block number `at` of a prompt; tokens that differ from the other prompt's are marked."""
+) -> Block:
+    """Return block number `at` of a prompt; tokens that differ from the other's are marked."""
     _, blocks, hashes = prompts[me]
     mine, other = (
         tokens[at * block_size : (at + 1) * block_size] for tokens, _, _ in _pair(prompts, me)
@@ -805,7 +985,7 @@ def _draw_prompt_block(
             "different hash"
         )
     words = [Word(plain(t), "marked" if i in differ else "stored") for i, t in enumerate(mine)]
-    block = Block(
+    return Block(
         blocks[at],
         (Owner("", Look(sequence_color(0 if at in shared else 1 + me))),),
         words=tuple(words),
@@ -815,9 +995,6 @@ def _draw_prompt_block(
         links=(f"w{at}",),
         say=say,
     )
-    x = at % 6 * 180
-    y = 54 + at // 6 * PROMPT_ROW + 58 * me
-    return "".join(slots([block], Grid(x, y, 1, 172, 108 if at in shared else 50)))
 
 
 def _pair(prompts: Sequence[Prompt], me: int) -> tuple[Prompt, Prompt]:
@@ -831,6 +1008,25 @@ MEMORY_LEFT = 76
 MEMORY_WIDTH = WIDTH - MEMORY_LEFT
 MEMORY_TOP = 62
 MEMORY_ROW = 29
+PHONE_LEFT = 54  # the same on a narrow page
+PHONE_ROW = 25
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """The request that does not fit.
+
+    Args:
+        key: its number.
+        start: the first slot that is not reserved.
+        needed: the slots that it needs.
+        free: the slots that are free.
+    """
+
+    key: int
+    start: int
+    needed: int
+    free: int
 
 
 def taken_places(
@@ -847,26 +1043,34 @@ def taken_places(
     """
     admitted = _admit(requests, allocator)
     num_slots = allocator.num_slots
-    strip = Strip(MEMORY_LEFT, MEMORY_TOP, MEMORY_WIDTH / row, 23, row, MEMORY_ROW)
-    parts = rows([Run(0, num_slots, FREE, LINE)], strip)
-    taken = 0
-    for key, (prompt, _) in enumerate(requests[:admitted]):
-        parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, strip))
-        _, given = allocator.held(key)
-        taken += given
+    taken = sum(allocator.held(key)[1] for key in range(admitted))
     headline = (
         f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
+    color = INK
+    refused = None
     if admitted < len(requests):
         headline = f"No memory for user {admitted + 1}. {headline}"
+        color = BAD
         needed = allocator.needs(Request(*requests[admitted]))
-        parts += _draw_refused(admitted, taken, needed, num_slots - taken, row)
+        refused = _Refused(admitted, taken, needed, num_slots - taken)
+
+    def draw_in(strip: Strip) -> list[str]:
+        parts = rows([Run(0, num_slots, FREE, LINE)], strip)
+        for key, (prompt, _) in enumerate(requests[:admitted]):
+            parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, strip))
+        return parts + _draw_refused(refused, strip) if refused else parts
+
     stored = Look(sequence_color(0))
     looks = {"holds a token": stored, "reserved, empty": _reserved(stored), "free": FREE}
-    parts += legend(MEMORY_LEFT, 30, looks)
-    color = BAD if admitted < len(requests) else INK
     head = label(MEMORY_LEFT, 18, headline, 15, color, MEMORY_WIDTH, BOLD)
-    return svg(WIDTH, 66 + MEMORY_ROW * -(-num_slots // row), [head, *parts], headline)
+    strip = Strip(MEMORY_LEFT, MEMORY_TOP, MEMORY_WIDTH / row, 23, row, MEMORY_ROW)
+    parts = [head, *draw_in(strip), *legend(MEMORY_LEFT, 30, looks)]
+    num_rows = -(-num_slots // row)
+    picture = svg(WIDTH, 66 + MEMORY_ROW * num_rows, parts, headline)
+    strip = Strip(PHONE_LEFT, 46, (NARROW - PHONE_LEFT) / row, 20, row, PHONE_ROW)
+    parts = [*draw_in(strip), *legend(0, 0, looks, NARROW)]
+    return Drawing(picture, narrow_svg(46 + PHONE_ROW * num_rows, parts, headline, color))
 
 
 def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -> int:
@@ -907,7 +1111,7 @@ def _draw_request(key: int, regions: Sequence[Region], prompt: int, strip: Strip
     length = sum(region.size for region in regions)
     if length == strip.row:
         _, y = strip.corner(regions[0].start)
-        drawn.append(label(0, y + 16, f"user {key + 1}", 11, SOFT))
+        drawn.append(label(0, y + strip.height / 2 + 4.5, f"user {key + 1}", 11, SOFT))
     say = (
         f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots reserved, "
         f"{length - prompt:,} of them empty"
@@ -917,21 +1121,21 @@ def _draw_request(key: int, regions: Sequence[Region], prompt: int, strip: Strip
     return linked([f"u{key}"], say, *drawn)
 
 
-def _draw_refused(key: int, end: int, needed: int, left: int, row: int) -> list[str]:
+def _draw_refused(refused: _Refused, strip: Strip) -> list[str]:
     """Draw the slots that the refused request needs, after the last reserved slot."""
-    reason = f"{needed:,} needed, {left:,} free"
-    x = MEMORY_LEFT + end % row * MEMORY_WIDTH / row
-    y = MEMORY_TOP + MEMORY_ROW * (end // row)
-    width = needed * MEMORY_WIDTH / row
+    reason = f"{refused.needed:,} needed, {refused.free:,} free"
+    x, y = strip.corner(refused.start)
+    base = y + strip.height / 2 + 4.5
+    width = refused.needed * strip.unit
     dashed = 'stroke-width="2" stroke-dasharray="6 4"'
     room = wide(reason, 12) + 8
     text_x = x + width - room if width > room else x + width + 8
     drawn = [
-        box(x, y, width, 23, "none", 1, WRONG, dashed),
-        label(text_x, y + 16, reason, 12, INK, look=BOLD),
+        box(x, y, width, strip.height, "none", 1, WRONG, dashed),
+        label(text_x, base, reason, 12, INK, look=BOLD),
     ]
-    if needed == row:
-        drawn.append(label(0, y + 16, f"user {key + 1}", 11, SOFT))
+    if refused.needed == strip.row:
+        drawn.append(label(0, base, f"user {refused.key + 1}", 11, SOFT))
     return drawn
 
 
@@ -940,9 +1144,12 @@ def _draw_refused(key: int, end: int, needed: int, left: int, row: int) -> list[
 CELLS = 16  # slots in a row
 CELL_HEIGHT = 44
 HEAD = 15  # pixels of a block's id above it
+NARROW_CELLS = 8  # the same on a narrow page
+NARROW_CELL_HEIGHT = 36
+NARROW_FONTS = {"font": 11, "number_font": 11}
 
 
-def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> str:
+def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> Drawing:
     """Draw a text, its block table and the memory; each part is linked with its counterparts.
 
     Args:
@@ -968,7 +1175,30 @@ class _PositionToSlot:
         self.pool = table.pool
         self.block_size = table.pool.block_size
 
-    def draw(self) -> str:
+    def draw(self) -> Drawing:
+        return Drawing(self._draw_wide(), self._draw_narrow())
+
+    def _draw_narrow(self) -> str:
+        """Draw half as many slots in a row, and four entries of the table."""
+        size, height = self.block_size, NARROW_CELL_HEIGHT
+        columns = max(1, NARROW_CELLS // size)
+        text_grid = Grid.within(0, 0, NARROW, columns, height, 4)
+        table_top = text_grid.bottom(max(1, len(self.blocks))) + 8
+        table_grid = Grid.within(0, table_top + 19, NARROW, 4, height, 4)
+        memory_top = table_grid.bottom(max(1, len(self.blocks))) + 8
+        memory = Grid.within(0, memory_top + 41, NARROW, columns, height, 4).with_head(HEAD)
+        blocks = [self._block(number) for number in range(self.pool.num_blocks)]
+        parts = [
+            *slots(self._logical_blocks(), text_grid, size, **NARROW_FONTS),
+            label(0, table_top + 12, "Its block table: entry, block", 13, look=BOLD),
+            *slots(self._entries(), table_grid, 1, **NARROW_FONTS),
+            label(0, memory_top + 12, self._title_of_memory(), 13, look=BOLD),
+            *self._legend(0, 180, memory_top + 21),
+            *slots(blocks, memory, size, **NARROW_FONTS),
+        ]
+        return narrow_svg(memory.bottom(len(blocks)), parts, self._title())
+
+    def _draw_wide(self) -> str:
         columns = max(1, CELLS // self.block_size)
         text_grid = Grid.within(0, 22, WIDTH, columns, CELL_HEIGHT, 6)
         table_top = text_grid.bottom(max(1, len(self.blocks))) + 12
@@ -1022,6 +1252,11 @@ class _PositionToSlot:
 
     def _draw_table(self, top: float, grid: Grid) -> list[str]:
         title = "Its block table: the number of each entry, and the block that it names"
+        entries = self._entries()
+        return [label(0, top + 12, title, 13, INK, look=BOLD), *slots(entries, grid, 1)]
+
+    def _entries(self) -> list[Block]:
+        """Return the entries of the block table."""
         entries = []
         for entry, block in enumerate(self.blocks):
             first = entry * self.block_size
@@ -1033,19 +1268,26 @@ class _PositionToSlot:
             links = (f"e{entry}", *(f"t{position}" for position in positions))
             word = Word(f"block {block}", number=entry, links=links, say=say)
             entries.append(Block(None, self._owner(entry), words=(word,)))
-        return [label(0, top + 12, title, 13, INK, look=BOLD), *slots(entries, grid, 1)]
+        return entries
 
     def _draw_memory(self, top: float, grid: Grid) -> list[str]:
-        size = self.block_size
-        title = f"Memory, {self.pool.num_blocks * size} slots in blocks of {size}"
-        looks = {"another sequence's": Look(NEUTRAL, is_pale=True)}
         blocks = [self._block(number) for number in range(self.pool.num_blocks)]
         return [
-            label(0, top + 12, title, 13, INK, look=BOLD),
-            *legend(420, top + 1, looks),
-            box(620, top + 1, 20, 14, edge=SOFT, look='stroke-dasharray="4 3"'),
-            label(646, top + 12.5, "free", 12, SOFT),
-            *slots(blocks, grid, size),
+            label(0, top + 12, self._title_of_memory(), 13, INK, look=BOLD),
+            *self._legend(420, 620, top + 1),
+            *slots(blocks, grid, self.block_size),
+        ]
+
+    def _title_of_memory(self) -> str:
+        size = self.block_size
+        return f"Memory, {self.pool.num_blocks * size} slots in blocks of {size}"
+
+    def _legend(self, left: float, left_of_free: float, y: float) -> list[str]:
+        """Draw the looks of slots that are not this text's."""
+        return [
+            *legend(left, y, {"another sequence's": Look(NEUTRAL, is_pale=True)}),
+            box(left_of_free, y, 20, 14, edge=SOFT, look='stroke-dasharray="4 3"'),
+            label(left_of_free + 26, y + 11.5, "free", 12, SOFT),
         ]
 
     def _block(self, number: int) -> Block:

@@ -6,6 +6,7 @@ other openings.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import NamedTuple
 
 from pagedlab.lessons.colors import FREE, NEUTRAL, SEQUENCE_COLORS, Look
@@ -15,8 +16,10 @@ from pagedlab.lessons.drawing import (
     CARD,
     INK,
     LINE,
+    NARROW,
     SOFT,
     Block,
+    Drawing,
     Grid,
     Owner,
     Run,
@@ -27,8 +30,10 @@ from pagedlab.lessons.drawing import (
     label,
     legend,
     linked,
+    narrow_svg,
     pool,
     rows,
+    shortened,
     svg,
 )
 from pagedlab.trace import SequenceState
@@ -63,10 +68,37 @@ def _tail(text: str, most: int, keep: int) -> str:
 # The race -----------------------------------------------------------------------------------------
 
 LEFT = 40  # of step 0
-COLUMNS = 560  # all steps
 TEXT = 632  # where the words begin
-LANE = 14  # pixels a row
-BLOCKS_A_ROW = 32
+
+
+@dataclass(frozen=True)
+class Track:
+    """Where the lanes of a race are.
+
+    Args:
+        columns: pixels of all steps.
+        pitch: pixels from row to row.
+        bar: height of a row's bar, in pixels.
+        font: size of the word "waits", in pixels.
+        blocks_a_row: at most.
+        block_height: in pixels.
+    """
+
+    columns: int
+    pitch: int
+    bar: float
+    font: float
+    blocks_a_row: int
+    block_height: int
+
+    def grid(self, y: float, blocks: int) -> Grid:
+        """Where this many blocks are, from `y` down."""
+        in_a_row = min(blocks, self.blocks_a_row)
+        return Grid.within(LEFT, y, self.columns, in_a_row, self.block_height, 3)
+
+
+WIDE = Track(560, 14, 11.5, 10.5, 32, 19)
+PHONE = Track(NARROW - LEFT - 8, 13, 11, 11, 8, 18)
 
 
 @dataclass(frozen=True)
@@ -79,7 +111,8 @@ class Lane:
         moment: its sequences after the step.
         step: the step.
         is_over: whether the future is drawn too, pale.
-        pitch: the width of a step, in pixels.
+        longest: steps of the longest run.
+        track: where it is drawn.
     """
 
     title: str
@@ -87,7 +120,8 @@ class Lane:
     moment: Moment
     step: int
     is_over: bool
-    pitch: float
+    longest: int
+    track: Track
 
     @property
     def short_title(self) -> str:
@@ -117,14 +151,21 @@ class Lane:
     @property
     def height(self) -> int:
         """The height of its rows, in pixels."""
-        return LANE * len(self.spans)
+        return self.track.pitch * len(self.spans)
+
+    @property
+    def pitch(self) -> float:
+        """The width of a step, in pixels."""
+        return self.track.columns / self.longest
 
     def x(self, step: int) -> float:
         """Where a step is."""
         return LEFT + self.pitch * step
 
 
-def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int, size: int) -> str:
+def race(
+    runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int, size: int
+) -> Drawing:
     """The same requests after `step` in two runs, on one scale of steps: which of them wait, what
     the others write, and in which blocks.
 
@@ -139,20 +180,48 @@ def race(runs: dict[str, Sequence[Moment]], step: int, places: int, blocks: int,
         size: slots in a block.
     """
     lanes = _lanes(runs, step)
-    y = 56.0
-    below: list[str] = []
-    for lane in lanes:
-        below += _lane(lane, y, places, blocks, size)
-        y += 7 + lane.height + 66
-    y -= 27
     done = [f"{lane.short_title} {lane.finished} of {len(lane.spans)}" for lane in lanes]
     said = f"After {step} steps, finished answers: {', '.join(done)}."
-    whole = " and ".join(f"{lane.last} steps ({lane.short_title})" for lane in lanes)
-    more = f"The last answer is finished after {whole}."
+    more = _ends(lanes)
     if lanes[-1].is_over:
         more += " Pale: later steps."
-    parts = [*below, label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
-    return svg(WIDTH, y + 6, parts, said)
+    y = 56.0
+    parts: list[str] = []
+    for lane in lanes:
+        parts += _lane(lane, y, places, blocks, size)
+        y += 7 + lane.height + 66
+    parts += [label(0, 15, said, 15, look=BOLD), label(0, 33, more, 13)]
+    wide = svg(WIDTH, y - 21, parts, said)
+    return Drawing(wide, _narrow_race(lanes, said, places, blocks, size))
+
+
+def _narrow_race(lanes: Sequence[Lane], said: str, places: int, blocks: int, size: int) -> str:
+    """The race without the words, and with the blocks of a lane in several rows."""
+    y = 0.0
+    parts: list[str] = []
+    for lane in lanes:
+        lane = replace(lane, track=PHONE)
+        title, _, about = lane.title.partition(": ")
+        parts.append(label(0, y + 13, title, 13, look=BOLD))
+        state, color = _state(lane, places)
+        parts.append(label(90, y + 13, state, 11, color, NARROW - 90, BOLD))
+        y += 14
+        for line in wrap(about, 44):
+            parts.append(label(0, y + 13, line, 11, SOFT))
+            y += 14
+        drawn, grid = _rows_and_blocks(lane, y - 2, blocks, size)
+        parts += drawn
+        y = grid.bottom(blocks) + 12
+    for line in wrap(_ends(lanes), 44):
+        parts.append(label(0, y + 8, line, 11))
+        y += 15
+    return narrow_svg(y, parts, said)
+
+
+def _ends(lanes: Sequence[Lane]) -> str:
+    """When the last answer of each run is finished."""
+    ends = " and ".join(f"{lane.last} steps ({lane.short_title})" for lane in lanes)
+    return f"The last answer is finished after {ends}."
 
 
 def _lanes(runs: dict[str, Sequence[Moment]], step: int) -> list[Lane]:
@@ -164,43 +233,54 @@ def _lanes(runs: dict[str, Sequence[Moment]], step: int) -> list[Lane]:
     lanes = []
     for title, run in runs.items():
         moment = run[min(step, len(run) - 1)]
-        lane = Lane(title, spans[title], moment, step, step >= one_left, COLUMNS / longest)
-        lanes.append(lane)
+        lanes.append(Lane(title, spans[title], moment, step, step >= one_left, longest, WIDE))
     return lanes
 
 
 def _lane(lane: Lane, y: float, places: int, blocks: int, size: int) -> list[str]:
     """One run: a title, a row for each sequence, and the pool."""
+    said, color = _state(lane, places)
+    drawn, grid = _rows_and_blocks(lane, y, blocks, size)
+    used = len({block for state in lane.moment.values() for block in state.blocks})
+    count = f"{used} of {blocks} blocks are in use"
+    return [
+        label(0, y, lane.title, 12.5, look=BOLD),
+        label(TEXT, y, said, 12.5, color, look=BOLD),
+        *drawn,
+        label(TEXT, grid.y + 13, count, 12, SOFT),
+    ]
+
+
+def _state(lane: Lane, places: int) -> tuple[str, str]:
+    """What waits and what is empty, and the colour in which it is said."""
     empty = places - lane.writing
-    said = f"waiting {lane.waiting}, places empty {empty} of {places}"
     wasted = lane.step and lane.waiting and empty
+    said = f"waiting {lane.waiting}, places empty {empty} of {places}"
+    return said, BAD if wasted else INK
+
+
+def _rows_and_blocks(lane: Lane, y: float, blocks: int, size: int) -> tuple[list[str], Grid]:
+    """A row for each sequence, and the pool; and where the pool is."""
     x = lane.x(lane.step)
     bottom = y + 7 + lane.height
     path = f"M{x:.1f} {y + 5:.0f}V{bottom:.0f}"
-    parts = [
-        label(0, y, lane.title, 12.5, look=BOLD),
-        label(TEXT, y, said, 12.5, BAD if wasted else INK, look=BOLD),
-        f'<path d="{path}" stroke="{INK}" stroke-dasharray="3 3"/>',
-    ]
+    parts = [f'<path d="{path}" stroke="{INK}" stroke-dasharray="3 3"/>']
     tables = []
     for row, name in enumerate(lane.spans):
         look = _look(row)
-        parts.append(_racer(lane, name, y + 7 + LANE * row, look))
+        parts.append(_racer(lane, name, y + 7 + lane.track.pitch * row, look))
         sequence = lane.moment[name]
         tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
     parts += _steps(lane, bottom + 11)
-    top = bottom + 20
+    grid = lane.track.grid(bottom + 20, blocks)
     drawn = [_linked(block, lane) for block in blocks_of(tables, blocks, size)]
-    used = sum(block.is_used for block in drawn)
-    parts.append(label(0, top + 13, "blocks", 11, SOFT, 36))
-    parts += pool(drawn, Grid.within(LEFT, top, COLUMNS, min(blocks, BLOCKS_A_ROW), 19, 3))
-    parts.append(label(TEXT, top + 13, f"{used} of {blocks} blocks are in use", 12, SOFT))
-    return parts
+    parts.append(label(0, grid.y + 13, "blocks", 11, SOFT, 36))
+    return [*parts, *pool(drawn, grid)], grid
 
 
 def _steps(lane: Lane, y: float) -> list[str]:
     """The numbers of the steps, below the rows."""
-    numbers = range(0, round(COLUMNS / lane.pitch) + 1, 10)
+    numbers = range(0, lane.longest + 1, 10)
     steps = [
         label(lane.x(number) - 3 * len(str(number)), y, str(number), 11, SOFT) for number in numbers
     ]
@@ -228,15 +308,21 @@ def _racer(lane: Lane, name: str, top: float, look: Look) -> str:
     drawn += _bar(lane, Run(0, waits, FREE, LINE), top)
     drawn += _bar(lane, Run(waits, end, look), top)
     if lane.pitch * min(waits, lane.step) > 40:
-        drawn.append(label(46, top + 9.5, "waits", 10.5, SOFT))
-    prompt = "".join(sequence.words[: sequence.prompt])
-    wrote = "".join(sequence.new_words).replace("\n", " ")
-    shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else _tail(wrote, 56, 60)
-    drawn.append(label(TEXT, top + 10, shown if wrote else "", 11.5, INK, WIDTH - TEXT))
+        drawn.append(label(46, top + 9.5, "waits", lane.track.font, SOFT))
+    if lane.track is WIDE:
+        drawn.append(_words_of(sequence, top))
     say = (
         f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step {end}"
     )
     return linked([_link(lane, name)], say, *drawn)
+
+
+def _words_of(sequence: SequenceState, top: float) -> str:
+    """The end of what a sequence has written."""
+    prompt = "".join(sequence.words[: sequence.prompt])
+    wrote = "".join(sequence.new_words).replace("\n", " ")
+    shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else _tail(wrote, 56, 60)
+    return label(TEXT, top + 10, shown if wrote else "", 11.5, INK, WIDTH - TEXT)
 
 
 def _link(lane: Lane, name: str) -> str:
@@ -250,13 +336,14 @@ def _bar(lane: Lane, steps: Run, top: float) -> list[str]:
     if lane.is_over:
         later = max(steps.start, lane.step)
         shown.append(Run(later, steps.stop, steps.look.pale))
-    return rows(shown, Strip(LEFT, top, lane.pitch, 11.5, gap=1))
+    return rows(shown, Strip(LEFT, top, lane.pitch, lane.track.bar, gap=1))
 
 
 # The rectangle ------------------------------------------------------------------------------------
 
 RIGHT = 570  # where the blocks begin
 ROW = 40.0  # pixels a chat
+NARROW_ROW = 38.0  # on a narrow page
 FIRST_ROW = 112.0
 PADDING = Look(NEUTRAL, "//", is_pale=True)
 
@@ -344,7 +431,7 @@ class Rectangle:
 
 def rectangle(
     run: Sequence[Moment], step: int, questions: Sequence[str], size: int, token_bytes: float
-) -> str:
+) -> Drawing:
     """Chats after `step`, on one scale: as the rows of a conventional cache, padded on the
     left, and in their blocks.
 
@@ -366,11 +453,10 @@ def rectangle(
     parts = []
     for row, chat in enumerate(chats):
         y = FIRST_ROW + ROW * row
-        look = Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
-        parts.append(_padded_row(whole, chat, y, look))
-        parts.append(_row_of_blocks(whole, chat, y, look))
+        parts.append(_padded_row(whole, chat, y, _look_of_chat(row), 500))
+        parts.append(_row_of_blocks(whole, chat, RIGHT, y, _look_of_chat(row), 500))
     most = max(_blocks_in(moment) for moment in run[: step + 1])
-    headline, figures = _figures(whole, most, token_bytes)
+    headline, more, less = _figures(whole, most, token_bytes)
     stored = Look(SEQUENCE_COLORS[0])
     looks = {
         "holds a token": stored,
@@ -378,16 +464,65 @@ def rectangle(
         "of a chat that has ended": stored.pale,
     }
     in_blocks = {"holds a token": stored, "empty slot": stored.pale}
-    parts += [*figures, *legend(0, 71, looks), *legend(RIGHT, 71, in_blocks)]
-    return svg(WIDTH, 104 + 40 * len(chats), parts, headline)
+    parts += [
+        label(0, 15, headline, 15, look=BOLD),
+        label(0, 42, "A conventional cache: one rectangle", 13, look=BOLD),
+        label(RIGHT, 42, "The same chats in blocks", 13, look=BOLD),
+        label(0, 61, more, 12, INK, 540),
+        label(RIGHT, 61, less, 12, INK, 510),
+        *legend(0, 71, looks),
+        *legend(RIGHT, 71, in_blocks),
+    ]
+    wide = svg(WIDTH, 104 + 40 * len(chats), parts, headline)
+    narrow = replace(whole, unit=NARROW / (longest + last - 1))
+    return Drawing(wide, _narrow_rectangle(narrow, headline, (more, less), (looks, in_blocks)))
+
+
+def _narrow_rectangle(
+    whole: Rectangle,
+    headline: str,
+    figures: tuple[str, str],
+    looks: tuple[dict[str, Look], dict[str, Look]],
+) -> str:
+    """The rectangle, and the blocks below it.
+
+    Args:
+        whole: all chats.
+        headline: of the drawing.
+        figures: what is said of the rectangle, and of the blocks.
+        looks: what each look means in the rectangle, and in the blocks.
+    """
+    parts = []
+    y = 0.0
+    titles = ("A conventional cache: one rectangle", "The same chats in blocks")
+    for number, title in enumerate(titles):
+        parts.append(label(0, y + 12, title, 13, look=BOLD))
+        y += 28
+        for line in wrap(figures[number], 44):
+            parts.append(label(0, y, line, 11))
+            y += 15
+        parts += legend(0, y - 8, looks[number], NARROW)
+        y += 48 if number == 0 else 28
+        for row, chat in enumerate(whole.chats):
+            look = _look_of_chat(row)
+            if number == 0:
+                parts.append(_padded_row(whole, chat, y, look, NARROW))
+            else:
+                parts.append(_row_of_blocks(whole, chat, 0, y, look, NARROW))
+            y += NARROW_ROW
+    return narrow_svg(y - 8, parts, headline)
+
+
+def _look_of_chat(row: int) -> Look:
+    return Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
 
 
 def _blocks_in(moment: Moment) -> int:
     return sum(len(sequence.blocks) for sequence in moment.values())
 
 
-def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
-    """The chat as a row of the rectangle."""
+def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look, within: int) -> str:
+    """The chat as a row of the rectangle, its question in `within` pixels."""
     start = whole.longest - chat.sequence.prompt
     stop = start + chat.held
     tokens = [
@@ -396,8 +531,10 @@ def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
         Run(start, stop, look.pale if chat.is_over else look),
     ]
     drawn = [
-        box(0, y - 12, 540, 36, CARD, 0),  # the whole line can be pointed at
-        label(0, y, chat.asked, 12, INK, 500),
+        box(
+            0, y - 12, 540 if within > NARROW else NARROW, 36, CARD, 0
+        ),  # the whole line can be pointed at
+        label(0, y, shortened(chat.asked, 12, within), 12, INK, within),
         *rows(tokens, Strip(0, y + 6, whole.unit, 17)),
     ]
     padding = whole.columns - chat.held
@@ -406,30 +543,34 @@ def _padded_row(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
     return linked([chat.name], say, *drawn)
 
 
-def _row_of_blocks(whole: Rectangle, chat: Chat, y: float, look: Look) -> str:
-    """The chat in its blocks."""
+def _row_of_blocks(
+    whole: Rectangle, chat: Chat, left: float, y: float, look: Look, within: int
+) -> str:
+    """The chat in its blocks, its answer in `within` pixels."""
     size = whole.size
     stored = chat.sequence.tokens
     blocks = chat.sequence.blocks
     table = Table(chat.name, blocks, stored, look)
+    is_wide = within > NARROW
+    wrote = chat.wrote if is_wide else _tail(chat.wrote, 44, 42)
     drawn = [
-        box(560, y - 12, 520, 36, CARD, 0),
-        label(RIGHT, y, chat.wrote, 12, SOFT if chat.is_over else INK, 500),
+        box(560 if is_wide else 0, y - 12, 520 if is_wide else NARROW, 36, CARD, 0),
+        label(left, y, wrote, 12, SOFT if chat.is_over else INK, within),
     ]
     filled = [
         Block(number, (Owner(chat.name, look, table.filled(entry, size)),))
         for entry, number in enumerate(blocks)
     ]
-    drawn += pool(filled, Grid(RIGHT, y + 6, max(1, len(blocks)), size * whole.unit - 2, 17, 2))
+    drawn += pool(filled, Grid(left, y + 6, max(1, len(blocks)), size * whole.unit - 2, 17, 2))
     if chat.is_over:
         said = f"ended with step {chat.end}; its blocks are free"
-        drawn.append(label(RIGHT, y + 19, said, 11.5, SOFT))
+        drawn.append(label(left, y + 19, said, 11.5, SOFT))
     say = f"{chat.asked} {len(blocks)} blocks of {size} for {stored} tokens."
     return linked([chat.name], say, *drawn)
 
 
-def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, list[str]]:
-    """How much memory the rectangle and the blocks take: the headline, and all lines.
+def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, str, str]:
+    """How much memory the rectangle and the blocks take: the headline, and a line about each.
 
     Args:
         most: blocks at the peak.
@@ -450,11 +591,4 @@ def _figures(whole: Rectangle, most: int, token_bytes: float) -> tuple[str, list
         f"{whole.blocks} blocks of {whole.size}; {1 - whole.stored / slots:.0%} empty. "
         f"At their peak {kib(most * whole.size)}"
     )
-    lines = [
-        label(0, 15, said, 15, look=BOLD),
-        label(0, 42, "A conventional cache: one rectangle", 13, look=BOLD),
-        label(RIGHT, 42, "The same chats in blocks", 13, look=BOLD),
-        label(0, 61, more, 12, INK, 540),
-        label(RIGHT, 61, less, 12, INK, 510),
-    ]
-    return said, lines
+    return said, more, less

@@ -7,7 +7,20 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pagedlab.lessons.colors import sequence_color
-from pagedlab.lessons.drawing import BOLD, INK, LINE, SOFT, box, label, linked, svg
+from pagedlab.lessons.drawing import (
+    BOLD,
+    INK,
+    LINE,
+    NARROW,
+    SOFT,
+    Drawing,
+    Grid,
+    box,
+    label,
+    linked,
+    narrow_svg,
+    svg,
+)
 
 WIDTH = 1080
 BOX_WIDTH = 122.0
@@ -90,14 +103,14 @@ STATIONS = (
 MOMENTS = [f"{number} {station.name}" for number, station in enumerate(STATIONS, 1)]
 
 
-def draw_way(moment: str) -> str:
+def draw_way(moment: str) -> Drawing:
     """Draw the stations, and mark that of a moment.
 
     Args:
         moment: one of `MOMENTS`.
     """
     now = MOMENTS.index(moment)
-    parts = [label(20, 22, f"{moment}: {STATIONS[now].said}", 13, INK, 1040)]
+    parts = [label(20, 22, _said_at(now), 13, INK, 1040)]
     for name, top in LANES.items():
         parts.append(label(20, top + BOX_HEIGHT / 2 + 4, name, 13, SOFT))
         if name != LOWEST_LANE:
@@ -106,27 +119,57 @@ def draw_way(moment: str) -> str:
             parts.append(line)
     pairs = enumerate(pairwise(STATIONS))
     parts += [_arrow(start, end, number < now) for number, (start, end) in pairs]
-    parts += [_station(number, number == now, number < now) for number in range(len(STATIONS))]
+    for number, station in enumerate(STATIONS):
+        place = Grid(station.x, LANES[station.lane], 1, BOX_WIDTH, BOX_HEIGHT)
+        parts.append(_station(number, now, place, 14))
     parts.append(_repeats())
-    return svg(WIDTH, HEIGHT, parts, f"A request's way: {moment}")
+    wide = svg(WIDTH, HEIGHT, parts, f"A request's way: {moment}")
+    return Drawing(wide, _narrow_way(now))
 
 
-def _station(number: int, is_now: bool, is_past: bool) -> str:
-    """Draw a station; a click sets the slider to it."""
+def _narrow_way(now: int) -> str:
+    """Draw the lanes side by side, and the stations from top to bottom."""
+    grid = Grid.within(0, 24, NARROW, len(LANES), 28, 9)
+    lanes = list(LANES)
+    parts = [
+        label(grid.corner(i)[0], 12, name, 11, SOFT, grid.width) for i, name in enumerate(lanes)
+    ]
+    places = []
+    for number, station in enumerate(STATIONS):
+        x, y = grid.corner(len(lanes) * number + lanes.index(station.lane))
+        places.append(Grid(x, y, 1, grid.width, grid.height))
+    for number, (start, end) in enumerate(pairwise(places)):
+        color = INK if number < now else LINE
+        path = _narrow_path(start, end)
+        parts.append(f'<path d="{path}" stroke="{color}" stroke-width="2" fill="none"/>')
+    parts += [_station(number, now, place, 12) for number, place in enumerate(places)]
+    return narrow_svg(grid.bottom(len(lanes) * len(STATIONS)), parts, _said_at(now))
+
+
+def _narrow_path(start: Grid, end: Grid) -> str:
+    """The way from a box to one below it, in the same lane or in another one."""
+    to_x = end.x + end.width / 2
+    if start.x == end.x:
+        return f"M{to_x:g} {start.y + start.height:g}V{end.y:g}"
+    side = start.x + start.width if end.x > start.x else start.x
+    return f"M{side:g} {start.y + start.height / 2:g}H{to_x:g}V{end.y:g}"
+
+
+def _said_at(now: int) -> str:
+    return f"{MOMENTS[now]}: {STATIONS[now].said}"
+
+
+def _station(number: int, now: int, place: Grid, font: int) -> str:
+    """Draw a station in its place; a click sets the slider to it."""
     station = STATIONS[number]
-    top = LANES[station.lane]
+    is_now = number == now
+    is_past = number < now
     share = 0.55 if is_now else 0.15 if is_past else 0
-    look = box(station.x, top, BOX_WIDTH, BOX_HEIGHT, sequence_color(0), share, INK)
+    look = box(place.x, place.y, place.width, place.height, sequence_color(0), share, INK)
     text = f"{number + 1} {station.name}"
-    words = label(
-        station.x + 8,
-        top + BOX_HEIGHT / 2 + 5,
-        text,
-        14,
-        INK,
-        BOX_WIDTH - 16,
-        BOLD if is_now else "",
-    )
+    base = place.y + place.height / 2 + 5
+    style = BOLD if is_now else ""
+    words = label(place.x + 8, base, text, font, INK, place.width - 16, style)
     return linked(
         [f"s-{station.name}"], station.said, look, words, goes=f"moment={MOMENTS[number]}"
     )

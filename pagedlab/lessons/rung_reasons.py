@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from pagedlab.lessons.colors import Look, sequence_color
-from pagedlab.lessons.drawing import BOLD, INK, SOFT, Run, Strip, label, rows
+from pagedlab.lessons.drawing import BOLD, INK, NARROW, SOFT, Run, Strip, label, rows
 
 LANE = 13  # pixels of a lane
 LEFT = 118.0  # where time begins
 UNIT = 25.0  # pixels of a unit of time
 LENGTH = 18  # units of time that are drawn
+NARROW_REASON = 162  # pixels of the highest sketch on a narrow page
+EXPLAINED = "a sketch, not measured; colour: a tile; thin bars: warps"
 
 Span = tuple[float, float]  # of time
 
@@ -88,43 +91,70 @@ def draw_reason(rung: str, top: float) -> list[str]:
         top: in pixels.
     """
     reason = REASONS[rung]
-    parts = [
+    return [
         label(0, top, reason.text, 12.5, INK, 590, BOLD),
-        label(
-            0,
-            top + 17,
-            "over time, a sketch, not measured; colour: a tile; thin bars: warps",
-            12,
-            SOFT,
-        ),
+        label(0, top + 17, f"over time, {EXPLAINED}", 12, SOFT),
+        *_draw_lanes(reason, top + 28, LEFT, UNIT, 12),
     ]
-    y = top + 28
+
+
+def draw_narrow_reason(rung: str, top: float) -> list[str]:
+    """Draw the same for a narrow page.
+
+    Args:
+        rung: a key of `REASONS`.
+        top: in pixels.
+    """
+    reason = REASONS[rung]
+    lines = wrap(reason.text, 40)
+    parts = [label(0, top + 15 * i, line, 12, look=BOLD) for i, line in enumerate(lines)]
+    y = top + 15 * len(lines)
+    for line in wrap(EXPLAINED, 44):
+        parts.append(label(0, y, line, 11, SOFT))
+        y += 14
+    left = 90
+    return parts + _draw_lanes(reason, y - 8, left, (NARROW - left) / LENGTH, 11)
+
+
+def _draw_lanes(reason: Reason, top: float, left: float, unit: float, font: int) -> list[str]:
+    """Draw loads and products over time.
+
+    Args:
+        reason: of a rung.
+        top: in pixels.
+        left: where time begins, in pixels.
+        unit: of time, in pixels.
+        font: size of the names, in pixels.
+    """
+    parts = []
+    y = top
     for program in range(reason.programs):
         name = f" {program}" if reason.programs > 1 else ""
-        parts.append(label(0, y + 10.5, f"loads{name}", 12, SOFT))
+        parts.append(label(0, y + 10.5, f"loads{name}", font, SOFT))
         for number, lane in enumerate(reason.loads):
-            parts += _bars(lane, len(reason.loads), number, y, LANE - 2)
+            strip = Strip(left, y, unit, LANE - 2, gap=2)
+            parts += _bars(lane, len(reason.loads), number, strip)
             y += LANE
-        parts.append(label(0, y + 12, f"multiplies{name}", 12, SOFT))
+        parts.append(label(0, y + 12, f"multiplies{name}", font, SOFT))
         height = 18 / reason.warps
         for warp in range(reason.warps):
-            parts += _bars(reason.products, 1, 0, y + 2 + height * warp, height - 1)
+            strip = Strip(left, y + 2 + height * warp, unit, height - 1, gap=2)
+            parts += _bars(reason.products, 1, 0, strip)
         y += 25
     return parts
 
 
-def _bars(spans: Sequence[Span], lanes: int, lane: int, y: float, height: float) -> list[str]:
+def _bars(spans: Sequence[Span], lanes: int, lane: int, strip: Strip) -> list[str]:
     """Draw spans of time; a tile has the same colour in all lanes.
 
     Args:
         spans: of neighbouring tiles of this lane.
         lanes: over which tiles alternate.
         lane: the number of this one.
-        y: the top, in pixels.
-        height: in pixels.
+        strip: where they are.
     """
     runs = []
     for i, (start, stop) in enumerate(spans):
         tile = i * lanes + lane
         runs.append(Run(start, stop, Look(sequence_color(tile % 3))))
-    return rows(runs, Strip(LEFT, y, UNIT, height, gap=2))
+    return rows(runs, strip)

@@ -7,17 +7,21 @@ draw_pools(frames, step, block_size, heads)
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any
 
 from pagedlab.lessons.colors import Look, sequence_color
 from pagedlab.lessons.drawing import (
     BOLD,
+    NARROW,
     SOFT,
     Block,
+    Drawing,
     Grid,
     Owner,
     Word,
     label,
+    narrow_svg,
     plain,
     pool,
     slots,
@@ -33,6 +37,8 @@ POOL_LEFT = 555  # of the second pool
 COLUMNS = 8  # blocks in a row of a pool
 BLOCK_WIDTH = 65.6
 BLOCK_HEIGHT = 76.0
+NARROW_COLUMNS = 6  # blocks in a row of a pool on a narrow page
+NARROW_ENTRIES = 4  # blocks in a row of a table on a narrow page
 
 Key = list[float | None]  # the first numbers of a block's first key; None where nothing was written
 
@@ -101,7 +107,7 @@ def frames_of(recording: dict[str, Any]) -> list[Frame]:
     return frames
 
 
-def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[str]) -> str:
+def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[str]) -> Drawing:
     """The tables above, with the words; below them a pool a rank: the same ids, each with numbers
     of its own heads.
 
@@ -124,14 +130,55 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         parts += slots(blocks, Grid.within(50, y, 1030, longest, 27, 6))
     top = TABLE_TOP + TABLE_PITCH * len(frame.tables) + 26
     for rank in range(len(frame.keys)):
-        parts += _pool(frame, rank, top, held, heads)
+        left = POOL_LEFT * rank
+        grid = Grid(left, top + 12, COLUMNS, 60, 70, BLOCK_WIDTH - 60)
+        parts += _title_of_pool(rank, left, top, 130, heads)
+        parts += pool(_blocks_of_pool(frame, rank, held), grid)
     y = top + 12 + BLOCK_HEIGHT * -(-len(frame.keys[0]) // COLUMNS) + 14
     explained = (
         "In a block: its first word, and the first two numbers of that word's key in layer "
         f"{LAYER}. They differ, because each rank has other heads."
     )
     parts.append(label(0, y, explained, 12, SOFT, WIDTH))
-    return svg(WIDTH, y + 8, parts, f"{headline}. {explained}")
+    wide = svg(WIDTH, y + 8, parts, f"{headline}. {explained}")
+    return Drawing(wide, _narrow_pools(frame, held, heads, f"{headline}.", explained, longest))
+
+
+def _narrow_pools(
+    frame: Frame,
+    held: dict[int, Block],
+    heads: Sequence[str],
+    headline: str,
+    explained: str,
+    longest: int,
+) -> str:
+    """The tables with the first word of each block, then one pool below the other.
+
+    Args:
+        frame: after a step.
+        held: the blocks in use, by number.
+        heads: of each rank, which heads it has.
+        headline: of the drawing.
+        explained: what is in a block.
+        longest: the most blocks of a table after any step.
+    """
+    parts = []
+    y = 0.0
+    for row, table in enumerate(frame.tables):
+        parts.append(label(0, y + 16, f"r{row}", 12, SOFT))
+        grid = Grid.within(26, y, NARROW - 26, NARROW_ENTRIES, 24, 4)
+        blocks = [replace(held[number], words=held[number].words[:1]) for number in table.blocks]
+        parts += slots(blocks, grid, font=12)
+        y = grid.bottom(longest)
+    for rank in range(len(frame.keys)):
+        parts += _title_of_pool(rank, 0, y + 18, 122, heads)
+        grid = Grid.within(0, y + 26, NARROW, NARROW_COLUMNS, 70, 4)
+        parts += pool(_blocks_of_pool(frame, rank, held), grid)
+        y = grid.bottom(len(frame.keys[rank])) + 4
+    for line in wrap(explained, 44):
+        parts.append(label(0, y + 12, line, 11, SOFT))
+        y += 15
+    return narrow_svg(y + 4, parts, headline)
 
 
 def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[Block]:
@@ -151,15 +198,18 @@ def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[
     return blocks
 
 
-def _pool(
-    frame: Frame, rank: int, top: float, held: dict[int, Block], heads: Sequence[str]
+def _title_of_pool(
+    rank: int, left: float, y: float, length: float, heads: Sequence[str]
 ) -> list[str]:
-    """The blocks of a rank, and in each that is in use a word and numbers of its key."""
-    left = POOL_LEFT * rank
-    parts = [
-        label(left, top, f"Pool of rank {rank}", 14, look=BOLD),
-        label(left + 130, top, f"{heads[rank]} of every layer", 12, SOFT),
+    """The name of a rank's pool, and after `length` pixels which heads are in it."""
+    return [
+        label(left, y, f"Pool of rank {rank}", 14, look=BOLD),
+        label(left + length, y, f"{heads[rank]} of every layer", 12, SOFT),
     ]
+
+
+def _blocks_of_pool(frame: Frame, rank: int, held: dict[int, Block]) -> list[Block]:
+    """The blocks of a rank, and in each that is in use a word and numbers of its key."""
     blocks = []
     for number, key in enumerate(frame.keys[rank]):
         if number in held:
@@ -169,7 +219,7 @@ def _pool(
         else:
             block = Block(number, say=f"block {number}: free, on every rank")
         blocks.append(block)
-    return parts + pool(blocks, Grid(left, top + 12, COLUMNS, 60, 70, BLOCK_WIDTH - 60))
+    return blocks
 
 
 def _say(

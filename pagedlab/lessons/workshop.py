@@ -30,24 +30,27 @@ from pagedlab.lessons.drawing import (
     CARD,
     INK,
     LINE,
+    NARROW,
     SOFT,
     WRONG,
+    Drawing,
     Run,
     Strip,
     box,
     label,
     linked,
+    narrow_svg,
     rows,
     svg,
     wide,
 )
-from pagedlab.lessons.rung_reasons import draw_reason
+from pagedlab.lessons.rung_reasons import NARROW_REASON, draw_narrow_reason, draw_reason
 from pagedlab.shipped import benchmark, results
 from pagedlab.validation import one_of
 
 if TYPE_CHECKING:
     from pagedlab.lessons.fence import Access
-    from pagedlab.lessons.tracer import Trace
+    from pagedlab.lessons.tracer import Batch, Trace
 
 SHAPES = {
     "Llama-3-8B, 32 x 4,096": "llama-3-8b decode 32 x 4096, block 16",
@@ -81,8 +84,30 @@ def recorded() -> dict[str, Any]:
 
 # The ladder ---------------------------------------------------------------------------------------
 
-LADDER_ROW = 26  # pixels
-LADDER_NAMES = 184  # pixels of the names
+
+@dataclass(frozen=True)
+class Ladder:
+    """Where a ladder is drawn, in pixels.
+
+    Args:
+        left: the left edge.
+        width: of names and bars.
+        row: from bar to bar.
+        names: of the names.
+        font: size of all letters.
+        bar: height of a bar.
+    """
+
+    left: float = 640
+    width: float = 440
+    row: int = 26
+    names: int = 184
+    font: int = 12
+    bar: int = 18
+
+
+WIDE_LADDER = Ladder()
+NARROW_LADDER = Ladder(left=0, width=NARROW, row=18, names=172, font=11, bar=15)
 
 
 def draw_ladder(
@@ -90,9 +115,8 @@ def draw_ladder(
     copy: float,
     now: str = "",
     top: float = 40,
-    left: float = 640,
-    width: float = 440,
     hidden: Collection[str] = (),
+    place: Ladder = WIDE_LADDER,
 ) -> list[str]:
     """Draw a bar for each kernel, and the speed of a copy as a dotted line.
 
@@ -101,40 +125,41 @@ def draw_ladder(
         copy: GB/s of a copy.
         now: the name to mark.
         top: in pixels.
-        left: in pixels.
-        width: in pixels.
         hidden: names whose speed is shown as a question mark.
+        place: where it is, from `top` down.
     """
-    x = left + LADDER_NAMES
-    pitch = (width - LADDER_NAMES - 50) / max(copy, *speeds.values())
+    left, font = place.left, place.font
+    x = left + place.names
+    pitch = (place.width - place.names - 50) / max(copy, *speeds.values())
     roof = x + pitch * copy
     parts = []
     for row, (name, speed) in enumerate(speeds.items()):
-        y = top + LADDER_ROW * row
+        y = top + place.row * row
+        base = y + place.bar / 2 + 4.5
         if name in hidden:
-            parts.append(label(left, y + 13.5, name, 12, SOFT, LADDER_NAMES - 8))
-            parts.append(label(x + 5, y + 13.5, "?", 12, SOFT))
+            parts.append(label(left, base, name, font, SOFT, place.names - 8))
+            parts.append(label(x + 5, base, "?", font, SOFT))
             continue
         color, share = _look_of_rung(name, now)
         look = BOLD if name == now else ""
         bar = pitch * speed
         number = f"{speed:,.0f}"
         end_of_bar = x + bar + 5
-        crosses_line = end_of_bar < roof < end_of_bar + wide(number, 12)
+        crosses_line = end_of_bar < roof < end_of_bar + wide(number, font)
         ink = ink_on(color) if crosses_line else INK
         if crosses_line:
-            end_of_bar -= wide(number, 12) + 10
+            end_of_bar -= wide(number, font) + 10
         drawn = [
-            box(left, y, LADDER_NAMES + bar, 18, LINE, 0),  # the whole row can be pointed at
-            box(x, y, bar, 18, color, share, color),
-            label(left, y + 13.5, name, 12, INK, LADDER_NAMES - 8, look),
-            label(end_of_bar, y + 13.5, number, 12, ink, 0, look),
+            box(left, y, place.names + bar, place.bar, LINE, 0),  # the whole row can be pointed at
+            box(x, y, bar, place.bar, color, share, color),
+            label(left, base, name, font, INK, place.names - 8, look),
+            label(end_of_bar, base, number, font, ink, 0, look),
         ]
         say = f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
         parts.append(linked([name], say, *drawn))
-    end = top + LADDER_ROW * len(speeds)
+    end = top + place.row * len(speeds)
     parts.append(_dotted(roof, top - 8, end))
-    parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", 12, SOFT))
+    parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", font, SOFT))
     return parts
 
 
@@ -169,8 +194,10 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
     return {name: rows[method] for method, name in METHODS.items() if method in rows}
 
 
-def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> str:
+def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> Drawing:
     """Draw on the left memory as a rung's programs load it, on the right the speed of each rung.
+
+    On a narrow page the speeds are below memory.
 
     Args:
         traces: of the rungs; empty without Triton.
@@ -190,7 +217,33 @@ def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str)
     parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
     parts += draw_reason(rung, 366)
     name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
-    return svg(1080, 490, parts, name, shown_width=930)
+    wide = svg(1080, 490, parts, name, shown_width=950)
+    return Drawing(wide, _narrow_opening(traces, rung, progress, shape))
+
+
+def _narrow_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> str:
+    """Draw memory, the reason and the ladder below one another."""
+    parts = []
+    name = f"Rung {rung}"
+    y = 14.0
+    if trace := traces.get(RUNGS[rung]):
+        at = _step_at(trace, progress)
+        name = _headline(trace, at)
+        parts.append(label(0, 11, "solid: loaded now, by program", 11, SOFT))
+        parts.append(label(0, 26, f"({_axes(rung)})", 11, SOFT))
+        parts += draw_memory(trace, at, 34, NARROW_MEMORY)
+        y = 34 + NARROW_MEMORY.height(trace.batch) + 18
+    parts.append(label(0, y, f"GB/s, {shape}", 12, look=BOLD))
+    found = recorded()
+    machine = found["machine"]
+    parts.append(label(0, y + 15, f"{machine['card']}, {machine['date']}", 11, SOFT, NARROW))
+    speeds = speeds_of(SHAPES[shape])
+    hidden = _not_shown_yet(rung, speeds)
+    copy = found["roofs"]["copy"] / 1e9
+    parts += draw_ladder(speeds, copy, rung, y + 28, hidden, NARROW_LADDER)
+    y += 28 + NARROW_LADDER.row * len(speeds) + 38
+    parts += draw_narrow_reason(rung, y)
+    return narrow_svg(y + NARROW_REASON, parts, name)
 
 
 def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
@@ -204,24 +257,37 @@ def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
 
 def _draw_trace(trace: Trace, rung: str, progress: int) -> list[str]:
     """Draw memory at a step of a trace, with a headline."""
-    at = round(progress / 100 * (len(trace.steps) - 1))
+    at = _step_at(trace, progress)
+    explained = f"colour: sequence; solid: loaded now, by program ({_axes(rung)})"
+    return [
+        *draw_memory(trace, at),
+        label(0, 15, _headline(trace, at), 13, look=BOLD),
+        label(0, 32, explained, 12, SOFT),
+    ]
+
+
+def _step_at(trace: Trace, progress: int) -> int:
+    """Return the step of a trace at this per cent of it."""
+    return round(progress / 100 * (len(trace.steps) - 1))
+
+
+def _headline(trace: Trace, at: int) -> str:
+    """Return what a step of a trace shows, in words."""
     times = trace.rows_loaded / trace.rows_stored
     working = sum(len(rows) > 0 for rows in trace.steps[at].values())
-    headline = (
+    return (
         f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, "
         f"each key loaded {times:.0f} x"
     )
-    axes = "sequence, KV head"
+
+
+def _axes(rung: str) -> str:
+    """Return the axes of a rung's programs."""
     if rung[0] in "12":
-        axes = "sequence, query head"
+        return "sequence, query head"
     if rung[0] == "7":
-        axes = "sequence, KV head, split"
-    explained = f"colour: sequence; solid: loaded now, by program ({axes})"
-    return [
-        *draw_memory(trace, at),
-        label(0, 15, headline, 13, look=BOLD),
-        label(0, 32, explained, 12, SOFT),
-    ]
+        return "sequence, KV head, split"
+    return "sequence, KV head"
 
 
 @dataclass(frozen=True)
@@ -233,11 +299,40 @@ class _Load:
     program: tuple[int, ...]
 
 
-MEMORY_CELL = 8.0  # pixels of a slot
-MEMORY_STRIPE = 17.0  # pixels of a KV head of a page
+@dataclass(frozen=True)
+class Memory:
+    """Where pages are drawn, in pixels.
+
+    Args:
+        across: pages in a row.
+        cell: of a slot.
+        stripe: of a KV head of a page.
+        between: from page to page, with the number of the page.
+        gap: from row to row.
+    """
+
+    across: int = 4
+    cell: float = 8.0
+    stripe: float = 17.0
+    between: float = 26
+    gap: float = 8
+
+    def corner(self, page: int, batch: Batch) -> tuple[float, float]:
+        """The left and the top of a page; the first row is at 0."""
+        row, column = divmod(page, self.across)
+        x = 18 + column * (batch.block_size * self.cell + self.between)
+        return x, row * (2 * self.stripe + self.gap)
+
+    def height(self, batch: Batch) -> float:
+        """The height of all pages of two KV heads."""
+        return -(-batch.num_blocks // self.across) * (2 * self.stripe + self.gap)
 
 
-def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> list[str]:
+WIDE_MEMORY = Memory()
+NARROW_MEMORY = Memory(across=3, cell=5.1, stripe=15, between=18.5, gap=3)
+
+
+def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_MEMORY) -> list[str]:
     """Draw the key cache page by page, with a stripe for each KV head.
 
     Solid slots are loaded in this step, pale ones were loaded before, empty ones were not.
@@ -245,8 +340,8 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
     Args:
         trace: of a kernel.
         step: of the trace, from 0 on.
-        across: pages in a row.
         top: in pixels.
+        place: where the pages are, from `top` down.
     """
     batch = trace.batch
     owner = {page: b for b, table in enumerate(batch.tables()) for page in table}
@@ -255,15 +350,15 @@ def draw_memory(trace: Trace, step: int, across: int = 4, top: float = 48) -> li
     num_axes = 3 if any(program[2] for program in programs) else 2
     parts = []
     for page in range(batch.num_blocks):
-        x = 18 + page % across * (batch.block_size * MEMORY_CELL + 26)
-        y = top + page // across * (2 * MEMORY_STRIPE + 8)
-        parts.append(label(x - 17, y + MEMORY_STRIPE + 3, str(page), 10.5, SOFT))
+        x, y = place.corner(page, batch)
+        y += top
+        parts.append(label(x - 17, y + place.stripe + 3, str(page), 11, SOFT))
         sequence = owner.get(page)
         whose = "no sequence's" if sequence is None else f"sequence {sequence}"
         for head in range(batch.kv_heads):
             found = loads[page, head]
-            stripe = y + head * MEMORY_STRIPE
-            drawn = _draw_stripe(x, stripe, batch.block_size, sequence, found, num_axes)
+            strip = Strip(x, y + head * place.stripe, place.cell, place.stripe - 2)
+            drawn = _draw_stripe(strip, batch.block_size, sequence, found, num_axes)
             say = f"page {page}, KV head {head}, {whose}: {len(found)} loads of a key so far"
             parts.append(linked([f"{page}-{head}"], say, *drawn))
     return parts
@@ -283,13 +378,12 @@ def _loads_by_stripe(trace: Trace, step: int) -> defaultdict[tuple[int, int], li
 
 
 def _draw_stripe(
-    x: float, y: float, size: int, sequence: int | None, loads: list[_Load], num_axes: int
+    strip: Strip, size: int, sequence: int | None, loads: list[_Load], num_axes: int
 ) -> list[str]:
     """Draw a KV head of a page: what was loaded before, what is loaded now, and by which programs.
 
     Args:
-        x: in pixels.
-        y: in pixels.
+        strip: where it is.
         size: slots in a page.
         sequence: that the page belongs to.
         loads: of this stripe.
@@ -297,7 +391,6 @@ def _draw_stripe(
     """
     color = NEUTRAL if sequence is None else sequence_color(sequence)
     edge = LINE if sequence is None else color
-    strip = Strip(x, y, MEMORY_CELL, MEMORY_STRIPE - 2)
     runs = [Run(0, size, Look("none"), edge)]
     width = 0
     for is_now in (False, True):
@@ -311,7 +404,8 @@ def _draw_stripe(
     if names:
         ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
         text = " ".join(names)
-        drawn.append(label(x + 3, y + 11.5, text, 11, ink, width * MEMORY_CELL - 6, BOLD))
+        base = strip.y + strip.height / 2 + 4
+        drawn.append(label(strip.x + 3, base, text, 11, ink, width * strip.unit - 6, BOLD))
     return drawn
 
 
@@ -703,7 +797,7 @@ def loads_beside(answer: Any) -> str:
         parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if mine else ""))
         parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
         parts.append(label(208 + 200 * times, y + 13.5, said, 12))
-        y += LADDER_ROW
+        y += WIDE_LADDER.row
     parts.append(_dotted(400, 24, y))
     parts.append(label(330, y + 14, "the floor: each byte once", 12, SOFT))
     return svg(1080, y + 22, parts, f"{headline}: {', '.join(traces)}")
@@ -751,6 +845,6 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
         with suppress(Exception):  # smaller cards refuse some: not enough shared memory, no cuDNN
             speeds[name] = speed(methods.METHODS[method](inputs))
     card = f"{torch.cuda.get_device_name()}, measured now: GB/s of keys and values, {shape}"
-    bars = draw_ladder(speeds, copy, "yours", left=0, width=900)
-    height = 70 + LADDER_ROW * len(speeds)
+    bars = draw_ladder(speeds, copy, "yours", place=Ladder(left=0, width=900))
+    height = 70 + WIDE_LADDER.row * len(speeds)
     return svg(1080, height, [label(0, 15, card, 13, look=BOLD), *bars])

@@ -40,6 +40,8 @@ const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
 const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
 const LONG_HEADLINE = 30; // characters that a narrow page may cut
+const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
+const NARROW_PAGE = 700; // pixels, as in explore.css
 const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
 const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -53,7 +55,7 @@ class ExploreView {
   constructor(model, host) {
     this.model = model;
     /** @type {string} */
-    this.caption = model.get("caption");
+    this.caption = model.get("caption").replace(/\bPoint at\b/, "Point at (or tap)");
     /** @type {Control[]} */
     this.controls = model.get("controls");
     const { number, at } = model.get("asked");
@@ -80,6 +82,8 @@ class ExploreView {
     this.paused = null;
     /** @type {{x: number, y: number} | null} Where the pointer is while it is in the drawing. */
     this.pointer = null;
+    /** @type {boolean} Whether the page is narrow. */
+    this.isNarrow = false;
     /** @type {number} The width of the drawing, in pixels. */
     this.width = 0;
     /** @type {number} The greatest height that it had at this width. */
@@ -118,7 +122,7 @@ class ExploreView {
     this.picture.addEventListener("focusout", () => this.lightUp(this.hoveredPart()));
     this.onDrawnListener = () => this.onDrawn();
     this.onAskedListener = () => this.onAsked();
-    this.resized = new ResizeObserver(() => this.keepRoom());
+    this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.picture);
     this.model.on("change:drawn", this.onDrawnListener);
     this.model.on("change:asked", this.onAskedListener);
@@ -431,15 +435,42 @@ class ExploreView {
     this.isWaiting = false;
     clearTimeout(this.busyTimer);
     this.busy.textContent = "";
-    this.picture.innerHTML = drawn.html;
-    this.showHeadline();
-    this.keepReadable();
-    this.keepRoom();
+    this.showDrawing(drawn.html);
     this.follow();
     this.setTabStop(Math.max(place, 0));
     if (focused) this.parts()[place]?.focus();
     this.lightUp(this.litPart());
     if (this.hasMore) this.send();
+  }
+
+  /**
+   * Shows the variant of a drawing that is for a page of this width.
+   *
+   * @param {string} drawing
+   */
+  showDrawing(drawing) {
+    this.isNarrow = this.hasNarrowPage();
+    const at = drawing.indexOf(NARROW);
+    const hasVariants = at > 0;
+    const isVariant = hasVariants && this.isNarrow;
+    if (hasVariants) this.picture.innerHTML = isVariant ? drawing.slice(at) : drawing.slice(0, at);
+    else this.picture.innerHTML = drawing;
+    if (isVariant) this.showNameAsHeadline();
+    else this.showHeadline();
+    this.keepReadable();
+    this.keepRoom();
+  }
+
+  /** Whether the style sheet's rules for a narrow page hold. */
+  hasNarrowPage() {
+    const { clientWidth } = this.controlBox; // as wide as what the root contains
+    return clientWidth > 0 && clientWidth <= NARROW_PAGE;
+  }
+
+  /** Shows the other variant of the drawing when the page has become narrow or wide. */
+  onResize() {
+    if (this.isNarrow === this.hasNarrowPage()) this.keepRoom();
+    else this.showDrawing(this.model.get("drawn").html);
   }
 
   /** Shows the value of the control that plays, now that the drawing shows it. */
@@ -449,6 +480,13 @@ class ExploreView {
     this.values = { ...this.values, [this.following]: at[this.following] };
     this.following = null;
     this.showValues();
+  }
+
+  /** The variant for a narrow page has no headline of its own: its name is one, in its colour. */
+  showNameAsHeadline() {
+    const svg = this.picture.querySelector("svg");
+    this.headline.textContent = svg?.getAttribute("aria-label") ?? "";
+    this.headline.style.color = svg?.getAttribute("color") ?? "";
   }
 
   /** On a narrow page the drawing scrolls, so its headline is a line above it, where it wraps. */

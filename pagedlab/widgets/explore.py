@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from pagedlab.lessons.drawing import Drawing
 from pagedlab.lessons.figure_words import described
 from pagedlab.widgets.assets import live_script, live_style
 from pagedlab.widgets.opening import opening, share_parts
@@ -81,6 +82,8 @@ def _as_page(drawn: Any) -> str:
     Raises:
         TypeError: If it is no drawing.
     """
+    if isinstance(drawn, Drawing):
+        return drawn + drawn.narrow
     if isinstance(drawn, str):
         return drawn
     if hasattr(drawn, "savefig"):
@@ -303,6 +306,8 @@ def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:
         data-link="a b"        lights up together with every element that shares a word
         data-say="..."         what the line below the drawing says while it is pointed at
         data-set="name=value"  a click sets this control
+
+    A `lessons.drawing.Drawing` has a second SVG, for a narrow page.
 
     Args:
         draw: called with each control's value by name; returns a matplotlib figure, or SVG or HTML

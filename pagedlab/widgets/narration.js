@@ -187,9 +187,7 @@ function clause(names, singular, several) {
  * @returns {string}
  */
 export function describeBlock(state, blockId, blockSize) {
-  if (blockId === null) {
-    return POINT;
-  }
+  if (blockId === null) return state.texts.size ? POINT : "";
   const block = `Block ${blockId}${ownersInTurn(state.owners.get(blockId) ?? [])}`;
   const places = placesOf(state, blockId, blockSize);
   if (places.length) return `${block}: ${places.slice(0, MOST_TABLES).join("; ")}`;

@@ -48,8 +48,9 @@ const RUNS_OF_MANY = 4; // what is shown of each then
 const SETTLES_AFTER = 1500; // milliseconds at an end that has little to see
 const FALL = 700; // milliseconds, at most
 const SIZE_TO_WIDTH = 1.7; // a character is about this much higher than wide
-const SMALLEST_WORD = 7; // pixels
+const SMALLEST_WORD = 11; // pixels
 const LARGEST_WORD = 14; // pixels
+const AIR = 4; // pixels from a falling word to the edge of the stage, at least
 const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
 const LEAST_ROWS = 4; // of a large pool
@@ -359,7 +360,7 @@ class StageView {
 
   /**
    * The word appears below the number of its block and sinks into it. It is as wide as the
-   * block, so it covers no text and no other block.
+   * block, or on a ground of its own if the block is too small for its letters.
    *
    * @param {SequenceState} sequence
    */
@@ -373,14 +374,17 @@ class StageView {
     falling.className = "ps-drop";
     falling.dataset.falls = name;
     falling.textContent = word;
-    falling.style.left = `${end.left - frame.left}px`;
     falling.style.top = `${end.top - frame.top}px`;
-    falling.style.width = `${end.width}px`;
     const fits = (SIZE_TO_WIDTH * end.width) / word.length;
     falling.style.fontSize = `${Math.max(SMALLEST_WORD, Math.min(LARGEST_WORD, fits))}px`;
     const air = find(this.root, ".ps-air");
     air.querySelector(withData("falls", name))?.remove();
     air.append(falling);
+    const { offsetWidth } = falling;
+    falling.classList.toggle("ps-wide", offsetWidth > end.width);
+    const middle = end.left - frame.left + (end.width - offsetWidth) / 2;
+    const rightmost = frame.width - offsetWidth - AIR;
+    falling.style.left = `${Math.max(AIR, Math.min(rightmost, middle))}px`;
     const frames = [
       { opacity: 0, transform: `translateY(${0.1 * end.height}px)` },
       { opacity: 1, transform: `translateY(${0.35 * end.height}px)`, offset: 0.2 },

@@ -134,7 +134,7 @@ test("parts that share a link light up, and the part is named", () => {
   assert.equal(find(".px-say").textContent, "the first");
   second.blur();
   third.focus();
-  assert.equal(find(".px-say").textContent, "Point at a part.");
+  assert.equal(find(".px-say").textContent, "Point at (or tap) a part.");
 });
 
 test("arrow keys move from part to part, and Enter sets a control", () => {
@@ -218,7 +218,7 @@ test("what was typed is not lost when a slider moves at once", () => {
 });
 
 test("the line below has room for the longest that may be said", () => {
-  assert.equal(find(".px-longest").textContent, "Point at a part.");
+  assert.equal(find(".px-longest").textContent, "Point at (or tap) a part.");
   type(find('[data-name="size"]'), "7");
   answer('<svg><text data-say="something that is much longer">1</text></svg>');
   assert.equal(find(".px-longest").textContent, "something that is much longer");

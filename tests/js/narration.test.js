@@ -82,6 +82,8 @@ test("what a block holds", () => {
   const before = replay.stateAfter(0);
   const after = replay.stateAfter(1);
   assert.match(describeBlock(before, null, 4), /^Point at a word or a block, or tap it/);
+  const empty = new Replay(recordingOf({})).stateAfter(0);
+  assert.equal(describeBlock(empty, null, 4), "", "no word is there yet");
   assert.equal(describeBlock(before, 0, 4), "Block 0: r0, tokens 0–3: “The cat sat on”");
   assert.equal(describeBlock(before, 1, 4), "Block 1: r0, token 4: “ a”");
   const cached = "Block 0 is free; its contents stay cached for the next identical prefix.";

@@ -138,7 +138,7 @@ def test_what_is_on_every_page_is_not_found_by_a_search(site):
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     terms = json.loads(index.removeprefix("Search.setIndex(").rstrip(")"))["terms"]
     assert "block" in terms
-    assert "tap" not in terms, "point at its parts (or tap them)"
+    assert len(terms["tap"]) < len(NOTEBOOKS), "point at its parts (or tap them), on every page"
     fragments = (site / "notebooks" / "02_block_pool.html").read_text(encoding="utf-8")
     assert re.search(r'<p class="no-search">[^\n]*03 · Copy-on-write', fragments), "so are the links to other notebooks"
 
@@ -271,7 +271,7 @@ def test_what_has_the_keyboard_is_on_the_screen_and_marked(site, width):
 def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
     with serving(site) as url, open_chromium() as chromium:
         page = chromium.new_page(viewport={"width": 390, "height": 800})
-        page.goto(f"{url}notebooks/02_block_pool.html")
+        page.goto(f"{url}notebooks/14_measuring_a_server.html")
         page.locator(".px-root").wait_for()
         picture = page.locator("a.image-reference").first
         assert picture.evaluate("box => box.scrollWidth > box.clientWidth")
@@ -310,6 +310,18 @@ def test_icons_of_a_phones_header_are_buttons_with_room_for_a_finger(site):
                 page.get_by_role("button", name=name).press(key)
                 assert page.get_by_role("button", name=name).get_attribute("aria-expanded") == state
                 page.wait_for_function(f"drawer => ({IS_ON_SCREEN})(drawer) === {state}", arg=drawer)
+
+
+@in_browser
+def test_the_contents_of_a_notebook_leave_their_room_to_its_drawings(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(f"{url}notebooks/09_continuous_batching.html")
+        page.locator(".px-picture").first.wait_for()
+        assert page.locator(".px-picture").first.bounding_box()["width"] > 1000
+        assert not page.evaluate(f"({IS_ON_SCREEN})('.toc-drawer')")
+        page.locator(".toc-content-icon").click()
+        page.wait_for_function(f"() => ({IS_ON_SCREEN})('.toc-drawer')")
 
 
 def test_a_link_around_a_picture_has_a_short_name_and_keeps_the_description(site):

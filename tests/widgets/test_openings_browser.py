@@ -7,12 +7,15 @@ import pytest
 
 from pagedlab.shipped import data_folder
 from pagedlab.widgets import Stage, explore
-from site_openings import with_places, write
+from site_openings import file_of, openings_of, with_places, write
 from support.pages import in_browser, open_chromium
-from support.paths import ROOT
+from support.paths import NOTEBOOKS, ROOT
 from support.site import serving
 
 pytestmark = in_browser
+
+# Notebooks whose opening has a variant for a narrow page.
+NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]
 
 
 def draw(step, text):
@@ -121,3 +124,53 @@ def test_on_a_phone_small_print_is_not_made_smaller(chromium_and_url):
     phone.locator(".px-picture svg").wait_for()
     assert phone.locator(".px-picture svg").bounding_box()["width"] >= 860  # most drawings are 1,084 wide
     assert phone.evaluate("document.documentElement.scrollWidth") == 390
+
+
+# Letters that are shown, in pixels of the page.
+LETTERS = """(root) => [...root.querySelectorAll('.px-picture text')].filter((text) => text.textContent.trim()).map(
+    (text) => parseFloat(getComputedStyle(text).fontSize) * text.getCTM().a)"""
+BEYOND = """(root) => [...root.querySelectorAll('*')].filter(
+    (part) => part.getBoundingClientRect().right > root.getBoundingClientRect().right
+).map((part) => part.outerHTML.slice(0, 99))"""
+HEIGHT = "(root) => root.getBoundingClientRect().height"
+
+
+PHONE_HEAD = """<meta name="viewport" content="width=device-width"><body style="margin: 16px">
+    <script type="module" src="../_static/openings.js"></script>"""
+
+
+@pytest.fixture(scope="module")
+def phone_and_url(tmp_path_factory):
+    """A phone, and the address of a page for each notebook in NARROW: its opening, as it is stored."""
+    site = tmp_path_factory.mktemp("phone")
+    notebooks = [path for path in NOTEBOOKS if path.name[:2] in NARROW]
+    write(site / "_static", notebooks)
+    shutil.copy2(ROOT / "docs" / "static" / "openings.js", site / "_static")
+    (site / "notebooks").mkdir()
+    for path in notebooks:
+        place = f'<div data-opening="../_static/{file_of(openings_of(path)[0])}"></div>'
+        (site / "notebooks" / f"{path.name[:2]}.html").write_text(PHONE_HEAD + place)
+    with serving(site) as url, open_chromium() as chromium:
+        yield chromium.new_page(is_mobile=True, has_touch=True), url
+
+
+@pytest.mark.parametrize("width", [360, 390])
+@pytest.mark.parametrize("number", NARROW)
+def test_an_opening_fits_on_a_phone(phone_and_url, number, width):
+    phone, url = phone_and_url
+    phone.set_viewport_size({"width": width, "height": 844})
+    phone.goto(f"{url}notebooks/{number}.html")
+    root = phone.locator(".px-root")
+    root.wait_for()
+    controls = root.locator("input:enabled")
+    heights = set()
+    for key in ("Home", *["ArrowRight"] * 5, "End", "Space"):
+        if controls.count():  # 05 has only text boxes
+            controls.first.press(key)
+        assert root.evaluate(BEYOND) == []
+        assert min(root.evaluate(LETTERS)) >= 11
+        heights.add(root.evaluate(HEIGHT))
+    assert len(heights) <= 2, "it keeps the room of its largest step: nothing below jumps while it plays"
+    part = root.locator("[data-link]").last
+    part.tap()
+    assert root.locator(".px-say").inner_text() == part.get_attribute("data-say").strip()

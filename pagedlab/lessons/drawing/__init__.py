@@ -10,7 +10,8 @@ This is the only Python code that draws a block, a block table or a row of token
     blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
     picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
 
-elements.py has what they are made of, `lessons.colors` the looks.
+`Drawing(wide, narrow)` has a variant for a phone. elements.py has what drawings are made of,
+`lessons.colors` the looks.
 """
 
 from pagedlab.lessons.drawing.blocks import (
@@ -34,14 +35,17 @@ from pagedlab.lessons.drawing.elements import (
     CARD,
     INK,
     LINE,
+    NARROW,
     SOFT,
     STRUCK,
     WRONG,
+    Drawing,
     box,
     fill,
     label,
     legend,
     linked,
+    narrow_svg,
     plain,
     runs,
     shape,
@@ -56,10 +60,12 @@ __all__ = [
     "CARD",
     "INK",
     "LINE",
+    "NARROW",
     "SOFT",
     "STRUCK",
     "WRONG",
     "Block",
+    "Drawing",
     "Grid",
     "Owner",
     "Run",
@@ -74,6 +80,7 @@ __all__ = [
     "legend",
     "legend_of_words",
     "linked",
+    "narrow_svg",
     "plain",
     "pool",
     "rows",

@@ -383,7 +383,13 @@ def _badge(text: str, right: float, bottom: float, size: int) -> str:
 # Words in their slots -----------------------------------------------------------------------------
 
 
-def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5) -> list[str]:
+def slots(
+    blocks: Sequence[Block],
+    grid: Grid,
+    size: int = 0,
+    font: float = 12.5,
+    number_font: float = 10.5,
+) -> list[str]:
     """Draw blocks with the words in them, on a tint of their owners' colours.
 
     With a number of slots each word has its slot, and empty slots are seen. Otherwise the
@@ -394,13 +400,14 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
         grid: where they are; a high cell has a line for the number and one for the words.
         size: slots in a block, or 0.
         font: size of the words, in pixels.
+        number_font: size of the numbers of slots, in pixels.
     """
     parts = []
     for at, block in enumerate(blocks):
         x, y = grid.corner(at)
         drawn = _ground_of_words(block, x, y, grid)
         if size:
-            drawn += _slots(block, x, y, grid, size)
+            drawn += _slots(block, x, y, grid, size, font, number_font)
         else:
             drawn += _line_of_words(block, x, y, grid, font)
         if size and any(word.say for word in block.words):
@@ -458,15 +465,17 @@ def _words(words: Sequence[Word], x: float, y: float, within: float, size: float
     return drawn
 
 
-def _slots(block: Block, x: float, y: float, grid: Grid, size: int) -> list[str]:
-    """Draw the slots of a block side by side."""
+def _slots(
+    block: Block, x: float, y: float, grid: Grid, size: int, font: float, number_font: float
+) -> list[str]:
+    """Draw the slots of a block side by side, with words and numbers in these fonts."""
     pitch = (grid.width - GAP) / size
     color = block.bands[0].look.color if block.bands else draw.SOFT
     drawn = []
     for at in range(size):
         word = block.words[at] if at < len(block.words) else Word("", "empty")
         place = Grid(x + GAP + pitch * at, y + GAP, 1, pitch - GAP, grid.height - 2 * GAP)
-        slot = _slot(word, place, color)
+        slot = _slot(word, place, color, font, number_font)
         if word.say:
             slot = [draw.linked(word.links, word.say, *slot)]
         drawn += slot
@@ -475,8 +484,10 @@ def _slots(block: Block, x: float, y: float, grid: Grid, size: int) -> list[str]
     return drawn
 
 
-def _slot(word: Word, place: Grid, color: str) -> list[str]:
-    """Draw a slot with its word and its number."""
+def _slot(
+    word: Word, place: Grid, color: str, font: float = 12.5, number_font: float = 10.5
+) -> list[str]:
+    """Draw a slot with its word and its number in these fonts."""
     kind = WORD_KINDS[word.kind]
     ground = Look(color, "", True) if kind.has_ground else Look("none")
     edge = color if kind.has_edge else draw.LINE
@@ -487,36 +498,48 @@ def _slot(word: Word, place: Grid, color: str) -> list[str]:
     ]
     base = place.y + place.height / 2 + 4.5
     if word.number is not None:
-        drawn.append(draw.label(place.x + 3, place.y + 11, str(word.number), 10, draw.SOFT))
+        drawn.append(
+            draw.label(place.x + 3, place.y + 11, str(word.number), number_font, draw.SOFT)
+        )
         base = place.y + place.height - 7
     within = place.width - 6
     if word.below:
         base = place.y + 12
         kind_below = WORD_KINDS["not stored"]
         text = draw.shortened(word.below, 12, within)
+        below = min(12, font)
         drawn.append(
-            draw.label(place.x + 3, base + 14, text, 12, kind_below.ink, within, kind_below.style)
+            draw.label(
+                place.x + 3, base + 14, text, below, kind_below.ink, within, kind_below.style
+            )
         )
     if word.text:
-        text = draw.shortened(word.text, 12.5, within)
-        drawn.append(draw.label(place.x + 3, base, text, 12.5, kind.ink, within, kind.style))
+        text = draw.shortened(word.text, font, within)
+        drawn.append(draw.label(place.x + 3, base, text, font, kind.ink, within, kind.style))
     return drawn
 
 
-def legend_of_words(x: float, y: float, kinds: Mapping[str, str], look: Look) -> list[str]:
-    """Draw what each kind of word means, side by side.
+def legend_of_words(
+    x: float, y: float, kinds: Mapping[str, str], look: Look, line: float = 0
+) -> list[str]:
+    """Draw what each kind of word means, side by side or below one another.
 
     Args:
         x: in pixels.
         y: in pixels.
         kinds: the meanings by kind.
         look: of the sequence.
+        line: pixels from line to line on a narrow page; 0 for one line.
     """
     parts = []
     for kind, meaning in kinds.items():
         parts += _slot(Word("word", kind), Grid(x, y, 1, 40, 18), look.color)
-        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT))
-        x += 62 + draw.wide(meaning, 12)
+        within = draw.NARROW - 46 if line else 0
+        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT, within))
+        if line:
+            y += line
+        else:
+            x += 62 + draw.wide(meaning, 12)
     return parts
 
 

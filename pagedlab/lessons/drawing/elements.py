@@ -18,6 +18,7 @@ BAD = "var(--bad)"
 WRONG = VERMILION
 BOLD = "font-weight:700"
 STRUCK = f"text-decoration:line-through 2px {WRONG}"
+LEGEND_LINE = 20  # pixels from line to line
 TINT = 0.22  # the share of a pale colour
 TEXT = re.compile(r"<text[^>]*>([^<]*)</text>")  # what a part shows in words
 
@@ -48,6 +49,44 @@ def svg(
     size = f'viewBox="-2 0 {width + 4:g} {height:.0f}" width="100%" style="max-width:{widest:g}px"'
     # A group, not an image: a screen reader does not go into the parts of an image.
     return f'<svg {size} role="group" aria-label="{name}">{_patterns(drawn)}{drawn}</svg>'
+
+
+NARROW = 300  # pixels: the width of a variant for a phone, whose letters have at least 11 pixels
+WIDEST_NARROW = 480  # pixels, as it is shown
+OPENS_NARROW = '<svg class="px-narrow" '
+
+
+class Drawing(str):
+    """A drawing that has a variant for a narrow page. As a str it is the wide one.
+
+    `pagedlab.widgets.explore` shows the variant that fits.
+    """
+
+    narrow: str
+
+    def __new__(cls, wide: str, narrow: str) -> "Drawing":
+        """Return a drawing of two variants.
+
+        Args:
+            wide: as `svg` returns it.
+            narrow: as `narrow_svg` returns it.
+        """
+        drawing = super().__new__(cls, wide)
+        drawing.narrow = narrow
+        return drawing
+
+
+def narrow_svg(height: float, parts: Iterable[str], name: str, color: str = INK) -> str:
+    """Return a drawing for a narrow page, `NARROW` pixels wide.
+
+    Args:
+        height: in pixels.
+        parts: SVG elements, without the headline.
+        name: the headline, which the page shows above the drawing.
+        color: of the headline.
+    """
+    drawing = svg(NARROW, height, parts, name, WIDEST_NARROW)
+    return drawing.replace("<svg ", f'{OPENS_NARROW}color="{color}" ', 1)
 
 
 # Looks --------------------------------------------------------------------------------------------
@@ -190,16 +229,23 @@ def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str
     return f'<g {kind} aria-label="{name}" data-link="{shared}" data-say="{said}">{drawn}</g>'
 
 
-def legend(x: float, y: float, looks: Mapping[str, Look]) -> list[str]:
+def legend(
+    x: float, y: float, looks: Mapping[str, Look], within: float = float("inf")
+) -> list[str]:
     """Draw what each look means, side by side.
 
     Args:
         x: in pixels.
         y: in pixels.
         looks: by their meaning.
+        within: pixels of a line; what does not fit is in the next one.
     """
     parts = []
+    left = x
     for text, look in looks.items():
+        if x > left and x + 26 + wide(text, 12) > left + within:
+            x = left
+            y += LEGEND_LINE
         parts += [shape(x, y, 20, 14, look, LINE), label(x + 26, y + 11.5, text, 12, SOFT)]
         x += 50 + wide(text, 12)
     return parts
