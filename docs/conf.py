@@ -69,6 +69,7 @@ autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # a list, since a property among the attributes has an entry already
 napoleon_custom_sections = [
     ("What to run", "params_style"),
     ("Limits", "params_style"),

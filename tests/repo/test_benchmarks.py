@@ -3,18 +3,18 @@
 import ast
 import json
 import os
+import runpy
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 
 import pytest
 
+import common
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-import common  # noqa: E402
-
 PARTS = ("peer_engines", "peer_workloads", "attention_methods")  # other benchmarks import them
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
@@ -28,10 +28,22 @@ SMALL = {
 }
 
 
-def run(name, *options):
+def in_a_process(name, *options):
+    """Run it as a user does."""
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *options]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PAGEDLAB_MODEL": str(ROOT / "data/tiny-qwen2")}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def run(name, *options, monkeypatch):
+    """Run its main program in this process, which has torch already. One that sends SIGINT gets its own process."""
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(ROOT / "data/tiny-qwen2"))
+    if "--interrupts" in options:
+        in_a_process(name, *options)
+        return
+    monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *options])
+    runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,26 +54,27 @@ def test_each_says_how_it_is_called(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(SMALL)))
-def test_those_that_need_a_gpu_or_a_site_print_their_help(name):
+def test_those_that_need_a_gpu_or_a_site_print_their_help(name, monkeypatch, capsys):
     if name == "attention" and not find_spec("triton"):
         pytest.skip("it measures Triton kernels")
-    done = run(name, "--help")
-    assert done.returncode == 0, done.stderr
-    assert f"benchmarks/{name}.py" in done.stdout
+    with suppress(SystemExit):  # by argparse
+        run(name, "--help", monkeypatch=monkeypatch)
+    assert f"benchmarks/{name}.py" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path):
+def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monkeypatch, capsys):
     path = tmp_path / "result.json"
-    done = run(name, *SMALL[name].split(), "--json", str(path))
-    assert done.returncode == 0, done.stderr
+    run(name, *SMALL[name].split(), "--json", str(path), monkeypatch=monkeypatch)
     result = json.loads(path.read_text())
     assert {"about", "date", "machine", "versions", "rounds"} <= result.keys()
     assert f"benchmarks/{name}.py" in result["about"]
     entries = [entry for variants in result["rounds"].values() for rounds in variants.values() for entry in rounds]
     assert entries
     assert all(entry["figure"] >= 0 and entry["unit"] for entry in entries)
-    shown = run("common", str(path)).stdout
+    capsys.readouterr()
+    run("common", str(path), monkeypatch=monkeypatch)
+    shown = capsys.readouterr().out
     assert all(workload in shown for workload in result["rounds"])
 
 

@@ -1,16 +1,14 @@
 """benchmarks/peers.py: its requests, and one engine from end to end."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 import peer_engines
 import peer_workloads
+import peers
 from support.paths import ROOT
-
-BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.parametrize("name", peer_workloads.WORKLOADS)
@@ -62,26 +60,26 @@ def test_answers_that_end_early_are_counted_as_they_are(length, wrong, monkeypat
         assert found["figure"] == 256 * 3
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_an_engine_from_end_to_end(ranks, tmp_path):
+def run(monkeypatch, *options):
+    """Run the main program; each engine has a process of its own."""
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--engines", "pagedlab", *map(str, options)])
+    peers.main()
+
+
+def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     out = tmp_path / "result.json"
-    command = [sys.executable, str(BENCHMARKS / "peers.py"), "--model", str(ROOT / "data/tiny-qwen2")]
-    command += ["--engines", "pagedlab", "--workloads", "one", "--rounds", "1", "--vocabulary", "2000"]
-    command += ["--ranks", str(ranks), "--alone", "--rates", "200", "--lengths", "short"]
-    done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    options = ["--model", ROOT / "data/tiny-qwen2", "--workloads", "one", "--rounds", 1, "--vocabulary", 2000]
+    options += ["--ranks", 2, "--alone", "--rates", 32, "--lengths", "short", "--json", out]
+    run(monkeypatch, *options)
     result = json.loads(out.read_text())
     (answer,) = result["rounds"]["one"]["pagedlab"]
     assert answer["unit"] == "ms a token"
     assert 0 < answer["figure"] < 1000
-    (arrived,) = result["load"]["200"]["pagedlab"]
+    (arrived,) = result["load"]["32"]["pagedlab"]
     assert arrived["first token ms, median"] > 0
-    assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": ranks}
+    assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": 2}
 
 
-def test_an_engine_that_does_not_start_is_named(tmp_path):
-    command = [sys.executable, str(BENCHMARKS / "peers.py"), "--model", str(tmp_path)]
-    command += ["--engines", "pagedlab", "--json", str(tmp_path / "result.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode != 0
-    assert "pagedlab ended; see" in done.stderr
+def test_an_engine_that_does_not_start_is_named(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match="pagedlab ended; see"):
+        run(monkeypatch, "--model", tmp_path, "--json", tmp_path / "result.json")

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 from rattler import MatchSpec
 
+import normalise_notebooks
 from support.paths import ROOT, each_notebook
 
 if sys.version_info >= (3, 11):
@@ -30,16 +31,17 @@ GROUPS = PYPROJECT["dependency-groups"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
-def python(code, *options):
-    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
 PURE = ["blocks", "prefix", "eviction", "sequence", "scheduler", "shipped", "lessons.memory", "lessons.traces"]
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(f"pagedlab.{name}")
+    assert "torch" not in sys.modules, name
+"""
 
 
-@pytest.mark.parametrize("module", [*PURE, "checks", "widgets"])
-def test_modules_of_the_first_notebooks_do_not_import_torch(module):
-    assert python(f"import sys, pagedlab.{module}; print('torch' in sys.modules)").strip() == "False"
+def test_modules_of_the_first_notebooks_do_not_import_torch():
+    subprocess.run([sys.executable, "-c", IMPORT_ALL, *PURE, "checks", "widgets"], check=True)
 
 
 def test_public_names_can_be_imported():
@@ -84,7 +86,6 @@ def test_pre_commit_has_the_ruff_of_the_constraints():
 
 
 def test_a_drawing_is_stored_as_github_shows_it():
-    from normalise_notebooks import normalised
     from pagedlab.lessons.drawing import label, svg
     from pagedlab.widgets.opening import MEDIA_TYPE, opening
     from pagedlab.widgets.page import stored
@@ -92,7 +93,7 @@ def test_a_drawing_is_stored_as_github_shows_it():
     data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more') | {"text/plain": "two words"}
     data[MEDIA_TYPE] = opening("explore", {"parts": []})  # stays for the site
     cell = nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("display_data", data=data)])
-    clean = normalised(nbformat.v4.new_notebook(cells=[cell]))
+    clean = normalise_notebooks.normalised(nbformat.v4.new_notebook(cells=[cell]))
     (output,) = clean.cells[0].outputs
     assert output.data.keys() == {"image/png", "text/plain", MEDIA_TYPE}
     size = output.metadata["image/png"]
@@ -101,17 +102,12 @@ def test_a_drawing_is_stored_as_github_shows_it():
         assert picture.size == (2 * size["width"], 2 * size["height"]), "sharp on a screen of twice the pixels"
         assert size["width"] > 300
         assert len(picture.getcolors()) > 10, "words are drawn, their edges soft"
-    assert normalised(clean) == clean
+    assert normalise_notebooks.normalised(clean) == clean
 
 
-def test_notebooks_are_normalised():
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "normalise_notebooks.py", "--check", *NOTEBOOKS],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_notebooks_are_normalised(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["normalise_notebooks.py", "--check", *map(str, NOTEBOOKS)])
+    assert not normalise_notebooks.main()
 
 
 @each_notebook

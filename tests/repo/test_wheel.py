@@ -16,16 +16,20 @@ import pytest
 from support.paths import ROOT
 
 USE = """
+import subprocess
 import sys
 from pathlib import Path
 
 import pagedlab
 from pagedlab import BlockPool, blocks_for
 from pagedlab.checks import check
+from pagedlab.lessons import traces
+from pagedlab.shipped import benchmark, data_folder, results
 from pagedlab.widgets.quiz import quiz_of
 from pagedlab.widgets import PRESETS, BlockPoolWidget
 
-assert Path(pagedlab.__file__).is_relative_to(sys.prefix), pagedlab.__file__
+for path in (pagedlab.__file__, benchmark("attention"), data_folder("tiny-qwen2")):
+    assert Path(path).is_relative_to(sys.prefix), path
 for preset in PRESETS:
     grid = BlockPoolWidget(preset=preset)
     assert grid.state["used"] > 0 and "render" in grid._esm and "{" in grid._css
@@ -34,27 +38,11 @@ assert check.table_by_hand([8, 1, 0]).status == "passed"
 assert check.table_by_hand([5, 1, 0]).status == "failed"
 assert blocks_for(36, 16) == 3
 assert len(quiz_of("13")) == 3
-assert "torch" not in sys.modules
-"""
-USE_DATA = """
-import subprocess
-import sys
-from pathlib import Path
-
-from pagedlab import LLM, SamplingParams
-from pagedlab.lessons import traces
-from pagedlab.model import TINY_MODEL
-from pagedlab.shipped import benchmark, results
-
 assert results("h200")["attention"]["rows"]
-assert Path(benchmark("attention")).is_relative_to(sys.prefix)
+assert len(traces.load("conversation")) == len(traces.load("code")) == 2000
+assert "torch" not in sys.modules
 done = subprocess.run([sys.executable, benchmark("serving"), "--help"], capture_output=True, text=True)
 assert "--json" in done.stdout, done.stderr
-assert Path(TINY_MODEL).is_relative_to(sys.prefix), TINY_MODEL
-assert len(traces.load("conversation")) == len(traces.load("code")) == 2000
-llm = LLM(TINY_MODEL, device="cpu", num_blocks=16, verbose=False)
-(answer,) = llm.generate(["Once upon a time"], SamplingParams(max_tokens=4, ignore_eos=True))
-assert len(answer.outputs[0].token_ids) == 4
 """
 
 
@@ -64,7 +52,9 @@ def wheel(tmp_path_factory):
     source = folder / "source"  # a copy: setuptools writes into the folder that it builds from
     source.mkdir()
     copy_source(source)
-    return build(source)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 def copy_source(source):
@@ -74,17 +64,16 @@ def copy_source(source):
         shutil.copy2(ROOT / name, source)
 
 
-def build(source):
-    """Build a wheel beside the folder with its source."""
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", source.parent, source)
-    (built,) = source.parent.glob("*.whl")
-    return built
-
-
-def metadata_of(wheel):
+@pytest.fixture(scope="module")
+def metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         return message_from_bytes(archive.read(name))
+
+
+@pytest.fixture(scope="module")
+def description(metadata):
+    return str(metadata.get_payload())
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +108,6 @@ def run(python, *arguments, status=""):
     return run.stdout
 
 
-def use(python, code):
-    run(python, "-I", "-c", code)
-
-
 def test_carries_every_file_of_the_package_and_its_licence(wheel):
     with zipfile.ZipFile(wheel) as archive:
         carried = set(archive.namelist())
@@ -140,12 +125,8 @@ def test_carries_every_file_of_the_package_and_its_licence(wheel):
     assert not any(name.endswith((".py", ".txt")) for name in rest)  # the training script and its texts stay behind
 
 
-def test_widgets_presets_and_checks_work_from_the_wheel(python):
-    use(python, USE)
-
-
-def test_the_tiny_model_traces_and_results_come_with_the_wheel(python):
-    use(python, USE_DATA)
+def test_widgets_checks_traces_and_results_work_from_the_wheel(python):
+    run(python, "-I", "-c", USE)
 
 
 def test_the_command_pagedlab_comes_with_the_wheel_and_writes_its_status_alone_to_stderr(python):
@@ -163,8 +144,7 @@ def test_the_notebooks_come_with_the_wheel(python):
     assert {path.name for path in folder.iterdir()} == names
 
 
-def test_says_who_made_it_and_what_it_is(wheel):
-    metadata = metadata_of(wheel)
+def test_says_who_made_it_and_what_it_is(metadata):
     assert metadata["Author"] == "the pagedlab contributors"
     assert "kv-cache" in metadata["Keywords"]
     assert "Framework :: Jupyter" in metadata.get_all("Classifier", [])
@@ -175,14 +155,9 @@ def test_says_who_made_it_and_what_it_is(wheel):
 RELATIVE = re.compile(r"\]\((?!https?:|#)")
 
 
-def test_its_description_has_no_relative_link(wheel):
-    description = str(metadata_of(wheel).get_payload())
+def test_its_description_is_for_somebody_without_a_clone(description):
     assert description.lstrip().startswith("# pagedlab")
     assert not RELATIVE.search(description)
-
-
-def test_its_description_is_for_somebody_without_a_clone(wheel):
-    description = str(metadata_of(wheel).get_payload())
     assert 'pip install "pagedlab[notebooks]"' in description
     for words in (".venv", "make lab", "make test", "In a clone of this repository"):
         assert words not in description
@@ -193,22 +168,24 @@ def test_its_description_is_for_somebody_without_a_clone(wheel):
 REPOSITORY_FILE = re.compile(r"\b(?:docs|benchmarks|data|tests)/\w|\b[A-Z]+\.(?:md|cff)\b|\bmake \w+\b|\bclone\b")
 
 
-def test_its_description_names_no_file_that_the_wheel_does_not_have(wheel):
-    description = str(metadata_of(wheel).get_payload())
+def test_its_description_names_no_file_that_the_wheel_does_not_have(description):
     assert REPOSITORY_FILE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert REPOSITORY_FILE.findall(description) == []
     assert "Its core is pure Python and PyTorch." in description  # the sentence before one that is left out
 
 
+PREPARE = "from setuptools import build_meta; print(build_meta.prepare_metadata_for_build_wheel('.'))"
+
+
 def test_all_addresses_follow_from_that_of_the_source(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    copy_source(source)
+    copy_source(tmp_path)
     address = "https://example.org/someone/pagedlab"
-    project = (source / "pyproject.toml").read_text()
+    project = (tmp_path / "pyproject.toml").read_text()
     project = re.sub(r'\n(# )?\[project\.urls\]\n(# )?Source = ".*"\n', "\n", project)
-    (source / "pyproject.toml").write_text(f'{project}\n[project.urls]\nSource = "{address}"\n')
-    metadata = metadata_of(build(source))
+    (tmp_path / "pyproject.toml").write_text(f'{project}\n[project.urls]\nSource = "{address}"\n')
+    subprocess.run([sys.executable, "-c", PREPARE], cwd=tmp_path, capture_output=True, check=True)
+    (file,) = tmp_path.glob("*.dist-info/METADATA")
+    metadata = message_from_bytes(file.read_bytes())
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert urls == {
         "Source": address,

@@ -16,18 +16,20 @@ WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
 WINGS += ("speculative", "beam", "eviction", "hub", "logits", "trace")
 CORE = """
 from pagedlab import LLM, SamplingParams
+from pagedlab.model import load_model
+model = load_model(MODEL, verbose=False)
 texts = set()
 for backend in ("concat", "safe", "online", "torch"):
-    llm = LLM(MODEL, num_blocks=32, attention_backend=backend, verbose=False)
+    llm = LLM(model, num_blocks=32, attention_backend=backend, verbose=False)
     llm.warm_up()
-    (done,) = llm.generate("The old mill", SamplingParams(max_tokens=8, ignore_eos=True))
+    (done,) = llm.generate("The old mill", SamplingParams(max_tokens=4, ignore_eos=True))
     assert llm.pool.num_used == 0
     texts.add(done.outputs[0].text)
 assert len(texts) == 1, texts
 """
 ALSO = {  # what else must run without a wing
     "accelerate": "from pagedlab.widgets import BlockPoolWidget; BlockPoolWidget().do('new', n=20)",
-    "distributed": "from pagedlab.speculative import PromptLookup; LLM(MODEL, speculative=PromptLookup())",
+    "distributed": "from pagedlab.speculative import PromptLookup; LLM(model, speculative=PromptLookup())",
     "widgets": "from pagedlab.serving.app import create_app; create_app(llm)",
     "serving": "from pagedlab.checks import check; from pagedlab.widgets import BlockPoolWidget; BlockPoolWidget()",
     "beam": "assert len(llm.generate('a', SamplingParams(max_tokens=4, n=2, temperature=1.0))[0].outputs) == 2",
