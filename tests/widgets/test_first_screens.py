@@ -81,7 +81,6 @@ def click_challenge(page):
 
 def click_timeline(page):
     timeline = page.locator('.px-root:has([data-say^="step 2, tokens"]):has([data-say^="block 13"])').first
-    timeline.locator('[data-say="r0, decode, steps 2 to 64"]').wait_for()  # the last step is drawn
     timeline.locator('[data-say^="step 2, tokens"]').click()
     timeline.locator('[data-say^="r0, step 2, decode"]').wait_for()
 
