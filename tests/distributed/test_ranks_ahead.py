@@ -87,8 +87,8 @@ def test_texts_are_one_ranks(two, tiny, num_blocks, options, monkeypatch):
 
 def test_fused_parts_in_windows(two, tiny, monkeypatch):
     """Only rank 0's summands hold the residual stream. One message a window, whatever its steps."""
-    prompts = prompts_of(tiny, [16, 5])
-    kinds = {3: 0.0, 2: 0.8}
+    prompts = prompts_of(tiny, [16, 5, 33])  # more rows than the small product of queries, keys and values takes
+    kinds = {3: 0.0, 2: 0.8, 1: 0.0}
     params = [exactly(n, temperature=t, seed=n) for n, t in kinds.items()]
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead(poisoned(two), fused=True)
