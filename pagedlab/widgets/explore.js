@@ -322,7 +322,7 @@ class ExploreView {
 
   /** The part under the pointer, or null. */
   hoveredPart() {
-    if (!this.pointer) return null;
+    if (!this.pointer || !this.root.isConnected) return null;
     const page = /** @type {Document} */ (this.root.getRootNode());
     const part = partOf(page.elementFromPoint(this.pointer.x, this.pointer.y));
     return part && this.picture.contains(part) ? part : null;

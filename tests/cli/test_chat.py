@@ -12,7 +12,7 @@ import time
 import pytest
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.cli.chat import HELP, converse
+from pagedlab.cli.chat import HELP, converse, typed_lines
 from pagedlab.cli.conversation import FORK_TEMPERATURE, Answer, Cell, Conversation, Piece, Turn
 from pagedlab.cli.screen import (
     EQUAL_ANSWERS,
@@ -314,16 +314,23 @@ def test_of_a_long_table_the_last_blocks_are_drawn():
     assert line.startswith("blocks (7 more before) +17 +18")
 
 
+def in_a_terminal(monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 @pytest.mark.parametrize("no_color", [True, False])
-def test_rich_draws_words_in_the_colour_of_their_block(no_color):
-    console = pytest.importorskip("rich.console")
-    out = io.StringIO()
-    screen = RichScreen(
-        console.Console(file=out, force_terminal=True, color_system="truecolor", no_color=no_color, width=80)
-    )
+def test_rich_draws_words_in_the_colour_of_their_block(no_color, monkeypatch, capsys):
+    in_a_terminal(monkeypatch)
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    screen = make_screen(plain=False)
     screen.grow(turn_of(4))
     screen.end(turn_of(4))
-    drawn = out.getvalue().rpartition("\x1b[2K")[2]
+    drawn = capsys.readouterr().out.rpartition("\x1b[2K")[2]
     assert ("\x1b[30;48;2;86;180;233m" in drawn) is not no_color
     plain = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", drawn).replace("\N{NO-BREAK SPACE}", " ")
     assert "word0 word1 word2 word3" in plain
@@ -331,19 +338,17 @@ def test_rich_draws_words_in_the_colour_of_their_block(no_color):
     assert "prompt: 40 tokens, 32 of them reused, 8 computed" in plain
 
 
-def test_without_a_terminal_it_is_plain(monkeypatch):
+def test_without_a_terminal_it_is_plain():
     assert isinstance(make_screen(plain=False), PlainScreen)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+def test_in_a_terminal_it_is_plain_where_rich_cannot_draw(monkeypatch):
+    in_a_terminal(monkeypatch)
     assert isinstance(make_screen(plain=True), PlainScreen)
     assert isinstance(make_screen(plain=False), RichScreen)
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(make_screen(plain=False), PlainScreen)
-
-
-def test_without_rich_it_is_plain(monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("pagedlab.cli.screen.find_spec", lambda name: None)
     assert isinstance(make_screen(plain=False), PlainScreen)
 
@@ -353,16 +358,31 @@ def test_without_rich_it_is_plain(monkeypatch):
 COMMAND = [sys.executable, "-m", "pagedlab", "chat", "--model", str(TINY_MODEL), "--num-blocks", "64"]
 
 
-def test_a_conversation_from_a_pipe():
-    lines = "What is a drum?\nWhat is a mill?\n"
-    done = subprocess.run(COMMAND, cwd=ROOT, input=lines, capture_output=True, text=True, check=False, timeout=120)
+def test_a_conversation_from_a_pipe_with_a_byte_that_is_not_unicode():
+    """That message is refused, the next ones are answered, and what an ASCII terminal lacks is a question mark."""
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
+    lines = b"caf\xe9\nWhat is a drum?\nWhat is a mill?\n"
+    done = subprocess.run(COMMAND, cwd=ROOT, env=environment, input=lines, capture_output=True, check=False)
     assert done.returncode == 0
-    assert done.stdout.startswith("you> What is a drum?\nA drum is a round box"), "the rest is on stderr"
+    refused, _, answers = done.stdout.decode("ascii").partition("you> What is a drum?\n")
+    assert refused.startswith("you> caf?\nerror: the chat must be valid Unicode, and ")
+    assert answers.startswith("A drum is a round box"), "the rest is on stderr"
     for line in ("loading torch", "model: tiny-qwen2", "attention: ", "Type a message."):
-        assert f"\n{line}" in f"\n{done.stderr}"
-    assert "\x1b" not in done.stdout
-    assert "blocks =0 =1 +2" in done.stdout
-    assert done.stdout.endswith("a second\n\n"), "no prompt is left at the end"
+        assert f"\n{line}" in f"\n{done.stderr.decode()}"
+    assert b"Traceback" not in done.stderr
+    assert "\x1b" not in answers
+    assert "blocks =0 =1 +2" in answers
+    assert "13 computed ? answer: " in answers
+    assert answers.endswith("a second\n\n"), "no prompt is left at the end"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_end_of_the_input_ends_the_line_of_a_terminal(is_terminal, monkeypatch, capsys):
+    """Ctrl-D, or the end of a pipe."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal)
+    assert list(typed_lines()) == []
+    assert capsys.readouterr().out == ("you> \n" if is_terminal else "")
 
 
 class Terminal:
@@ -403,7 +423,7 @@ class Terminal:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 class TestTerminal:
-    def test_colours_a_fork_and_ctrl_d(self):
+    def test_colours_a_fork_and_ctrl_c_that_stops_an_answer_and_then_the_program(self):
         """No frame is taller than the screen: its first lines would stay, as the terminal cannot draw over them."""
         terminal = Terminal(COLUMNS="80", LINES="24")
         terminal.read_until("you> ")
@@ -417,18 +437,6 @@ class TestTerminal:
         assert ups
         assert max(ups) < 24
         terminal.read_until("/pick 2 takes the other one.")
-        terminal.read_until("you> ")
-        terminal.type("\x04")
-        assert terminal.exit_code() == 0
-
-    def test_no_color_is_respected_and_ctrl_c_stops_an_answer_and_then_the_program(self):
-        terminal = Terminal(NO_COLOR="1")
-        terminal.read_until("you> ")
-        terminal.type("What is a drum?\n")
-        terminal.read_until("\x1b[?25h")  # the cursor is back: what follows is the whole answer
-        answer = terminal.read_until("a second")
-        assert "A drum is a round box" in answer
-        assert not re.search(r"\x1b\[[\d;]*[34]8;", answer)
         terminal.read_until("you> ")
         terminal.type("Tell me a long story about a mill and a goose.\n")
         terminal.read_until("blocks")  # it grows

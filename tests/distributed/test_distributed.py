@@ -1,6 +1,6 @@
 """Two ranks on the CPU, in fp32, on caches full of NaN: the tokens of one rank, and no process left behind.
 
-Ranks take seconds to start, so most tests share one pair, and give it a new engine each.
+Ranks take seconds to start, so most tests share one pair (conftest.py), and give it a new engine each.
 """
 
 import json
@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from pagedlab import LLM, SamplingParams
 from pagedlab.__main__ import main
 from pagedlab.batch import Batch
-from pagedlab.distributed import Config, RankLost, open_model
+from pagedlab.distributed import Config, RankLost
 from pagedlab.distributed.commands import KINDS, Poison, pack, unpack
 from pagedlab.distributed.ranks import Ranks
 from pagedlab.distributed.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
@@ -43,24 +43,12 @@ from support.engines import (
     prompts_of,
     smallest,
 )
-from support.ranks import other_rank, poisoned
+from support.ranks import listening, other_rank, poisoned
 from support.refused import refused
 from support.waiting import until
 
 # Two ranks add in another order than one, so a sum differs in its last digits; 1e-4 is far above that.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-
-
-@pytest.fixture(scope="module")
-def two():
-    model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch")
-    yield model
-    model.close()
-
-
-def listening():
-    """Ports on which this process accepts connections."""
-    return {c.laddr.port for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
 
 
 # The same tokens ---------------------------------------------------------------------------------------------------
@@ -428,15 +416,6 @@ def test_an_error_in_the_middle_of_a_step_is_itself_and_ends_the_ranks(monkeypat
         ranks.call(Poison(), lambda: 7)
 
 
-def test_a_worker_that_is_told_to_end_leaves_the_store_to_rank_0():
-    workers = Workers(2)
-    workers.stop(patience=60)
-    assert workers.processes[0].returncode == 0
-    assert workers.folder.exists()
-    workers.remove_folder()
-    assert not workers.folder.exists()
-
-
 def test_the_groups_end_before_their_store_is_removed():
     """NCCL's group would wait for a thread of its own, and that thread for the store's file: five minutes."""
 
@@ -489,16 +468,3 @@ def test_the_command_line_says_what_is_wrong(capsys):
 def test_an_engine_with_one_rank_closes_too(tiny):
     with engine(tiny, 8) as llm:
         assert len(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=1))) == 1
-
-
-def test_close_ends_the_ranks_and_says_so_later(two):
-    """The last test here, since it ends the pair that the others share."""
-    rank, ports = other_rank(two), listening()
-    with LLM(two, attention_backend="torch") as llm:
-        assert rank.is_running()
-        assert llm.pool.num_blocks == min(256 * two.max_length // 16, llm.cache.blocks_that_fit())
-    assert not rank.is_running()
-    assert len(listening()) < len(ports), "the port of the pair is free again"
-    llm.close()
-    with pytest.raises(RankLost, match="closed"):
-        llm.generate([[1, 2, 3]])

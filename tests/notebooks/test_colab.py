@@ -78,6 +78,11 @@ def test_committed_notebooks_have_the_cell_once_there_is_an_address():
             assert found == [colab_cell(normalise_notebooks.repository()).source]
 
 
+@pytest.fixture
+def colab(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+
+
 def commands(cell, folder, monkeypatch):
     shell = FakeShell()
     monkeypatch.chdir(folder)
@@ -89,23 +94,18 @@ def test_it_does_nothing_outside_colab(cell, tmp_path, monkeypatch):
     assert commands(cell, tmp_path, monkeypatch) == []
 
 
-def test_in_colab_without_an_address_it_says_what_to_write(cell, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+def test_in_colab_without_an_address_it_says_what_to_write(colab, cell, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="Write the address of your copy"):
         commands(cell.replace("https://example.org/pagedlab", ""), tmp_path, monkeypatch)
 
 
-def test_in_colab_it_runs_once(cell, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
-    assert commands(cell, tmp_path, monkeypatch)
+def test_in_colab_it_runs_once_and_never_installs_torch(colab, cell, tmp_path, monkeypatch):
+    first = commands(cell, tmp_path, monkeypatch)
+    assert first
     (tmp_path / "data").mkdir()
     (tmp_path / "notebooks").mkdir()
     assert commands(cell, tmp_path / "notebooks", monkeypatch) == []
-
-
-def test_it_never_installs_torch(cell, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
-    for command in commands(cell, tmp_path, monkeypatch):
+    for command in first:
         words = shlex.split(command)
         if words[0] != "pip":
             continue

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -17,7 +15,7 @@ from support.site import serving
 @pytest.fixture(scope="session")
 def page_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("front")
-    subprocess.run([sys.executable, ROOT / "tools" / "build_front.py", folder], check=True)
+    build_front.build(folder)
     return folder
 
 
@@ -90,7 +88,7 @@ def test_the_text_of_the_stories_follows_the_switch(tmp_path):
     python = tmp_path / "lite" / "static" / "pyodide"
     python.mkdir(parents=True)
     (python / "pyodide.mjs").touch()
-    subprocess.run([sys.executable, ROOT / "tools" / "build_front.py", tmp_path], check=True)
+    build_front.build(tmp_path)
     with serving(tmp_path) as url, open_chromium() as chromium:
         page = chromium.new_page()
         page.goto(url)

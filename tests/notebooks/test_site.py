@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import nbformat
 import pytest
@@ -43,12 +44,25 @@ def site(tmp_path_factory):
     return folder / "html"
 
 
+def text_of(site, name):
+    return (site / name).read_text(encoding="utf-8")
+
+
+@contextmanager
+def opened(site, name, width=1280, height=844):
+    """A page of the site in a window of this size. Its address is `page.url`."""
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": width, "height": height})
+        page.goto(url + name)
+        yield page
+
+
 @each_notebook
 def test_a_notebook_is_a_page_with_all_its_outputs(site, path):
     cells = nbformat.read(path, as_version=4).cells
     outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
-    page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+    page = text_of(site, f"notebooks/{path.stem}.html")
     code = [cell for cell in cells if cell.cell_type == "code" and not is_for_colab(cell)]
     assert page.count('class="cell_input') == len(code)
     folded = [cell for cell in code if cell.metadata.get("jupyter", {}).get("source_hidden")]
@@ -88,12 +102,13 @@ def test_nothing_is_loaded_from_another_server(site):
     assert not found
 
 
-def test_every_page_has_an_icon_and_there_is_a_page_for_what_is_not_there(site):
-    assert '<a href="index.html">start page</a>' in (site / "404.html").read_text(encoding="utf-8")
+def test_every_page_has_a_head_and_there_is_a_page_for_what_is_not_there(site):
+    assert '<a href="index.html">start page</a>' in text_of(site, "404.html")
     for file in (site / "docs" / "index.html", site / "notebooks" / "00_start_here.html", site / "404.html"):
         assert "favicon.svg" in file.read_text(encoding="utf-8")
-    page = (site / "notebooks" / "03_copy_on_write.html").read_text(encoding="utf-8")
+    page = text_of(site, "notebooks/03_copy_on_write.html")
     assert '<meta property="og:title" content="03 · Copy-on-write"' in page
+    assert "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>" in page
     for file in site.rglob("*.html"):
         page = file.read_text(encoding="utf-8")
         assert page.count('name="viewport"') == 1, file
@@ -114,37 +129,37 @@ def test_a_published_site_leads_to_colab_and_shows_a_card(monkeypatch, tmp_path)
 
 
 def test_formulas_need_no_script(site):
-    page = (site / "notebooks" / "01_fragmentation.html").read_text(encoding="utf-8")
+    page = text_of(site, "notebooks/01_fragmentation.html")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
     assert "<mtext>head_dim</mtext>" in page, "LaTeX's backslash is not shown"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_words_for_a_page_are_for_words_of_the_notebook(path):
     text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
     for words in site_words.WORDS.get(path.stem, {}):
         assert len(site_words.pattern_of(words).findall(text)) == 1, words
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@each_notebook
 def test_a_page_asks_for_nothing_that_only_jupyterlab_has(site, path):
-    page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+    page = text_of(site, f"notebooks/{path.stem}.html")
     text = " ".join(html.unescape(re.sub(r"<[^>]+>", "", page.partition("<article")[2])).split())
     asked = site_words.ONLY_IN_JUPYTERLAB.findall(text)
     assert [sentence for sentence in asked if "JupyterLab" not in sentence] == []
 
 
 def test_what_is_on_every_page_is_not_found_by_a_search(site):
-    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = text_of(site, "searchindex.js")
     terms = json.loads(index.removeprefix("Search.setIndex(").rstrip(")"))["terms"]
     assert "block" in terms
     assert len(terms["tap"]) < len(NOTEBOOKS), "point at its parts (or tap them), on every page"
-    fragments = (site / "notebooks" / "02_block_pool.html").read_text(encoding="utf-8")
+    fragments = text_of(site, "notebooks/02_block_pool.html")
     assert re.search(r'<p class="no-search">[^\n]*03 · Copy-on-write', fragments), "so are the links to other notebooks"
 
 
 def test_the_reference_has_short_signatures_and_contents(site):
-    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+    page = text_of(site, "docs/api.html")
     signatures = re.findall(r'<dt class="sig.*?</dt>', page, re.DOTALL)
     assert len(signatures) > 100
     texts = [html.unescape(re.sub(r"<[^>]+>", "", signature)) for signature in signatures]
@@ -156,22 +171,17 @@ def test_the_reference_has_short_signatures_and_contents(site):
 
 
 def test_install_says_how_to_get_the_files_and_has_its_command_in_a_block(site):
-    page = (site / "docs" / "install.html").read_text(encoding="utf-8")
+    page = text_of(site, "docs/install.html")
     files, _, rest = page.partition("Set up and start<")
     assert "Get the files<" in files
     block = re.search(r'<div class="highlight-sh.*?<pre>(.*?)</pre>', rest, re.DOTALL)
     assert re.sub(r"<[^>]+>", "", block[1]).strip() == "make lab"
 
 
-def test_the_reference_names_everything_public(site):
-    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+def test_the_reference_has_everything_that_is_public_or_imported_by_notebooks(site):
+    page = text_of(site, "docs/api.html")
     named = set(re.findall(r'id="pagedlab\.[\w.]+\.(\w+)"', page))
-    assert set(pagedlab.__all__) <= named
-    assert {"PrefixCache", "match", "insert", "paged_decode", "paged_attention", "generate", "stream"} <= named
-
-
-def test_the_reference_has_everything_that_notebooks_import(site):
-    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+    assert {*pagedlab.__all__, "match", "insert", "generate", "stream"} <= named
     names = imported_names(NOTEBOOKS)
     assert "explore" in names["pagedlab.widgets.explore"]
     missing = [name for found in names.values() for name in found if not re.search(rf"\b{name}\b", page)]
@@ -179,10 +189,10 @@ def test_the_reference_has_everything_that_notebooks_import(site):
 
 
 def test_the_front_page_leads_to_every_notebook(site):
-    page = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    page = text_of(site, "docs/index.html")
     for path in NOTEBOOKS:
         assert f'href="../notebooks/{path.stem}.html"' in page
-    front = (site / "index.html").read_text(encoding="utf-8")
+    front = text_of(site, "index.html")
     for path in NOTEBOOKS:
         assert f'href="notebooks/{path.stem}.html"' in front
     assert 'href="docs/index.html"' in front
@@ -191,22 +201,6 @@ def test_the_front_page_leads_to_every_notebook(site):
 # Most of a page's nodes are the coloured words of its code: they are looked at on one page alone.
 CODE = "notebooks/07_the_paged_kernel.html"
 PLAIN_CODE = "() => document.querySelectorAll('.highlight pre').forEach((pre) => { pre.textContent = pre.innerText; })"
-
-
-@in_browser
-def test_a_checker_of_accessibility_finds_nothing_on_any_page(site):
-    pages = [file.relative_to(site).as_posix() for file in sorted(site.rglob("*.html"))]
-    assert {"index.html", "404.html", "docs/index.html", "search.html", CODE} < set(pages)
-    found = {}
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
-        for name in pages:
-            page.goto(url + name)
-            if name != CODE:
-                page.evaluate(PLAIN_CODE)
-            if problems := violations(page):
-                found[name] = problems
-    assert not found
 
 
 # Of the element with the keyboard: its name, whether it is on the screen, and whether it has an outline.
@@ -234,15 +228,19 @@ PHONE_FAULTS = """() => {
 
 
 @in_browser
-def test_on_a_phone_no_page_scrolls_sideways_and_only_what_scrolls_is_a_tab_stop(site):
+def test_on_a_phone_no_page_scrolls_sideways_only_what_scrolls_is_a_tab_stop_and_all_is_accessible(site):
+    pages = [file.relative_to(site).as_posix() for file in sorted(site.rglob("*.html"))]
+    assert {"index.html", "404.html", "docs/index.html", "search.html", CODE} < set(pages)
     found = {}
     with serving(site) as url, open_chromium() as chromium:
         page = chromium.new_page(viewport={"width": 360, "height": 800}, reduced_motion="reduce")
-        for file in sorted(site.rglob("*.html")):
-            name = file.relative_to(site).as_posix()
+        for name in pages:
             page.goto(url + name)
             page.wait_for_timeout(200)  # openings that are near the first screen
             faults = page.evaluate(PHONE_FAULTS)
+            if name != CODE:
+                page.evaluate(PLAIN_CODE)
+            faults["not accessible"] = violations(page)
             if any(faults.values()):
                 found[name] = faults
     assert not found
@@ -252,9 +250,7 @@ def test_on_a_phone_no_page_scrolls_sideways_and_only_what_scrolls_is_a_tab_stop
 @pytest.mark.parametrize("width", [390, 1100, 1440])
 def test_what_has_the_keyboard_is_on_the_screen_and_marked(site, width):
     """In a narrow window, the theme keeps the list of pages and that of sections in drawers beside it."""
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": width, "height": 844})
-        page.goto(f"{url}docs/install.html")
+    with opened(site, "docs/install.html", width=width) as page:
         page.add_style_tag(content="* { transition: none !important; }")
         seen = []
         page.keyboard.press("Tab")
@@ -267,11 +263,15 @@ def test_what_has_the_keyboard_is_on_the_screen_and_marked(site, width):
     assert [name for name, _, is_marked in seen if not is_marked] == []
 
 
-@pytest.mark.browser
+@in_browser
 def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
+<<<<<<< HEAD
     with serving(site) as url, open_chromium() as chromium:
         page = chromium.new_page(viewport={"width": 390, "height": 800})
         page.goto(f"{url}notebooks/14_measuring_a_server.html")
+=======
+    with opened(site, "notebooks/02_block_pool.html", width=390) as page:
+>>>>>>> t1
         page.locator(".px-root").wait_for()
         picture = page.locator("a.image-reference").first
         assert picture.evaluate("box => box.scrollWidth > box.clientWidth")
@@ -296,9 +296,7 @@ IS_ON_SCREEN = """(selector) => {
 
 @in_browser
 def test_icons_of_a_phones_header_are_buttons_with_room_for_a_finger(site):
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": 390, "height": 844})
-        page.goto(f"{url}notebooks/03_copy_on_write.html")
+    with opened(site, "notebooks/03_copy_on_write.html", width=390) as page:
         right = 0
         for name in ("all pages", "Toggle Light / Dark / Auto color theme", "on this page"):
             box = page.get_by_role("button", name=name).bounding_box()
@@ -325,25 +323,12 @@ def test_the_contents_of_a_notebook_leave_their_room_to_its_drawings(site):
 
 
 def test_a_link_around_a_picture_has_a_short_name_and_keeps_the_description(site):
-    page = (site / "notebooks" / "01_fragmentation.html").read_text(encoding="utf-8")
+    page = text_of(site, "notebooks/01_fragmentation.html")
     links = re.findall(r'<a class="[^"]*image-reference"[^>]*>', page)
     assert links
     for link in links:
         assert 'aria-label="open the picture"' in link
         assert re.search(r'aria-description="[^"]', link)
-
-
-def test_a_page_says_what_it_lacks_without_javascript(site):
-    page = (site / "notebooks" / "03_copy_on_write.html").read_text(encoding="utf-8")
-    assert "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>" in page
-
-
-@in_browser
-def test_a_search_that_finds_nothing_says_what_to_try(site):
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page()
-        page.goto(f"{url}search.html?q=zzyzx")
-        page.get_by_text("No page has these words. Try KV cache or block table.").wait_for()
 
 
 def test_a_widget_that_is_a_picture_here_says_so(site):
@@ -358,10 +343,8 @@ def test_buttons_to_copy_have_room_for_a_finger_and_nothing_covers_the_text(site
         page = chromium.new_page(viewport={"width": 360, "height": 740})
         for path in ("docs/install.html", "notebooks/00_start_here.html"):
             page.goto(url + path)
-            box = page.locator("button.copybtn").first.evaluate(
-                "(node) => [node.getBoundingClientRect().width, node.getBoundingClientRect().height]"
-            )
-            assert min(box) >= 24
+            box = page.locator("button.copybtn").first.bounding_box()
+            assert min(box["width"], box["height"]) >= 24
             page.evaluate("scrollTo(0, 1500)")
             page.evaluate("scrollTo(0, 900)")  # the theme would show its link now
             assert not page.locator(".back-to-top").is_visible()
@@ -369,12 +352,10 @@ def test_buttons_to_copy_have_room_for_a_finger_and_nothing_covers_the_text(site
 
 @in_browser
 def test_a_drawing_has_a_headline_that_wraps_and_letters_of_11_pixels_on_a_phone(site):
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": 360, "height": 740})
-        page.goto(f"{url}notebooks/01_fragmentation.html")
+    with opened(site, "notebooks/01_fragmentation.html", width=360) as page:
         page.locator("[data-opening]").first.scroll_into_view_if_needed()
-        page.locator(".px-headline").first.wait_for()
         headline = page.locator(".px-headline").first
+        headline.wait_for()
         assert "users fit" in headline.inner_text()
         box = headline.bounding_box()
         assert box["x"] + box["width"] <= 360
@@ -388,24 +369,18 @@ def test_a_drawing_has_a_headline_that_wraps_and_letters_of_11_pixels_on_a_phone
 
 
 @in_browser
-def test_excerpts_of_a_search_begin_with_the_notebook(site):
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page()
-        page.goto(f"{url}search.html?q=copy-on-write")
-        page.locator("#search-results p.context").nth(2).wait_for()
-        first = page.locator("#search-results li").first.inner_text()
-        assert first.startswith("03 · Copy-on-write")
-        for text in page.locator("#search-results p.context").all_inner_texts():
-            assert "All code on this page" not in text
-            assert "Hide the code" not in text
-
-
-@in_browser
-def test_the_search_page_can_be_used_without_the_sidebar(site):
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": 390, "height": 800})
-        page.goto(f"{url}search.html")
+def test_a_search_can_be_made_without_the_sidebar_and_its_excerpts_begin_with_the_notebook(site):
+    with opened(site, "search.html", width=390) as page:
         page.get_by_label("Words to search for").fill("copy-on-write")
         page.get_by_role("button", name="Search", exact=True).click()
-        page.locator("#search-results li a").first.wait_for()
+        excerpts = page.locator("#search-results p.context")
+        excerpts.nth(2).wait_for()
         assert page.get_by_label("Words to search for").input_value() == "copy-on-write"
+        results = page.locator("#search-results li")
+        assert results.first.inner_text().startswith("03 · Copy-on-write")
+        assert results.locator("a").count() > 0
+        for text in excerpts.all_inner_texts():
+            assert "All code on this page" not in text
+            assert "Hide the code" not in text
+        page.goto(f"{page.url.partition('?')[0]}?q=zzyzx")
+        page.get_by_text("No page has these words. Try KV cache or block table.").wait_for()

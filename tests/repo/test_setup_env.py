@@ -41,8 +41,13 @@ def setup_env(tmp_path, monkeypatch):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "answers", lambda *command: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["setup_env.py"])
     monkeypatch.setattr(venv, "create", lambda path, **options: Path(path).mkdir(exist_ok=True))
+
+    def start(*options):
+        monkeypatch.setattr(sys, "argv", ["setup_env.py", *options])
+        module.main()
+
+    module.start = start
     return module
 
 
@@ -64,9 +69,9 @@ def pip_answers(monkeypatch, code, uv_code=0, said=()):
     return asked
 
 
-def message(setup_env):
+def message(setup_env, *options):
     with pytest.raises(SystemExit) as exit:
-        setup_env.main()
+        setup_env.start(*options)
     assert isinstance(exit.value.code, str), "a message, and status 1"
     assert "\n" not in exit.value.code
     assert not setup_env.STAMP.exists(), "the next run must start over"
@@ -132,7 +137,7 @@ def test_of_pips_output_large_files_are_shown_and_everything_if_it_fails(setup_e
     if code:
         message(setup_env)
     else:
-        setup_env.main()
+        setup_env.start()
     output = capsys.readouterr().out
     assert large in output
     assert (small in output) == bool(code)
@@ -142,50 +147,38 @@ def test_a_stamp_that_is_no_text_counts_as_out_of_date(setup_env, monkeypatch):
     asked = pip_answers(monkeypatch, 0)
     setup_env.VENV.mkdir()
     setup_env.STAMP.write_bytes(b"\xff\xfe\x00 \x80")
-    setup_env.main()
+    setup_env.start()
     assert len(asked) == EVERYTHING
-    setup_env.main()
+    setup_env.start()
     assert len(asked) == EVERYTHING
 
 
 def test_a_reader_gets_less_than_the_tests_need(setup_env, monkeypatch):
     asked = pip_answers(monkeypatch, 0)
-    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--reader"])
-    setup_env.main()
+    setup_env.start("--reader")
     assert asked[-1][-1].endswith("[notebooks,gguf]")
-    setup_env.main()
+    setup_env.start("--reader")
     assert len(asked) == 2, "nothing is left to install"
-    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--site"])
-    setup_env.main()
+    setup_env.start("--site")
     assert asked[-2][-1] == "pip>=25.1", "the pip of Python 3.10 knows no dependency groups"
     assert asked[-1][-2:] == ["--group", f"{ROOT / 'pyproject.toml'}:site"]
-    monkeypatch.setattr(sys, "argv", ["setup_env.py"])
-    setup_env.main()
+    setup_env.start()
     assert asked[-1][-2:] == ["--group", f"{ROOT / 'pyproject.toml'}:tests"]
     done = len(asked)
     for option in ("--reader", "--site"):
-        monkeypatch.setattr(sys, "argv", ["setup_env.py", option])
-        setup_env.main()
+        setup_env.start(option)
     assert len(asked) == done, "what the tests need holds what a reader needs"
 
 
-def test_an_unknown_option(setup_env, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--readr"])
-    assert message(setup_env) == "setup_env.py takes --reader, --site or nothing, not --readr"
-
-
-def test_pip_shows_its_progress(setup_env, monkeypatch):
-    asked = pip_answers(monkeypatch, 0)
-    setup_env.main()
-    assert not any("--quiet" in command or "-q" in command for command in asked)
+def test_an_unknown_option(setup_env):
+    assert message(setup_env, "--readr") == "setup_env.py takes --reader, --site or nothing, not --readr"
 
 
 def with_uv(setup_env, monkeypatch, code):
     """Run the set-up where there is a uv that ends with this code, and pip ends well; what was asked of both."""
     asked = pip_answers(monkeypatch, 0, uv_code=code)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(sys, "argv", ["setup_env.py", "--reader"])
-    setup_env.main()
+    setup_env.start("--reader")
     return asked
 
 
@@ -245,27 +238,27 @@ def test_pip_fails(setup_env, monkeypatch):
 def test_a_second_run_does_nothing(setup_env, monkeypatch, newest):
     monkeypatch.setattr(setup_env, "NEWEST", newest)
     asked = pip_answers(monkeypatch, 0)
-    setup_env.main()
+    setup_env.start()
     torch, project, *_ = asked
     assert torch[-1] == "torch" if newest else torch[-1].startswith("torch==")
     assert project[-1].endswith("[notebooks,gguf]")
     pins = (setup_env.VENV / "constraints.txt").read_text()
     assert ("torch==" in pins) is not newest
     assert ("==" in pins) is not newest
-    setup_env.main()
+    setup_env.start()
     assert len(asked) == EVERYTHING
     monkeypatch.setattr(setup_env, "NEWEST", not newest)
-    setup_env.main()
+    setup_env.start()
     assert len(asked) == 2 * EVERYTHING, "another recipe, another environment"
 
 
 def test_other_requirements_are_installed_into_the_same_environment(setup_env, monkeypatch, tmp_path):
     asked, made = pip_answers(monkeypatch, 0), []
     monkeypatch.setattr(venv, "create", lambda path, **options: (made.append(path), Path(path).mkdir(exist_ok=True)))
-    setup_env.main()
+    setup_env.start()
     base = setup_env.STAMP.read_text().split()[0]
     setup_env.STAMP.write_text(f"{base} another")  # as if pyproject.toml had been changed since
-    setup_env.main()
+    setup_env.start()
     assert (len(asked), len(made)) == (2 * EVERYTHING, 1)
 
 
@@ -314,16 +307,14 @@ def test_make_site_installs_what_its_tools_import(setup_env):
 # What the environment has -----------------------------------------------------------------------------------------
 
 
-def test_node_takes_the_environments_scripts_for_commonjs(setup_env, monkeypatch):
-    """The repository's package.json says "type": "module", and JupyterLab's yarn.js is none."""
-    pip_answers(monkeypatch, 0)
-    setup_env.main()
-    assert json.loads((setup_env.VENV / "package.json").read_text()) == {}
+def test_pip_shows_its_progress_and_the_environment_suits_node_and_the_folder_above(setup_env, monkeypatch):
+    """The repository's package.json says "type": "module", and JupyterLab's yarn.js is none.
 
-
-def test_the_clone_is_on_the_path_itself(setup_env, monkeypatch):
-    """From the folder above, Python takes a clone named pagedlab for a namespace package, unless the path has it."""
+    From the folder above, Python takes a clone named pagedlab for a namespace package, unless the path has it.
+    """
     asked = pip_answers(monkeypatch, 0)
-    setup_env.main()
+    setup_env.start()
+    assert not any("--quiet" in command or "-q" in command for command in asked)
+    assert json.loads((setup_env.VENV / "package.json").read_text()) == {}
     project = next(command for command in asked if "--editable" in command)
     assert project[project.index("--config-settings") + 1] == "editable_mode=compat"

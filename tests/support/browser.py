@@ -34,17 +34,19 @@ LAB_SETTINGS = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync"]
-OPEN = "async (path) => { await window.jupyterapp.commands.execute('docmanager:open', { path }); }"
+OPEN = "async (what) => { await window.jupyterapp.commands.execute('docmanager:open', what); }"
 IS_IDLE = """(path) => {
     const notebook = window.jupyterapp?.shell.currentWidget;
     return notebook?.context?.path === path && document.querySelector('.jp-Notebook .jp-Cell')
         && notebook.sessionContext?.session?.kernel?.status === 'idle';
 }"""
-CLOSE = """() => {
+KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.id"
+CLOSE = """(endsKernel) => {
     const notebook = window.jupyterapp.shell.currentWidget, session = notebook.sessionContext.session.id;
     notebook.dispose();  // `close` would ask whether to save
-    window.jupyterapp.serviceManager.sessions.shutdown(session);
+    if (endsKernel) window.jupyterapp.serviceManager.sessions.shutdown(session);
 }"""
+FORGET_ALL = "from ipywidgets import Widget\nWidget.close_all()\n%reset -f"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
@@ -81,28 +83,41 @@ class Lab:
     def __init__(self, url: str, root: Path, browser: Any) -> None:
         self.url, self.root, self._browser = url, root, browser
         self._free: list[Any] = []  # pages whose notebook was closed: there the next one takes a quarter of the time
+        self._kernel: str | None = None  # the shared one
 
     @contextmanager
-    def notebook(self, name: str, width: int = 1280, height: int = 900) -> Iterator[Any]:
-        """Open a notebook of the server's folder, alone in its page; wait until its kernel is idle."""
+    def notebook(self, name: str, width: int = 1280, height: int = 900, shares_kernel: bool = False) -> Iterator[Any]:
+        """Open a notebook of the server's folder, alone in its page; wait until its kernel is idle.
+
+        Notebooks that share a kernel are opened one after another. It forgets all names and widgets between them, but
+        has torch already.
+        """
         page = self._free.pop() if self._free else self._browser.new_context().new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.problems = []  # what the page's own scripts complain about
+        kernel = self._kernel if shares_kernel and page.url.startswith(self.url) else None
         try:
             if page.url.startswith(self.url):
-                page.evaluate(OPEN, name)
+                page.evaluate(OPEN, {"path": name, "kernel": {"id": kernel}} if kernel else {"path": name})
             else:
                 page.on("pageerror", lambda error: page.problems.append(str(error)))
                 page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
                 page.goto(f"{self.url}/doc/tree/{name}?reset", wait_until="domcontentloaded")
             page.wait_for_function(IS_IDLE, arg=name, timeout=60_000)
             yield page
+            if shares_kernel:
+                run_python(page, FORGET_ALL)
+                self._kernel = page.evaluate(KERNEL)
         except BaseException:  # what is left in that page, nobody knows
             page.context.close()
+            self._kernel = None
             raise
-        # until its kernel has ended: opened again before that, the notebook would get the one that is ending
-        with page.expect_response(lambda response: response.request.method == "DELETE"):
-            page.evaluate(CLOSE)
+        if shares_kernel:
+            page.evaluate(CLOSE, False)
+        else:
+            # until its kernel has ended: opened again before that, the notebook would get the one that is ending
+            with page.expect_response(lambda response: response.request.method == "DELETE"):
+                page.evaluate(CLOSE, True)
         self._free.append(page)
 
 

@@ -22,3 +22,8 @@ def other_rank(model: SharedModel) -> psutil.Process:
     """Return the process of the second rank."""
     (process,) = model.ranks.workers.processes
     return psutil.Process(process.pid)
+
+
+def listening() -> set[int]:
+    """Ports on which this process accepts connections."""
+    return {c.laddr.port for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}

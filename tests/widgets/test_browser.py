@@ -7,14 +7,11 @@ PAGEDLAB_REQUIRE_BROWSER=1 makes a missing browser a failure instead of a skip.
 
 import json
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pagedlab.widgets.quiz import quiz_of
 from support import browser
-from support.paths import NOTEBOOKS
 
 pytestmark = pytest.mark.browser
 
@@ -308,69 +305,3 @@ def test_the_stage_follows_an_engine_loses_nothing_and_is_moved_by_hand(page):
     assert cells(page) == before, "no key reached the notebook"
     page.keyboard.press("Escape")
     assert page.evaluate("() => document.activeElement.closest('.pl-root')") is None, "Escape leaves the widget"
-
-
-# The notebooks ---------------------------------------------------------------------------------------------------
-
-
-START_ALL = """() => {
-    window.ran = false;
-    window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.ran = true; });
-}"""
-
-
-def click_pool(page):
-    grid = page.locator(".pl-root:has(.pl-tables)").first
-    grid.locator('[data-sequence="s0"] .pl-name').click()
-    grid.locator('[data-op="free"]').click()
-    grid.locator('[data-stat="used"]', has_text="2").wait_for()
-    assert grid.evaluate(PAGE_STATE)["tables"] == [["s1", [3, 4]]]
-
-
-def click_challenge(page):
-    goal = page.locator(".pl-goal:visible")
-    root = goal.locator("xpath=..")
-    for step in range(8):
-        goal.locator('[data-op="solve"]').click()
-        root.locator(".pl-log li").nth(step).wait_for()
-    goal.get_by_text("Done.").wait_for()
-
-
-def click_timeline(page):
-    timeline = page.locator('.px-root:has([data-say^="step 2, tokens"]):has([data-say^="block 13"])').first
-    timeline.locator('[data-say^="step 2, tokens"]').click()
-    timeline.locator('[data-say^="r0, step 2, decode"]').wait_for()
-
-
-def answer_quiz(page, name):
-    """By keyboard: a wrong answer, then the right one; and no key reaches the notebook."""
-    before, question = cells(page), quiz_of(name)[0]
-    for right, said in ((False, "Wrong. "), (True, "Right. ")):
-        place = next(i for i, answer in enumerate(question.answers) if answer.right == right)
-        page.locator(".pq-box").first.locator(".pq-answer").nth(place).focus()
-        for key in ("b", "d", "d", "Enter"):
-            page.keyboard.press(key)
-        page.locator(".pq-box").first.get_by_text((said + question.answers[place].why).replace("`", "")).wait_for()
-    assert cells(page) == before
-
-
-CLICKS = {"02": click_pool, "03": click_challenge, "09": click_timeline}
-CHOSEN = NOTEBOOKS
-if not os.environ.get("PAGEDLAB_EVERY_NOTEBOOK"):  # nbmake runs them all
-    CHOSEN = [path for path in NOTEBOOKS if path.name[:2] in CLICKS]
-# Three at a time, for a machine with two cores: most of the time a page waits for its kernel.
-GROUPS = [CHOSEN[i : i + 3] for i in range(0, len(CHOSEN), 3)]
-
-
-@pytest.mark.parametrize("paths", GROUPS, ids=lambda paths: "-".join(path.name[:2] for path in paths))
-def test_notebooks_run_from_top_to_bottom_and_are_clicked(lab, paths):
-    with ExitStack() as stack:
-        pages = {path: stack.enter_context(lab.notebook(f"notebooks/{path.name}")) for path in paths}
-        for page in pages.values():
-            page.evaluate(START_ALL)
-        for path, page in pages.items():
-            page.wait_for_function("() => window.ran", timeout=250_000)
-            assert browser.cell_errors(page) == [], path.name
-            answer_quiz(page, path.name[:2])
-            CLICKS.get(path.name[:2], lambda page: None)(page)
-            assert page.problems == [], path.name

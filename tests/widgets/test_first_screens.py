@@ -1,20 +1,28 @@
-"""The first screen of a notebook: its folded first cell alone makes a picture that is whole, moves and lights up."""
+"""Notebooks in JupyterLab: the first cell alone makes a picture that is whole, moves and lights up; and the quiz.
 
+nbmake runs all cells. PAGEDLAB_EVERY_CELL=1 runs them here too, in the browser.
+"""
+
+import os
 from contextlib import contextmanager
 
 import pytest
 
+from pagedlab.widgets.quiz import quiz_of
 from support import browser
 
 pytestmark = pytest.mark.browser
 
-RUN_FIRST_CODE_CELL = """async () => {
+# Run the cells with these ids, or the first code cell.
+RUN = """async (ids) => {
     const notebook = window.jupyterapp.shell.currentWidget.content;
-    notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.type === 'code');
-    notebook.deselectAll();
-    await window.jupyterapp.commands.execute('notebook:run-cell');
+    const first = notebook.widgets.find((cell) => cell.model.type === 'code').model.id;
+    for (const id of ids ?? [first]) {
+        notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.id === id);
+        notebook.deselectAll();
+        await window.jupyterapp.commands.execute('notebook:run-cell');
+    }
 }"""
-
 
 # How each picture is moved: a control, the keys that it gets (none: a click); and what it says before and after.
 STEP_BACK = '[data-name="step"]', ["Home"]
@@ -41,10 +49,10 @@ ALONE = {
 
 
 @contextmanager
-def first_cell_run(lab, name, root, text):
+def first_cell_run(lab, name, root, text, **options):
     """Open a notebook and run its first code cell alone; the page and the picture, once it says this."""
-    with lab.notebook(f"notebooks/{name}.ipynb", width=1440, height=900) as page:
-        page.evaluate(RUN_FIRST_CODE_CELL)
+    with lab.notebook(f"notebooks/{name}.ipynb", width=1440, height=900, **options) as page:
+        page.evaluate(RUN)
         picture = page.locator(root).first
         picture.get_by_text(text).locator("visible=true").first.wait_for(timeout=120_000)
         box = picture.bounding_box()
@@ -54,10 +62,54 @@ def first_cell_run(lab, name, root, text):
         assert page.problems == []
 
 
+def click_pool(page):
+    grid = page.locator(".pl-root:has(.pl-tables)").first
+    grid.locator('[data-sequence="s0"] .pl-name').click()
+    grid.locator('[data-op="free"]').click()
+    grid.locator('[data-stat="used"]', has_text="2").wait_for()
+    assert grid.locator("[data-sequence]").evaluate_all("rows => rows.map((row) => row.dataset.sequence)") == ["s1"]
+
+
+def click_challenge(page):
+    goal = page.locator(".pl-goal:visible")
+    root = goal.locator("xpath=..")
+    for step in range(8):
+        goal.locator('[data-op="solve"]').click()
+        root.locator(".pl-log li").nth(step).wait_for()
+    goal.get_by_text("Done.").wait_for()
+
+
+def click_timeline(page):
+    timeline = page.locator('.px-root:has([data-say^="step 2, tokens"]):has([data-say^="block 13"])').first
+    timeline.locator('[data-say^="step 2, tokens"]').click()
+    timeline.locator('[data-say^="r0, step 2, decode"]').wait_for()
+
+
+# Widgets further down that are clicked: the cells that make them, and the clicks.
+CLICKS = {
+    "02_block_pool": (["widget"], click_pool),
+    "03_copy_on_write": (["widget", "challenge"], click_challenge),
+    "09_continuous_batching": (["09-04", "09-03", "09-22", "09-30", "09-31"], click_timeline),
+}
+
+
+def answer_quiz(page, name):
+    """By keyboard: a wrong answer, then the right one; and no key reaches the notebook."""
+    cells = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
+    before, question = page.evaluate(cells), quiz_of(name)[0]
+    for right, said in ((False, "Wrong. "), (True, "Right. ")):
+        place = next(i for i, answer in enumerate(question.answers) if answer.right == right)
+        page.locator(".pq-box").first.locator(".pq-answer").nth(place).focus()
+        for key in ("b", "d", "d", "Enter"):
+            page.keyboard.press(key)
+        page.locator(".pq-box").first.get_by_text((said + question.answers[place].why).replace("`", "")).wait_for()
+    assert page.evaluate(cells) == before
+
+
 @pytest.mark.parametrize("name", MOVES)
-def test_the_first_cell_alone_makes_the_picture(lab, name):
+def test_the_first_cell_alone_makes_the_picture_and_widgets_further_down_work(lab, name):
     control, keys, before, after = MOVES[name]
-    with first_cell_run(lab, name, ".px-root", before) as (page, root):
+    with first_cell_run(lab, name, ".px-root", before, shares_kernel=True) as (page, root):
         assert page.locator(".jp-CodeCell").first.locator(".jp-InputArea-editor").count() == 0, "its code is not folded"
         if name != "06_online_softmax":  # a plot has no parts
             part = root.locator("[data-link]").last
@@ -69,6 +121,12 @@ def test_the_first_cell_alone_makes_the_picture(lab, name):
         if not keys:
             root.locator(control).click()
         root.get_by_text(after).locator("visible=true").first.wait_for(timeout=15_000)
+        ids, click = CLICKS.get(name, ([], lambda page: None))
+        page.evaluate(RUN, [*ids, "quiz"])
+        if os.environ.get("PAGEDLAB_EVERY_CELL"):
+            browser.run_all(page)
+        click(page)
+        answer_quiz(page, name[:2])
 
 
 def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab):

@@ -13,6 +13,7 @@ from support.paths import NOTEBOOKS, ROOT
 from support.site import serving
 
 pytestmark = in_browser
+PHONE = {"width": 390, "height": 844}
 
 # Notebooks whose opening has a variant for a narrow page.
 NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]
@@ -58,6 +59,16 @@ def page(chromium_and_url):
     assert problems == []
 
 
+@pytest.fixture
+def phone(chromium_and_url):
+    """The page on a phone whose owner wants no motion."""
+    chromium, url = chromium_and_url
+    phone = chromium.new_page(viewport=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")
+    phone.goto(url)
+    yield phone
+    phone.close()
+
+
 def test_pictures_give_way_to_their_openings(page):
     assert page.locator("img").count() == 0
     assert page.locator(".px-picture text").text_content() == "step 4"
@@ -85,10 +96,7 @@ def test_a_stage_plays_its_recording(page):
     assert page.locator(".ps-text").count() > 0
 
 
-def test_what_a_finger_tapped_stays_lit_until_a_tap_beside_it(chromium_and_url):
-    chromium, url = chromium_and_url
-    phone = chromium.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    phone.goto(url)
+def test_what_a_finger_tapped_stays_lit_until_a_tap_beside_it(phone):
     part = phone.locator(".px-picture text")
     part.tap()
     phone.wait_for_timeout(300)  # a browser sends the mouse's events after those of the finger
@@ -100,12 +108,7 @@ def test_what_a_finger_tapped_stays_lit_until_a_tap_beside_it(chromium_and_url):
     assert phone.locator(".px-picture .pl-lit").count() == 0
 
 
-def test_a_tapped_word_of_a_stage_stays_lit(chromium_and_url):
-    chromium, url = chromium_and_url
-    phone = chromium.new_page(
-        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, reduced_motion="reduce"
-    )
-    phone.goto(url)
+def test_a_tapped_word_of_a_stage_stays_lit(phone):
     word = phone.locator(".ps-held").first
     word.scroll_into_view_if_needed()
     word.tap()
@@ -119,7 +122,7 @@ def test_a_tapped_word_of_a_stage_stays_lit(chromium_and_url):
 
 def test_on_a_phone_small_print_is_not_made_smaller(chromium_and_url):
     chromium, url = chromium_and_url
-    phone = chromium.new_page(viewport={"width": 390, "height": 844})
+    phone = chromium.new_page(viewport=PHONE)
     phone.goto(url)
     phone.locator(".px-picture svg").wait_for()
     assert phone.locator(".px-picture svg").bounding_box()["width"] >= 860  # most drawings are 1,084 wide

@@ -69,7 +69,7 @@ def shortened(name, folder):
 @pytest.mark.parametrize("name", CELLS)
 def test_the_stop_button(lab, name, seed):
     rng, first = random.Random(seed), shortened(name, lab.root)
-    with lab.notebook(f"{name}.ipynb") as page:
+    with lab.notebook(f"{name}.ipynb", shares_kernel=True) as page:
 
         def run(index):
             page.evaluate(RUN, index)

@@ -21,6 +21,15 @@ def letters(run):
     return [" " * (row.first - 1) + row.kinds for row in run.rows]
 
 
+def run_after(engine, *requests):
+    """The recorded run of an engine to which these requests are added, each with its prompt's and answer's lengths."""
+    with Recorder(engine) as recorder:
+        for prompt, new in requests:
+            engine.add(prompt, new)
+        engine.run()
+    return run_of(recorder.recording)
+
+
 # The recording ---------------------------------------------------------------------------------------------------
 
 
@@ -30,12 +39,7 @@ class OneBatch(Scheduler):
 
 
 def test_a_static_batch_waits_for_its_longest():
-    engine = ToyEngine(OneBatch, max_sequences=2)
-    with Recorder(engine) as recorder:
-        for new in (5, 2, 3):
-            engine.add(4, new)
-        engine.run()
-    run = run_of(recorder.recording)
+    run = run_after(ToyEngine(OneBatch, max_sequences=2), (4, 5), (4, 2), (4, 3))
     assert letters(run) == ["PDDDD", "PD", "WWWWWPDD"]
     assert run.steps == 8
     assert [row.waited for row in run.rows] == [0, 0, 5]
@@ -68,12 +72,7 @@ def test_chunks_arrivals_and_steps_without_a_share():
 
 @pytest.mark.parametrize(("preemption", "letter"), [("recompute", "W"), ("swap", "S")])
 def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption, letter):
-    engine = ToyEngine(num_blocks=6, preemption=preemption)
-    with Recorder(engine) as recorder:
-        for _ in range(2):
-            engine.add(6, 10)
-        engine.run()
-    run = run_of(recorder.recording)
+    run = run_after(ToyEngine(num_blocks=6, preemption=preemption), (6, 10), (6, 10))
     first, second = run.rows
     assert first.kinds == "P" + 9 * "D", "the oldest is never asked"
     assert letter in second.kinds
@@ -91,12 +90,7 @@ class Newest(Scheduler):
 
 
 def test_who_runs_and_gets_no_tokens_is_passed_over():
-    engine = ToyEngine(Newest, max_batch_tokens=8)
-    with Recorder(engine) as recorder:
-        engine.add(20, 3)
-        engine.add(4, 3)
-        engine.run()
-    run = run_of(recorder.recording)
+    run = run_after(ToyEngine(Newest, max_batch_tokens=8), (20, 3), (4, 3))
     assert letters(run) == ["PPPDD", "P--DD"]
     assert run.rows[1].waited == 2
 
@@ -229,12 +223,7 @@ def test_the_slider_moves_the_words_and_the_blocks():
 
 
 def test_a_cell_is_told_in_words():
-    engine = ToyEngine(max_batch_tokens=8)
-    with Recorder(engine) as recorder:
-        engine.add(10, 2)
-        engine.run()
-    run = run_of(recorder.recording)
-    (row,) = run.rows
+    (row,) = run_after(ToyEngine(max_batch_tokens=8), (10, 2)).rows
     assert told(row, 1) == "prefill: tokens 0–7 “ 0 1 2 3 4 5 6 7”"
     assert told(row, 2) == "prefill: tokens 8–9 “ 8 9”; writes “ 10”"
     assert told(row, 3) == "decode: token 10; writes “ 11”; it has all its tokens"

@@ -1,0 +1,36 @@
+"""One pair of ranks for all tests of the folder. Its end is a test too."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from pagedlab import LLM
+from pagedlab.distributed import RankLost, open_model
+from pagedlab.llm import FOLLOW
+from pagedlab.model import TINY_MODEL
+from support.ranks import listening, other_rank
+
+
+@pytest.fixture(scope="package")
+def two():
+    model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch", FOLLOW if find_spec("triton") else "")
+    yield model
+    check_close(model)
+
+
+def check_close(model):
+    """To close an engine ends its ranks. Each ends well, and leaves the store to rank 0, which removes it last."""
+    workers, rank, ports = model.ranks.workers, other_rank(model), listening()
+    was_there, remove_folder = [], workers.remove_folder
+    workers.remove_folder = lambda: (was_there.append(workers.folder.exists()), remove_folder())
+    with LLM(model, attention_backend="torch") as llm:
+        assert rank.is_running()
+        assert llm.pool.num_blocks == min(256 * model.max_length // 16, llm.cache.blocks_that_fit())
+    assert not rank.is_running()
+    assert workers.processes[0].returncode == 0
+    assert was_there[0]
+    assert not workers.folder.exists()
+    assert len(listening()) < len(ports), "the port of the pair is free again"
+    llm.close()
+    with pytest.raises(RankLost, match="closed"):
+        llm.generate([[1, 2, 3]])
