@@ -71,7 +71,7 @@ def test_splits_add_up(splits, dtype, seed):
 
 @pytest.mark.parametrize("splits", [1, 4])
 def test_new_tokens_are_split_among_prompts_too(splits, seed):
-    case = make(seed, [(1, 400), (20, 20), (2, 300), (0, 300), (1, 0), (1, 150)], (4, 2), 64)
+    case = make(seed, [(1, 400), (20, 20), (2, 300), (0, 300), (1, 0), (1, 255), (1, 256)], (4, 2), 64)
     check(case, splits=splits)
 
 
