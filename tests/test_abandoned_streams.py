@@ -3,7 +3,7 @@
 Python's garbage collector may run between any two lines. A tracer runs it at one line of the bookkeeping, while two
 other requests are in the engine, and looks at what they write.
 
-PAGEDLAB_OPERATIONS=24000 tries that many lines, which are all; `make test` tries 480 drawn at random. -s prints what
+PAGEDLAB_OPERATIONS=24000 tries that many lines, which are all; `make test` tries 240 drawn at random. -s prints what
 was counted.
 """
 
@@ -41,7 +41,7 @@ SCENARIOS = {
     "run ahead, few blocks": (toy_ahead, {"num_blocks": 9}, ALIKE),
     "run ahead, samples": (toy_ahead, {}, SAMPLED),
 }
-EACH = (OPERATIONS or 480) // len(SCENARIOS)
+EACH = (OPERATIONS or 240) // len(SCENARIOS)
 
 
 @pytest.fixture(autouse=True)

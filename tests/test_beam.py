@@ -216,18 +216,6 @@ def test_every_step_of_beams_balances(tiny, width, block_size, prefix_caching, r
         assert_idle(llm)
 
 
-@pytest.mark.parametrize("early_stopping", STOPPING, ids=str)
-def test_beams_that_end_early_leave_nothing(tiny, early_stopping, monkeypatch):
-    prompt = prompt_of(tiny, 13)
-    monkeypatch.setattr(tiny.module.generation_config, "eos_token_id", ending_tokens(tiny, prompt, 4, 100))
-    llm = engine(tiny)
-    params = SamplingParams(max_tokens=40, beam_width=4, early_stopping=early_stopping, length_penalty=0.0)
-    (completion,) = llm.generate(prompt, params)
-    assert completion.finished
-    assert llm.stats.steps < 40
-    assert_idle(llm)
-
-
 # Samples -------------------------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,7 @@ BACKEND_NAMES = [name for name in BACKENDS if name != "torch"] + ["triton"] * (f
         ({"block_size": 5}, NEW),
         # A token's numbers depend on no later token, so the cut of a prompt into steps changes nothing.
         ({"max_batch_tokens": 7}, 8),
-        *(({"attention_backend": name}, 4) for name in BACKEND_NAMES),
+        *(({"attention_backend": name}, 2) for name in BACKEND_NAMES),
         ({"num_blocks": 8, "preemption": "recompute", "prefix_caching": False}, NEW),
         ({"num_blocks": 8, "preemption": "swap", "prefix_caching": False}, NEW),
         ({"speculative": PromptLookup(k=4)}, NEW),

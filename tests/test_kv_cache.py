@@ -131,45 +131,46 @@ def test_swapped_blocks_need_as_many_places():
 
 
 THREE, TWO, SLOTS = torch.ones(3, HEADS, DIM), torch.ones(2, HEADS, DIM), torch.tensor([0, 1, 2])
+SWAPPED = numbered_cache().swap_out([0, 1])
 LAST = BLOCKS * SIZE - 1
 WANTED = r"^k and v must be \[T, 2, 5\] in torch.float32, and slots \[T\] in torch.int64, got "
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("method", "arguments", "said"),
     [
-        (lambda c: c.write(0, THREE, TWO, SLOTS), WANTED + r"\[3, 2, 5\] in torch.float32, \[2, 2, 5\]"),
-        (lambda c: c.write(0, THREE, THREE.double(), SLOTS), WANTED + r".* \[3, 2, 5\] in torch.float64 and"),
-        (lambda c: c.write(0, THREE[..., :4], THREE[..., :4], SLOTS), WANTED + r"\[3, 2, 4\]"),
-        (lambda c: c.write(0, THREE, THREE, SLOTS[:2]), WANTED + r".* and \[2\] in torch.int64$"),
-        (lambda c: c.write(0, THREE, THREE, [0, 1, 2]), WANTED + ".* and a list$"),
-        (lambda c: c.write(0, THREE, THREE, SLOTS.double()), WANTED + r".* and \[3\] in torch.float64$"),
-        (lambda c: c.write(0, 3, THREE, SLOTS), WANTED + "a int, "),
-        (lambda c: c.write(0, THREE, THREE, torch.tensor([0, 1, 99])), f"^slots must be from 0 to {LAST}, or .* 99$"),
-        (lambda c: c.write(0, THREE, THREE, torch.tensor([0, -2, 1])), f"^slots must be from 0 to {LAST}, or .* -2$"),
-        (lambda c: c.write(3, THREE, THREE, SLOTS), "^layer must be a whole number from 0 to 2, got 3$"),
-        (lambda c: c.write(-1, THREE, THREE, SLOTS), "^layer must be a whole number from 0 to 2, got -1$"),
-        (lambda c: c.layer("0"), "^layer must be a whole number from 0 to 2, got '0'$"),
-        (lambda c: c.copy_blocks([BlockCopy(0, 1), BlockCopy(0, 8)]), "^a block id must be .* from 0 to 7, got 8$"),
-        (lambda c: c.copy_blocks([BlockCopy(-1, 1)]), "^a block id must be .* from 0 to 7, got -1$"),
-        (lambda c: c.copy_blocks([3]), r"^copies must be a list of BlockCopy\(source, destination\), got \[3\]$"),
-        (lambda c: c.copy_blocks([(0, 1), (2,)]), r"^copies must be a list of BlockCopy.*, got \[\(0, 1\), \(2,\)\]$"),
-        (lambda c: c.copy_blocks([(0, 1, 2)]), r"^copies must be a list of BlockCopy.*, got \[\(0, 1, 2\)\]$"),
-        (lambda c: c.copy_blocks(3), "^copies must be a list of BlockCopy.*, got 3$"),
-        (lambda c: c.swap_out([8]), "^a block id must be .* from 0 to 7, got 8$"),
-        (lambda c: c.swap_out(3), "^block_ids must be a list, got 3$"),
-        (lambda c: c.swap_in(3, [0]), "^swapped must be what swap_out returned, got 3$"),
-        (lambda c: c.swap_in(c.swap_out([0, 1]), [2, 8]), "^a block id must be .* from 0 to 7, got 8$"),
-        (lambda c: c.swap_in(c.swap_out([0, 1]), [2, 2]), r"^block_ids must be different blocks, got \[2, 2\]$"),
-        (lambda c: c.swap_in(numbered_fp8_cache().swap_out([0]), [2]), "in torch.float8_e4m3fn$"),
-        (lambda c: c.swap_in(KVCache(2, 1, SIZE, HEADS, DIM).swap_out([0]), [2]), r"must be \[3, 1, 4, 2, 5\] in "),
+        ("write", [0, THREE, TWO, SLOTS], WANTED + r"\[3, 2, 5\] in torch.float32, \[2, 2, 5\]"),
+        ("write", [0, THREE, THREE.double(), SLOTS], WANTED + r".* \[3, 2, 5\] in torch.float64 and"),
+        ("write", [0, THREE[..., :4], THREE[..., :4], SLOTS], WANTED + r"\[3, 2, 4\]"),
+        ("write", [0, THREE, THREE, SLOTS[:2]], WANTED + r".* and \[2\] in torch.int64$"),
+        ("write", [0, THREE, THREE, [0, 1, 2]], WANTED + ".* and a list$"),
+        ("write", [0, THREE, THREE, SLOTS.double()], WANTED + r".* and \[3\] in torch.float64$"),
+        ("write", [0, 3, THREE, SLOTS], WANTED + "a int, "),
+        ("write", [0, THREE, THREE, torch.tensor([0, 1, 99])], f"^slots must be from 0 to {LAST}, or .* 99$"),
+        ("write", [0, THREE, THREE, torch.tensor([0, -2, 1])], f"^slots must be from 0 to {LAST}, or .* -2$"),
+        ("write", [3, THREE, THREE, SLOTS], "^layer must be a whole number from 0 to 2, got 3$"),
+        ("write", [-1, THREE, THREE, SLOTS], "^layer must be a whole number from 0 to 2, got -1$"),
+        ("layer", ["0"], "^layer must be a whole number from 0 to 2, got '0'$"),
+        ("copy_blocks", [[BlockCopy(0, 1), BlockCopy(0, 8)]], "^a block id must be .* from 0 to 7, got 8$"),
+        ("copy_blocks", [[BlockCopy(-1, 1)]], "^a block id must be .* from 0 to 7, got -1$"),
+        ("copy_blocks", [[3]], r"^copies must be a list of BlockCopy\(source, destination\), got \[3\]$"),
+        ("copy_blocks", [[(0, 1), (2,)]], r"^copies must be a list of BlockCopy.*, got \[\(0, 1\), \(2,\)\]$"),
+        ("copy_blocks", [[(0, 1, 2)]], r"^copies must be a list of BlockCopy.*, got \[\(0, 1, 2\)\]$"),
+        ("copy_blocks", [3], "^copies must be a list of BlockCopy.*, got 3$"),
+        ("swap_out", [[8]], "^a block id must be .* from 0 to 7, got 8$"),
+        ("swap_out", [3], "^block_ids must be a list, got 3$"),
+        ("swap_in", [3, [0]], "^swapped must be what swap_out returned, got 3$"),
+        ("swap_in", [SWAPPED, [2, 8]], "^a block id must be .* from 0 to 7, got 8$"),
+        ("swap_in", [SWAPPED, [2, 2]], r"^block_ids must be different blocks, got \[2, 2\]$"),
+        ("swap_in", [numbered_fp8_cache().swap_out([0]), [2]], "in torch.float8_e4m3fn$"),
+        ("swap_in", [KVCache(2, 1, SIZE, HEADS, DIM).swap_out([0]), [2]], r"must be \[3, 1, 4, 2, 5\] in "),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_stored(call, said):
+def test_what_does_not_fit_is_refused_before_anything_is_stored(method, arguments, said):
     cache = numbered_cache()
     before = [tensor.clone() for tensor in tensors_of(cache)]
     with refused(said):
-        call(cache)
+        getattr(cache, method)(*arguments)
     for tensor, expected in zip(tensors_of(cache), before, strict=True):
         assert torch.equal(tensor, expected)
 

@@ -35,6 +35,11 @@ from support.engines import exactly, ids_of, output_of
 from support.refused import refused
 from support.waiting import until
 
+
+def load(folder, **options):
+    return load_model(folder, device="cpu", verbose=False, **options)
+
+
 # Where the model comes from ---------------------------------------------------------------------------------------
 
 
@@ -217,7 +222,7 @@ def test_large_weights_draw_a_bar_that_goes(monkeypatch):
 def test_one_line_says_which_and_why(tiny, capsys):
     load_model(TINY_MODEL, device="cpu")
     assert capsys.readouterr().out == f"model: {tiny.name} on cpu in float32 (you asked for it)\n"
-    load_model(TINY_MODEL, device="cpu", dtype="bfloat16", verbose=False)
+    load(TINY_MODEL, dtype="bfloat16")
     assert capsys.readouterr().out == ""
 
 
@@ -362,6 +367,12 @@ def test_two_downloads_at_once(hub, cache):
 # What is refused, each in one line that helps --------------------------------------------------------------------
 
 
+@pytest.fixture
+def spoilt(tmp_path):
+    """A copy of the tiny model that a test may spoil."""
+    return shutil.copytree(TINY_MODEL, tmp_path / "spoilt")
+
+
 def edit(folder, **changes):
     """Change the config; None takes an entry out."""
     config = json.loads((folder / "config.json").read_text()) | changes
@@ -393,8 +404,24 @@ def cut_short(folder):
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
 
 
+def with_config(**changes):
+    return lambda folder: edit(folder, **changes)
+
+
+def with_file(name, said):
+    return lambda folder: write(folder, name, said)
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def with_weights(change):
+    return lambda folder: change_weights(folder, change)
+
+
 def with_eos(eos):
-    return lambda folder: write(folder, "generation_config.json", {"eos_token_id": eos})
+    return with_file("generation_config.json", {"eos_token_id": eos})
 
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -405,47 +432,45 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
     ("spoil", "said"),
     [
         (
-            lambda folder: (folder / "model.safetensors").unlink(),
+            without("model.safetensors"),
             r"holds no weights \(\*\.safetensors\): name a folder",
         ),
         (with_pickles_only, "holds no weights"),
         (
-            lambda folder: (folder / "config.json").unlink(),
+            without("config.json"),
             r"holds no config .*: name a folder saved by save_pretrained",
         ),
         (without_tokenizer, r"holds no tokenizer \(tokenizer\.\*\): name a folder"),
         (
-            lambda folder: write(folder, "tokenizer.json", '{"model": '),
+            with_file("tokenizer.json", '{"model": '),
             "cannot load the tokenizer of .* fetch it again",
         ),
         (cut_short, "cannot load the model of .* fetch it again or name another: .* not fully covered"),
         (
-            lambda folder: change_weights(folder, lambda w: w.pop(QUERY)),
+            with_weights(lambda w: w.pop(QUERY)),
             f"has missing weights, 1 in all, first {QUERY}:",
         ),
         (
-            lambda folder: change_weights(folder, lambda w: w.update(more=torch.zeros(2))),
+            with_weights(lambda w: w.update(more=torch.zeros(2))),
             "has unexpected weights, 1 in all, first more: fetch config.json and weights again",
         ),
         (
-            lambda folder: change_weights(folder, lambda w: w.update({QUERY: torch.zeros(2, 256)})),
+            with_weights(lambda w: w.update({QUERY: torch.zeros(2, 256)})),
             rf"has mismatched weights, 1 in all, first \('{QUERY}', \(\[2, 256\]\), \(\[256, 256\]\)\)",
         ),
-        (lambda folder: edit(folder, intermediate_size=48), "has mismatched weights, 15 in all"),
-        (lambda folder: edit(folder, num_hidden_layers=4, layer_types=None), "has unexpected weights, 12 in all"),
-        (lambda folder: write(folder, "config.json", "[1]"), "has a damaged config.json, fetch it again: "),
+        (with_config(intermediate_size=48), "has mismatched weights, 15 in all"),
+        (with_config(num_hidden_layers=4, layer_types=None), "has unexpected weights, 12 in all"),
+        (with_file("config.json", "[1]"), "has a damaged config.json, fetch it again: "),
         (
-            lambda folder: edit(folder, model_type="frobnicator", architectures=None),
+            with_config(model_type="frobnicator", architectures=None),
             "is a frobnicator model: transformers does not have this architecture; pagedlab runs models built",
         ),
         (
-            lambda folder: edit(
-                folder, use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None
-            ),
+            with_config(use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None),
             "is a qwen2 model: it has layers with a sliding window, not full attention in every layer; pagedlab",
         ),
         (
-            lambda folder: write(folder, "generation_config.json", '{"eos'),
+            with_file("generation_config.json", '{"eos'),
             "has a damaged generation_config.json, fetch",
         ),
         (with_eos([[4095]]), rf"{NO_EOS}\[4095\]"),
@@ -458,12 +483,10 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         ),
     ],
 )
-def test_folders_that_are_no_model(tmp_path, spoil, said, capfd):
-    folder = tmp_path / "spoilt"
-    shutil.copytree(TINY_MODEL, folder)
-    spoil(folder)
+def test_folders_that_are_no_model(spoilt, spoil, said, capfd):
+    spoil(spoilt)
     with refused(said) as caught:
-        load_model(folder, device="cpu", verbose=False)
+        load(spoilt)
     assert "spoilt" in str(caught.value), "the message must name the folder"
     assert caught.value.__suppress_context__ or caught.value.__context__ is None, "a traceback of others above it"
     assert capfd.readouterr() == ("", ""), "a report of others above it"
@@ -478,38 +501,33 @@ def change_tokenizer(folder, change):
 @pytest.mark.parametrize(
     ("value", "dtype"), [(float("nan"), "float32"), (float("inf"), "bfloat16"), (-float("inf"), "float16")]
 )
-def test_weights_that_are_no_numbers(tmp_path, value, dtype):
-    folder = tmp_path / "spoilt"
-    shutil.copytree(TINY_MODEL, folder)
-    change_weights(folder, lambda weights: weights[QUERY][5].fill_(value))
+def test_weights_that_are_no_numbers(spoilt, value, dtype):
+    change_weights(spoilt, lambda weights: weights[QUERY][5].fill_(value))
     with refused(f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}: fetch them"):
-        load_model(folder, device="cpu", dtype=dtype, verbose=False)
+        load(spoilt, dtype=dtype)
 
 
-def test_weights_whose_sum_is_too_large_for_float16(tmp_path):
-    shutil.copytree(TINY_MODEL, tmp_path / "large")
-    change_weights(tmp_path / "large", lambda weights: weights[QUERY].fill_(60_000.0))
-    load_model(tmp_path / "large", device="cpu", dtype="float16", verbose=False)
+def test_weights_whose_sum_is_too_large_for_float16(spoilt):
+    change_weights(spoilt, lambda weights: weights[QUERY].fill_(60_000.0))
+    load(spoilt, dtype="float16")
 
 
-def test_a_config_alone(tmp_path):
-    folder = tmp_path / "spoilt"
-    shutil.copytree(TINY_MODEL, folder)
-    assert read_config(str(folder)).num_hidden_layers == 5
-    edit(folder, model_type="frobnicator")
+def test_a_config_alone(spoilt):
+    assert read_config(str(spoilt)).num_hidden_layers == 5
+    edit(spoilt, model_type="frobnicator")
     with refused("spoilt' is a frobnicator model: transformers does not have"):
-        read_config(str(folder))
+        read_config(str(spoilt))
 
 
 @pytest.mark.parametrize("name", ["folder", "folder.gguf"])
 def test_pickles_are_never_opened(name, tmp_path, monkeypatch):
     """Not even where a file of another kind makes the folder look right."""
-    shutil.copytree(TINY_MODEL, tmp_path / name)
-    torch.save(load_file(tmp_path / name / "model.safetensors"), tmp_path / name / "pytorch_model.bin")
-    (tmp_path / name / "model.safetensors").rename(tmp_path / name / "other.safetensors")
+    folder = shutil.copytree(TINY_MODEL, tmp_path / name)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
     with refused(r"cannot load the model|there is no .*folder\.gguf"):
-        load_model(tmp_path / name, device="cpu", verbose=False)
+        load(folder)
 
 
 def test_the_trial_leaves_nothing_behind(monkeypatch):
@@ -523,7 +541,7 @@ def test_the_trial_leaves_nothing_behind(monkeypatch):
 
     monkeypatch.setattr(transformers.Qwen2ForCausalLM, "forward", counted)
     state = torch.random.get_rng_state()
-    model = load_model(TINY_MODEL, device="cpu", verbose=False)
+    model = load(TINY_MODEL)
     assert passes == [("eager", 12), ("pagedlab", 9), ("pagedlab", 1)]
     assert model.module.config._attn_implementation == "pagedlab"
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -532,7 +550,7 @@ def test_the_trial_leaves_nothing_behind(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_a_model_that_computes_something_else_on_pages_is_refused(dtype, monkeypatch):
-    load_model(TINY_MODEL, device="cpu", dtype=dtype, verbose=False)
+    load(TINY_MODEL, dtype=dtype)
     hook = model_module.paged_hook
 
     def reversed_values(module, query, key, value, *arguments, **options):
@@ -540,7 +558,7 @@ def test_a_model_that_computes_something_else_on_pages_is_refused(dtype, monkeyp
 
     monkeypatch.setattr(model_module, "paged_hook", reversed_values)
     with refused(r"is a qwen2 model: its logits on pages are off by \d"):
-        load_model(TINY_MODEL, device="cpu", dtype=dtype, verbose=False)
+        load(TINY_MODEL, dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -576,14 +594,14 @@ def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     with refused(r"is a frobnicator model: .*; pagedlab runs models built like Qwen2"):
-        load_model(tmp_path / "strange.gguf", device="cpu", verbose=False)
+        load(tmp_path / "strange.gguf")
 
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_loading_leaves_the_garbage_collector_as_it_was(collects):
     try:
         (gc.enable if collects else gc.disable)()
-        load_model(TINY_MODEL, device="cpu", verbose=False)
+        load(TINY_MODEL)
         assert gc.isenabled() == collects
         with refused("there is no"):
             load_model("no/such/folder")
@@ -672,12 +690,11 @@ def test_prompts_of_three_kinds(tiny):
         ("{{ 1 // 0 }}", "division"),
     ],
 )
-def test_templates_that_do_not_work(template, said, tmp_path):
-    shutil.copytree(TINY_MODEL, tmp_path / "spoilt")
-    (tmp_path / "spoilt" / "chat_template.jinja").unlink()
+def test_templates_that_do_not_work(template, said, spoilt):
+    (spoilt / "chat_template.jinja").unlink()
     if template:
-        write(tmp_path / "spoilt", "chat_template.jinja", template)
-    model = load_model(tmp_path / "spoilt", device="cpu", verbose=False)
+        write(spoilt, "chat_template.jinja", template)
+    model = load(spoilt)
     assert model.checked_ids("a text needs no template")
     with refused(rf"spoilt has no chat template that takes these messages \(.*{said}") as caught:
         model.checked_ids([{"role": "user", "content": "hello"}])
@@ -730,7 +747,7 @@ def test_stock_attention_ends_with_its_block(tiny):
 )
 def test_the_same_tokens_as_generate(kind, changes, tmp_path, hugging_face):
     random_checkpoint(tmp_path, kind, **changes)
-    model = load_model(tmp_path, device="cpu", verbose=False)
+    model = load(tmp_path)
     prompts = [[7, 8, 9], list(range(20, 51)), [11] * 16]
     expected = [hugging_face(model, prompt, 16) for prompt in prompts]
     assert len({tuple(ids) for ids in expected}) == 3, "what this model says does not depend on its prompt"
@@ -745,12 +762,12 @@ def test_weights_in_several_files(tmp_path, tiny):
         module.save_pretrained(tmp_path, max_shard_size="1MB")
     tiny.tokenizer.save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    again = load_model(tmp_path, device="cpu", dtype="float32", verbose=False)
+    again = load(tmp_path, dtype="float32")
     for name, weight in again.module.state_dict().items():
         assert torch.equal(weight, tiny.module.state_dict()[name])
     next(tmp_path.glob("*.safetensors")).unlink()
     with refused("cannot load"):
-        load_model(tmp_path, device="cpu", verbose=False)
+        load(tmp_path)
 
 
 def write_gguf(path, model):
@@ -802,7 +819,7 @@ def write_gguf(path, model):
 def test_a_gguf_file_is_the_same_model(tmp_path, tiny, hugging_face):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, tiny)
-    model = load_model(path, device="cpu", dtype="float32", verbose=False)
+    model = load(path, dtype="float32")
     assert model.name == "tiny.gguf"
     weights = model.module.state_dict()
     for name, weight in tiny.module.state_dict().items():
@@ -833,7 +850,7 @@ def test_a_real_gguf_file(qwen_folder):
     path = os.environ.get("PAGEDLAB_TEST_GGUF")
     if not path:
         pytest.skip("PAGEDLAB_TEST_GGUF names no .gguf file")
-    model = load_model(path, device="cpu", verbose=False)
+    model = load(path)
     prompt = "The capital of France is"
     output = output_of(LLM(model, num_blocks=16), prompt, SamplingParams(max_tokens=8))
     print(f"{model.name}: {prompt}{output.text}")

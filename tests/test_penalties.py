@@ -133,30 +133,27 @@ def test_bad_values_are_named(name, bad):
         SamplingParams(**{name: bad})
 
 
-def test_a_bad_value_is_shown_as_it_was_given():
-    said = r"a key of logit_bias must be a token id \(a whole number of at least 0\), got 'a'"
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"logit_bias": {"a": 1}}, r"a key of .* must be a token id \(a whole number of at least 0\), got 'a'$"),
+        ({"logit_bias": [3]}, r"logit_bias must be a dict from token ids to numbers, got \[3\]$"),
+        ({"stop": 3}, "stop must be strings with at least one character, got 3$"),
+        ({"stop_token_ids": 3}, "stop_token_ids must be a list of token ids, got 3$"),
+        ({"beam_width": 3, "n": 2}, "beam search .* takes n=1, temperature=0"),  # no temperature that it forbids
+        ({"beam_width": 2, "min_p": 0.1}, "logprobs or penalties"),
+    ],
+)
+def test_a_bad_value_is_shown_as_it_was_given(given, said):
     with refused(said):
-        SamplingParams(logit_bias={"a": 1})
-    with refused(r"stop must be strings with at least one character, got 3$"):
-        SamplingParams(stop=3)
-    with refused(r"stop_token_ids must be a list of token ids, got 3$"):
-        SamplingParams(stop_token_ids=3)
-    with refused(r"logit_bias must be a dict from token ids to numbers, got \[3\]$"):
-        SamplingParams(logit_bias=[3])
+        SamplingParams(**given)
 
 
 def test_none_is_none():
     assert SamplingParams(stop=None, stop_token_ids=None, logit_bias=None) == SamplingParams()
 
 
-def test_beams_do_not_ask_for_a_temperature_that_they_forbid():
-    with refused("beam search .* takes n=1, temperature=0"):
-        SamplingParams(beam_width=3, n=2)
-
-
 def test_what_cannot_be(tiny):
-    with refused("logprobs or penalties"):
-        SamplingParams(beam_width=2, min_p=0.1)
     llm = LLM(tiny, num_blocks=16, verbose=False)
     with refused("a token id in logit_bias must be a whole number from 0 to 4095"):
         llm.generate("Once", SamplingParams(logit_bias={5000: 1.0}))

@@ -1,6 +1,6 @@
 """Requests that give way and come back: the texts must be those of one-by-one `generate`, and nothing may be lost.
 
-All in fp32 on caches full of NaN, with pools from the smallest that works to one that is never short.
+All in fp32 on caches full of NaN, with the smallest pools that work.
 """
 
 from collections import Counter
@@ -29,34 +29,25 @@ from support.engines import (
 @pytest.mark.parametrize(
     ("preemption", "caching", "chunk"),
     [
-        ("recompute", False, 1),
         ("swap", True, 1),
         ("recompute", True, 7),
-        ("swap", False, 7),
         ("recompute", False, 64),
-        ("swap", True, 64),
-        ("recompute", True, 4096),
         ("swap", False, 4096),
     ],
 )
 def test_tokens_under_pressure(tiny, hugging_face, preemption, caching, chunk):
-    """From the smallest pool that works to one that is never short."""
     # A budget of one token a step never runs two texts side by side, and takes long.
     lengths = LENGTHS if chunk > 1 else LENGTHS[:3]
     prompts = prompts_of(tiny, lengths)
     expected = greedy_ids(hugging_face, tiny, prompts, NEW)
-    block_size = 4
-    least = smallest(lengths, NEW, block_size)
+    least = smallest(lengths, NEW, 4)
     gave_way = Counter()
-    for num_blocks in (least, least + 5, 512):
-        llm = engine(
-            tiny, num_blocks, block_size, preemption=preemption, prefix_caching=caching, max_batch_tokens=chunk
-        )
+    for num_blocks in (least, least + 5):
+        llm = engine(tiny, num_blocks, 4, preemption=preemption, prefix_caching=caching, max_batch_tokens=chunk)
         llm.on_step(lambda llm=llm: gave_way.update(how for _, how in llm.plan.preempted))
         assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected, num_blocks
         assert_idle(llm)
     assert gave_way[preemption] > 0 or chunk == 1
-    assert llm.stats.preemptions == 0, "a pool that is never short"
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)

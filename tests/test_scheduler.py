@@ -12,8 +12,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pagedlab import BlockPool, BlockTable, InvariantError, OutOfBlocks
 from pagedlab.prefix import PrefixCache
@@ -227,6 +225,10 @@ class ToyEngine:
                 text.finish_reason = "done"
                 text.table.free()
 
+    def take_all_but(self, num_free):
+        """Somebody outside the engine takes blocks, and leaves this many."""
+        self.others.append(self.pool.block_size * (self.pool.num_free - num_free))
+
     def remove(self, request):
         self.live.remove(request)
         self.scheduler.remove(request)
@@ -294,57 +296,20 @@ class ToyEngine:
         assert [text.output_ids for text in request.sequences] == expected
 
 
-PROMPTS = st.lists(st.integers(1, 49), min_size=1, max_size=14)
-ACTIONS = st.one_of(
-    st.tuples(st.just("add"), st.tuples(PROMPTS, st.sampled_from([3, 1, 4, 2]), st.integers(1, 9), st.booleans())),
-    st.tuples(st.sampled_from(["step", "step", "schedule", "copies", "model", "abort"]), st.integers(0, 4)),
-)
-
-
-@settings(max_examples=150)
-@given(
-    num_blocks=st.integers(6, 40),
-    block_size=st.sampled_from([4, 3, 2, 5, 1]),
-    max_batch_tokens=st.sampled_from([20, 9, 4, 1]),
-    max_sequences=st.sampled_from([9, 5, 1]),
-    max_prompt_tokens=st.sampled_from([None, 4, 1]),
-    preemption=st.sampled_from(["recompute", "swap"]),
-    max_cpu_blocks=st.sampled_from([None, 8, 0]),
-    caching=st.booleans(),
-    actions=st.lists(ACTIONS, min_size=10, max_size=50),
-)
-def test_every_text_comes_out_as_if_it_were_alone(actions, **options):
-    """Whatever is added, aborted, or fails in the schedule or in the model: who stays gets the right text."""
-    engine = ToyEngine(**options)
-    added = []
-    aborted = []
-    for action, what in actions:
-        if action == "add":
-            before = engine.pool.num_used, len(engine.scheduler.waiting)
-            try:
-                added.append(engine.add(*what))
-            except ValueError:
-                assert (engine.pool.num_used, len(engine.scheduler.waiting)) == before
-        elif action == "abort":
-            if engine.live:
-                aborted.append(engine.live[what % len(engine.live)])
-                engine.remove(aborted[-1])
-        else:
-            engine.step(what if action == "schedule" else None, action if action in ("copies", "model") else None)
-    engine.finish(*(request for request in added if request not in aborted))
-
-
 def fuzz(seed, num_requests, scheduler=Scheduler):
-    """Random requests, aborts and failures on pools just large enough; what happened, counted."""
+    """Random requests, aborts and failures on pools just large enough; what happened, counted.
+
+    Whoever is neither refused nor aborted gets the text that it has alone.
+    """
     rng, counts = random.Random(seed), Counter()
     while counts["requests"] < num_requests:
         engine = ToyEngine(
-            rng.randint(8, 24),
-            rng.choice([1, 2, 3, 4]),
-            rng.choice([1, 4, 7, 64]),
-            rng.choice([5, 9, 30]),
+            rng.randint(6, 24),
+            rng.randint(1, 5),
+            rng.choice([1, 4, 7, 20, 64]),
+            rng.choice([1, 5, 9, 30]),
             rng.choice(["recompute", "swap"]),
-            rng.choice([None, None, 6]),
+            rng.choice([None, None, 0, 6]),
             rng.random() < 0.5,
             scheduler,
             rng.choice([None, 1, 5]),
@@ -357,8 +322,11 @@ def fuzz(seed, num_requests, scheduler=Scheduler):
                 own = [rng.randrange(1, 50) for _ in range(rng.choice([0, 0, 1, 5, 8]))]
                 prompt = common[: rng.randint(1, 12)] + own
                 new, beams, seed = rng.randint(1, 40), rng.random() < 0.5, rng.choice([None, None, 7])
-                with contextlib.suppress(ValueError):
+                before = engine.pool.num_used, len(engine.scheduler.waiting)
+                try:
                     added.append(engine.add(prompt, rng.choice([1, 1, 2, 4]), new, beams, seed))
+                except ValueError:
+                    assert (engine.pool.num_used, len(engine.scheduler.waiting)) == before
             elif what < 0.29 and engine.live:
                 aborted.add(request := rng.choice(engine.live))
                 engine.remove(request)
@@ -399,7 +367,6 @@ BUGS = {
     "a failed step's copies are trusted": bug("rewind", "{copy.destination for copy in plan.copies}", "set()"),
     "a failed step's KV is claimed": bug("rewind", "in plan.chunks", "in ()"),
     "a failed step's blocks stay registered": bug("rewind", "self._forget(plan.registered)", "pass"),
-    "a failed step's requests run": bug("rewind", "list(plan.admitted)", "[]"),
     "the boundary of a block is off by one": bug("_fits", "table.num_tokens + n,", "table.num_tokens + n - 1,"),
     "a fork shares too much": bug(
         "_fork_again", "common_prefix(first, sequence)", "min(first.length, sequence.length) - 1"
@@ -423,7 +390,7 @@ def swapped_out_while_a_copy_is_due(scheduler):
     engine = ToyEngine(12, 4, 100, 10, "swap", scheduler=type("Mixed", (OldestGivesWay, scheduler), {}))
     older, younger = engine.add([1] * 6, 2, 9), engine.add([2] * 4, 1, 6)
     engine.step()
-    engine.others.append(4 * (engine.pool.num_free - 1))
+    engine.take_all_but(1)
     engine.step()
     assert older in [request for request, _ in engine.scheduler.plan.preempted]
     engine.finish(older, younger)
@@ -433,7 +400,7 @@ def a_copy_for_which_there_is_no_block(scheduler):
     engine = ToyEngine(12, 4, 100, 10, scheduler=scheduler)
     older, younger = engine.add([1] * 6, 2, 9), engine.add([2] * 4, 1, 9)
     engine.step()
-    engine.others.append(4 * engine.pool.num_free)
+    engine.take_all_but(0)
     engine.step()
     assert list(engine.scheduler.waiting) == [younger]
     engine.finish(older, younger)
@@ -493,6 +460,21 @@ def what_was_in_the_making_is_given_up(scheduler):
         engine.finish(*requests)
 
 
+def a_plan_is_rewound_twice(scheduler):
+    engine = ToyEngine(20, 4, 100, 10, caching=True, scheduler=scheduler)
+    request = engine.add([3] * 6, 3, 6)
+    engine.step()
+    found = engine.scheduler.cached_tokens
+    other = engine.add([3] * 6, 1, 6)
+    plan = engine.scheduler.schedule()
+    for _ in range(2):
+        engine.scheduler.rewind(plan)
+        assert engine.scheduler.cached_tokens == found
+        assert list(engine.scheduler.waiting) == [request, other], "its copies were not done"
+        assert engine.scheduler.running == []
+    engine.finish(request, other)
+
+
 SCENES = {
     swapped_out_while_a_copy_is_due: bug(
         "_can_swap", "any(copy.destination in block_ids for copy in self.plan.copies)", "False"
@@ -501,6 +483,7 @@ SCENES = {
     a_copy_whose_source_was_written: BUGS["a failed step's KV is claimed"],
     a_copy_of_what_is_in_the_making: FORKS_TOO_EARLY,
     what_was_in_the_making_is_given_up: FORKS_TOO_EARLY,
+    a_plan_is_rewound_twice: bug("rewind", "list(plan.admitted)", "[]"),  # the fuzz finds it after ten seconds
 }
 each_scene = pytest.mark.parametrize("scene", SCENES)
 
@@ -551,7 +534,7 @@ def test_whoever_gives_way_nobody_else_loses_a_step():
     engine = ToyEngine(12, 4, 100, 10, scheduler=OldestGivesWay)
     requests = [engine.add([i] * 4, 1, 9) for i in range(3)]
     engine.step()
-    engine.others.append(4 * engine.pool.num_free)
+    engine.take_all_but(0)
     plan = engine.scheduler.schedule()
     # The first gives way to itself, the second takes its block, and loses it to the third.
     assert [request for request, _ in plan.preempted] == requests[:2]
@@ -676,21 +659,6 @@ def test_a_pool_that_others_empty():
     engine.finish(request)
 
 
-def test_a_plan_is_rewound_twice_without_harm():
-    engine = ToyEngine(20, 4, 100, 10, caching=True)
-    request = engine.add([3] * 6, 3, 6)
-    engine.step()
-    found = engine.scheduler.cached_tokens
-    other = engine.add([3] * 6, 1, 6)
-    plan = engine.scheduler.schedule()
-    for _ in range(2):
-        engine.scheduler.rewind(plan)
-        assert engine.scheduler.cached_tokens == found
-        assert list(engine.scheduler.waiting) == [request, other], "its copies were not done"
-        assert engine.scheduler.running == []
-    engine.finish(request, other)
-
-
 def test_priorities_are_one_line():
     class Urgent(Scheduler):
         def order(self, request):
@@ -726,7 +694,7 @@ def test_a_block_that_somebody_outside_reads_is_copied_by_its_only_writer():
     engine = ToyEngine(12, 4, 100, 10)
     older, younger = engine.add([1] * 6, 1, 6), engine.add([2] * 5, 1, 6)
     engine.step()
-    engine.others.append(4 * engine.pool.num_free)
+    engine.take_all_but(0)
     reader = older.sequences[0].table.fork()
     engine.others.block_ids += reader.block_ids
     engine.others.num_tokens += 4 * len(reader.block_ids)
@@ -735,11 +703,21 @@ def test_a_block_that_somebody_outside_reads_is_copied_by_its_only_writer():
     engine.finish(older, younger)
 
 
-@pytest.mark.parametrize(("new_tokens", "may"), [(8, True), (9, False)])
-@pytest.mark.parametrize(("shared", "caching"), [(0, False), (0, True), (8, True)])
-def test_admission_counts_to_the_block(shared, caching, new_tokens, may):
-    """7 blocks, 2 hold the first prompt, 1 is due for its next token, 1 is kept back for each text: 2 are left."""
-    engine = ToyEngine(7, 4, 100, 10, caching=caching)
+@pytest.mark.parametrize(
+    ("num_blocks", "caching", "shared", "new_tokens", "may"),
+    [
+        *(
+            (7, caching, shared, *last)
+            for caching, shared in ((False, 0), (True, 0), (True, 8))
+            for last in ((8, True), (9, False))
+        ),
+        (5, True, 8, 0, False),  # of a cached prompt the block of its last token is taken all the same
+        (6, True, 9, 0, True),
+    ],
+)
+def test_admission_counts_to_the_block(num_blocks, caching, shared, new_tokens, may):
+    """2 blocks hold the first prompt, 1 is due for its next token, 1 is kept back for each text: 2 of 7 are left."""
+    engine = ToyEngine(num_blocks, 4, 100, 10, caching=caching)
     first = engine.add([1] * 8, 1, 4)
     engine.step()
     assert engine.scheduler.running == [first]
@@ -783,7 +761,7 @@ def test_a_chunk_of_this_step_is_taken_back_before_its_request_gives_way(preempt
     engine = ToyEngine(12, 4, 100, 10, preemption, scheduler=OldestGivesWay)
     older, younger = engine.add([1] * 4, 1, 9), engine.add([2] * 4, 1, 9)
     engine.step()
-    engine.others.append(4 * (engine.pool.num_free - 1))
+    engine.take_all_but(1)
     plan = engine.scheduler.schedule()
     assert [(request, how) for request, how in plan.preempted] == [(older, preemption)]
     assert [chunk.request for chunk in plan.chunks] == [younger]
@@ -800,7 +778,7 @@ def test_the_budget_of_a_chunk_that_is_taken_back_is_spent_again_and_no_more():
     second, third = engine.add([2, 3], 1, 9), engine.add([4] * 40, 1, 9)
     while second.sequences[0].table.num_tokens < 4:
         engine.step()
-    engine.others.append(4 * engine.pool.num_free)
+    engine.take_all_but(0)
     plan = engine.scheduler.schedule()
     assert [request for request, _ in plan.preempted] == [older]
     assert [(chunk.request, chunk.stop - chunk.start) for chunk in plan.chunks] == [(second, 1), (third, 5)]
@@ -811,7 +789,7 @@ def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text():
     engine = ToyEngine(20, 4, 100, 10, "swap", max_cpu_blocks=1)  # just what the last one needs
     *_, last = (engine.add([i] * 4, 1, 9) for i in range(1, 4))
     engine.step()
-    engine.others.append(4 * (engine.pool.num_free - 2))
+    engine.take_all_but(2)
     engine.step()
     assert engine.scheduler.swapped == [last]
     need = last.swapped_kv.num_blocks + 3  # its own, one for each of the two that run, one for itself
@@ -830,16 +808,6 @@ def test_a_long_chunk_for_which_blocks_are_short_goes_back_in_line():
     assert engine.step() == []
     assert (list(engine.scheduler.waiting), engine.scheduler.running) == ([request], [])
     engine.finish(request)
-
-
-@pytest.mark.parametrize(("num_blocks", "length", "may"), [(5, 8, False), (6, 9, True)])
-def test_of_a_cached_prompt_the_block_of_its_last_token_is_taken_all_the_same(num_blocks, length, may):
-    engine = ToyEngine(num_blocks, 4, 100, 10, caching=True)
-    first = engine.add([1] * 8, 1, 4)
-    engine.step()
-    later = engine.add([1] * length, 1, 1)
-    later.salt = first.salt
-    assert engine.scheduler.may_admit(later) is may
 
 
 def test_a_copy_and_the_block_behind_it_both_count():
@@ -871,7 +839,7 @@ def test_who_gives_way_leaves_its_draft_behind():
     known = list(text.token_ids)
     text.token_ids += [7] * 4
     text.num_draft = 4
-    engine.others.append(4 * (engine.pool.num_free - 1))
+    engine.take_all_but(1)
     plan = engine.scheduler.schedule()
     assert [request for request, _ in plan.preempted] == [younger]
     assert (text.token_ids, text.num_draft) == (known, 0)

@@ -99,7 +99,7 @@ def test_fifty_prompts(tiny, noisy, hugging_face):
         ends = hugging_face(tiny, prompts[i], 8)
         assert expected[i][: len(ends)] == ends
     steps = plain.stats.steps
-    for k, drafter in ((1, "noisy"), (2, "lookup"), (5, "itself"), (7, "lookup"), (8, "noisy")):
+    for k, drafter in ((1, "noisy"), (5, "itself"), (8, "lookup")):
         llm = engine(tiny, 1024, speculative=drafter_of(drafter, k, tiny, noisy))
         assert ids_of(llm.generate(prompts, params)) == expected, (k, drafter)
         assert llm.stats.output_tokens == 8 * 50
@@ -149,22 +149,14 @@ def test_chunked_prompts(tiny, noisy, hugging_face, block_size, chunk):
 def test_under_pressure(tiny, noisy, hugging_face, preemption, caching, name):
     prompts = prompts_of(tiny, LENGTHS)
     expected = greedy_ids(hugging_face, tiny, prompts, NEW)
-    least, gave_way = smallest(LENGTHS, NEW, 4), Counter()
-    for num_blocks in (least, least + 9):
-        llm = engine(
-            tiny,
-            num_blocks,
-            4,
-            preemption=preemption,
-            prefix_caching=caching,
-            max_batch_tokens=64,
-            speculative=drafter_of(name, 3, tiny, noisy),
-        )
-        llm.on_step(lambda llm=llm: gave_way.update(how for _, how in llm.plan.preempted))
-        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected, num_blocks
-        assert llm.stats.drafts > 0
-        assert_idle(llm)
-    assert gave_way[preemption] > 0
+    options = {"preemption": preemption, "prefix_caching": caching, "max_batch_tokens": 64}
+    drafter = drafter_of(name, 3, tiny, noisy)
+    llm = engine(tiny, smallest(LENGTHS, NEW, 4) + 5, 4, speculative=drafter, **options)
+    assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
+    assert llm.stats.drafts > 0
+    assert llm.stats.preemptions > 0
+    assert (llm.stats.swaps > 0) == (preemption == "swap")
+    assert_idle(llm)
 
 
 def test_the_prefix_cache_never_holds_a_rejected_token(tiny):

@@ -131,11 +131,11 @@ def shapes_of(decoder, tokens, texts):
     return found | {StepShape(rows, n or rows, False) for rows, n, _ in found}
 
 
-def ask_for_everything(llm, tokens, texts):
+def ask_for_everything(llm, shapes, copies):
     """One step of each shape, and draws by the host for so many rows, of each kind."""
     decoder = llm.run_ahead.decoder
     step = decoder.step
-    for shape in sorted(shapes_of(decoder, tokens, texts), key=str):
+    for shape in sorted(shapes, key=str):
         if not shape.is_sampled:
             decoder._send_idle(shape)
             if step.fused:
@@ -155,7 +155,7 @@ def ask_for_everything(llm, tokens, texts):
         for p in params:
             sample_step(logits, chunks, dict.fromkeys(range(rows), p))
             sample_step(torch.cat([logits, logits]), chunks, dict.fromkeys(range(rows), p))
-    for n in range(1, 10) if texts > 1 else ():
+    for n in range(1, 10) if copies else ():
         llm.cache.copy_blocks([BlockCopy(i, 100 + i) for i in range(n)])
 
 
@@ -164,8 +164,8 @@ def ask_for_everything(llm, tokens, texts):
     ("heads", "kv_heads", "dim", "tokens", "texts", "options"),
     [
         (14, 2, 64, 4096, 256, {}),
-        (8, 2, 128, 4096, 256, {}),
-        (14, 2, 64, 4096, 256, {"drafts": True}),
+        (8, 2, 128, 2048, 100, {}),
+        (14, 2, 64, 2048, 100, {"drafts": True}),
         (8, 2, 128, 1000, 70, {"fused": False, "drafts": True}),
         (4, 4, 64, 100, 5, {}),
         (14, 2, 64, 9, 1, {}),
@@ -184,16 +184,15 @@ def test_what_steps_can_ask_for_is_warm(
     llm = engine_of(
         small_model(tiny, heads, kv_heads, dim), tokens, texts, **({"fused": True, "drafts": False} | options)
     )
-    with noted(monkeypatch, llm) as asked:
-        ask_for_everything(llm, tokens, texts)
     decoder, played = llm.run_ahead.decoder, Counter()
+    shapes = shapes_of(decoder, tokens, texts)
+    with noted(monkeypatch, llm) as asked:
+        ask_for_everything(llm, shapes, copies=texts > 1)
     with noted(monkeypatch, llm) as warm, monkeypatch.context() as patch:
         run = decoder.runner.run
         patch.setattr(decoder.runner, "run", lambda shape: (played.update([shape]), run(shape))[1])
         llm.warm_up()
-    as_graphs = {
-        shape for shape in shapes_of(decoder, tokens, texts) if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens
-    }
+    as_graphs = {shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens}
     by_host = llm.speculation is not None and decoder.step.fused is not None
     assert {shape for shape in as_graphs if shape.is_sampled != by_host} <= {
         shape for shape, n in played.items() if n > 1

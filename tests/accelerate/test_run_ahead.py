@@ -8,6 +8,7 @@ import random
 import signal
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,13 @@ MIXED = [
     SamplingParams(max_tokens=12, temperature=0.7, seed=6, top_k=5),
     SamplingParams(max_tokens=9, beam_width=3),
 ]
+MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 20]
+
+
+@pytest.fixture(scope="module")
+def mixed_texts(tiny):
+    """`mixed_texts(kv_cache_dtype)`: completions of an engine that runs step by step."""
+    return cache(lambda dtype: engine(tiny, kv_cache_dtype=dtype).generate(prompts_of(tiny, MIXED_LENGTHS), MIXED))
 
 
 @pytest.mark.parametrize(
@@ -135,12 +143,11 @@ MIXED = [
         (256, {"kv_cache_dtype": "fp8"}),
     ],
 )
-def test_windows_give_the_same_texts(tiny, num_blocks, options):
+def test_windows_give_the_same_texts(tiny, mixed_texts, num_blocks, options):
     """Samples, beams, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
-    prompts = prompts_of(tiny, [16, 5, 30, 12, 1, 33, 8, 20])
-    expected = engine(tiny, kv_cache_dtype=options.get("kv_cache_dtype", "auto")).generate(prompts, MIXED)
+    expected = mixed_texts(options.get("kv_cache_dtype", "auto"))
     llm = ahead_engine(tiny, num_blocks, **options)
-    got = llm.generate(prompts, MIXED)
+    got = llm.generate(prompts_of(tiny, MIXED_LENGTHS), MIXED)
     assert texts_of(got) == texts_of(expected)
     assert [[o.text for o in c.outputs] for c in got] == [[o.text for o in c.outputs] for c in expected]
     if num_blocks == 30:
@@ -150,11 +157,12 @@ def test_windows_give_the_same_texts(tiny, num_blocks, options):
 
 
 @pytest.mark.parametrize(("size", "temperature"), [(1, 0.8), (3, 0.0), (16, 0.0), (17, 0.8)])
-def test_tokens_and_logprobs_at_and_beside_the_buckets(tiny, size, temperature):
+def test_tokens_and_logprobs_at_and_beside_the_buckets(tiny, monkeypatch, size, temperature):
     """Rows stop at different steps of a window, so that others go on in other places of the next one."""
     assert {1, 16} <= set(DECODE_ROWS)
+    monkeypatch.setattr(accelerate, "MAX_STEPS", 6)
     prompts = prompts_of(tiny, [LENGTHS[i % len(LENGTHS)] for i in range(size)])
-    params = [exactly(11 + 7 * i % 12, temperature=temperature, seed=i) for i in range(size)]
+    params = [exactly(4 + 3 * i % 6, temperature=temperature, seed=i) for i in range(size)]
     expected, got = (make(tiny).generate(prompts, params) for make in (engine, ahead_engine))
     assert texts_of(got) == texts_of(expected)
     logprobs = [torch.tensor([c.outputs[0].cumulative_logprob for c in some]) for some in (got, expected)]

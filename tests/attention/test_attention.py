@@ -46,10 +46,10 @@ def poison():
         yield
 
 
-def assert_right(backend, case, out, scale=None):
-    """The tolerance of each backend: the kernels compute in several dtypes."""
+def assert_right(backend, case, out=None, scale=None):
+    """The backend's result, or this one, in the tolerance of each backend: the kernels compute in several dtypes."""
     judge = assert_as_close_as_torch if backend == "triton" else assert_close
-    judge(case, out, scale)
+    judge(case, case.attend(backend, scale) if out is None else out, scale)
 
 
 @each_backend_and_dtype
@@ -57,9 +57,9 @@ def assert_right(backend, case, out, scale=None):
 def test_head_counts_and_sizes(backend, dtype, heads, dim, seed):
     """Prompts, chunks and new tokens in one batch, then new tokens only."""
     mixed = make(seed, [(1, 37), (9, 13), (3, 20)], heads, dim, dtype=dtype)
-    assert_right(backend, mixed, mixed.attend(backend))
+    assert_right(backend, mixed)
     decode = make(seed, [(1, 35), (1, 3)], heads, dim, dtype=dtype)
-    assert_right(backend, decode, decode.attend(backend))
+    assert_right(backend, decode)
 
 
 @each_backend_and_dtype
@@ -69,20 +69,20 @@ def test_lengths_around_the_edges_of_blocks_and_tiles(backend, dtype, block_size
     if block_size <= 16:
         edges.append(2 * block_size)
     decode = make(seed, [(1, length) for length in edges], block_size=block_size, dtype=dtype)
-    assert_right(backend, decode, decode.attend(backend))
+    assert_right(backend, decode)
     lengths = [(min(n, 40), length) for length in edges for n in {1, 2, block_size, length} if n <= length]
     chunks = make(seed, lengths, (2, 1), block_size=block_size, dtype=dtype)
-    assert_right(backend, chunks, chunks.attend(backend))
+    assert_right(backend, chunks)
 
 
 @each_backend_and_dtype
 def test_sequences_of_very_different_lengths(backend, dtype, seed):
     """Decode and prefill mixed, then new tokens only."""
     mixed = make(seed, [(1, 1), (1, 100), (33, 33), (7, 90), (1, 16), (16, 16), (2, 200)], (8, 2), dtype=dtype)
-    assert_right(backend, mixed, mixed.attend(backend))
+    assert_right(backend, mixed)
     dice = random.Random(seed)
     decode = make(seed, [(1, length) for length in (1, 300, *(dice.randint(1, 60) for _ in range(6)))], dtype=dtype)
-    assert_right(backend, decode, decode.attend(backend))
+    assert_right(backend, decode)
 
 
 def insert(case, b, queries, length):
@@ -159,7 +159,7 @@ def test_scores_of_a_million(backend, sign, lengths, seed):
     set_scores_of_a_million(case, sign, seed)
     largest = max(float((case.q[:, :1] @ keys[:, 0].T).abs().max()) for keys in case.keys)
     assert largest > 1e5
-    assert_right(backend, case, case.attend(backend, scale=1.0), scale=1.0)
+    assert_right(backend, case, scale=1.0)
 
 
 @each_backend
@@ -169,7 +169,7 @@ def test_the_largest_score_comes_last_or_first(backend, order):
     case = make(0, [(1, 48)], (1, 1), block_size=4)
     case.q.fill_(1.0)
     case.set_keys(0, (torch.arange(48).float() // 4 * 1000 * order / 64)[:, None, None].expand(48, 1, 64))
-    assert_right(backend, case, case.attend(backend, scale=1.0), scale=1.0)
+    assert_right(backend, case, scale=1.0)
 
 
 @each_backend
@@ -194,7 +194,7 @@ def test_error_is_at_most_twice_that_of_torch(backend, dtype, heads, seed):
 def test_the_scale_is_one_over_root_d_unless_given(backend, seed):
     case = make(seed, [(2, 20), (1, 30)])
     assert torch.equal(case.attend(backend), case.attend(backend, scale=64**-0.5))
-    assert_right(backend, case, case.attend(backend, scale=0.3), scale=0.3)
+    assert_right(backend, case, scale=0.3)
 
 
 @each_backend
@@ -217,7 +217,7 @@ def test_inputs_stay_as_they_are(backend, seed):
 
 
 @each_backend
-@settings(max_examples=40 if DEVICE == "cpu" else 10)  # a GPU has to compile each shape
+@settings(max_examples=20 if DEVICE == "cpu" else 10)  # a GPU has to compile each shape
 @given(shape=ragged(), seed=st.integers(0, 2**31))
 def test_any_ragged_batch(backend, shape, seed):
     lengths, heads, dim, block_size = shape

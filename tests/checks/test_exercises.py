@@ -23,23 +23,23 @@ HERE = Path(__file__).parent
 HINT = re.compile(r"<summary>\s*Hint \d\s*</summary>")
 
 
-# A file wrong_<topic>.py lists answers: whole ones by the name of their check, and edits of the folded solution.
-WRONG = {}
-RIGHT = {}
-EDITS = []  # check, old text, new text, and words that the check must say, if it has special ones
-RIGHT_EDITS = []
-for module in map(import_module, sorted(path.stem for path in HERE.glob("wrong_*.py"))):
-    WRONG |= getattr(module, "WRONG", {})
-    RIGHT |= getattr(module, "RIGHT", {})
-    EDITS += getattr(module, "EDITS", [])
-    RIGHT_EDITS += getattr(module, "RIGHT_EDITS", [])
+MODULES = [import_module(path.stem) for path in sorted(HERE.glob("wrong_*.py"))]
+
+
+def listed(kind):
+    """Of all files wrong_<topic>.py, by the name of the check."""
+    return {name: answers for module in MODULES for name, answers in getattr(module, kind, {}).items()}
+
+
+WRONG, RIGHT = listed("WRONG"), listed("RIGHT")  # whole answers
+# Edits of the folded solution: old text, new text, and words that the check must say, if it has special ones.
+EDITS, RIGHT_EDITS = listed("EDITS"), listed("RIGHT_EDITS")
 
 
 def of_each(answers):
-    cases = [(name, answer) for name, listed in answers.items() for answer in listed]
-    return pytest.mark.parametrize(
-        ("name", "answer"), cases, ids=[f"{name}-{getattr(answer, '__name__', answer)}" for name, answer in cases]
-    )
+    cases = [(name, answer) for name, several in answers.items() for answer in several]
+    ids = [f"{name}-{getattr(answer, '__name__', i)}" for i, (name, answer) in enumerate(cases)]
+    return pytest.mark.parametrize(("name", "answer"), cases, ids=ids)
 
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="in another process, where there is a GPU")
@@ -69,8 +69,7 @@ def test_hints_and_a_word_on_why(exercise):
 
 @pytest.mark.parametrize("name", dir(check))
 def test_every_check_has_three_wrong_answers(name):
-    edits = [edit for edit in EDITS if edit[0] == name]
-    assert len(WRONG.get(name, [])) + len(edits) >= 3, (
+    assert len(WRONG.get(name, [])) + len(EDITS.get(name, [])) >= 3, (
         f"list wrong answers for check.{name} in tests/checks/wrong_<topic>.py"
     )
 
@@ -90,9 +89,9 @@ def test_wrong_answer_fails_with_a_small_counterexample(name, answer):
 
 
 @interpreted
-@pytest.mark.parametrize("edit", EDITS, ids=[f"{name}-{i}" for i, (name, *_) in enumerate(EDITS)])
-def test_wrong_edit_of_the_solution_fails_with_a_small_counterexample(edit):
-    name, old, new, *words = edit
+@of_each(EDITS)
+def test_wrong_edit_of_the_solution_fails_with_a_small_counterexample(name, answer):
+    old, new, *words = answer
     result = getattr(check, name)(edited_answer(name, old, new))
     assert_failed_with_a_small_counterexample(name, result)
     said = " ".join(f"{result.message} {result.got}".split())
@@ -107,9 +106,9 @@ def test_other_right_answers_pass(name, answer):
 
 
 @interpreted
-@pytest.mark.parametrize(("name", "old", "new"), RIGHT_EDITS)
-def test_other_right_edits_pass(name, old, new):
-    result = getattr(check, name)(edited_answer(name, old, new))
+@of_each(RIGHT_EDITS)
+def test_other_right_edits_pass(name, answer):
+    result = getattr(check, name)(edited_answer(name, *answer))
     assert result.status == "passed", str(result)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 import torch
-from wrong_kernel import MISTAKES
+from wrong_kernel import EDITS
 
 from pagedlab.checks import check
 from pagedlab.kernels import runtime
@@ -27,8 +27,8 @@ EXERCISES_OF_07 = {exercise.name: exercise for exercise in EXERCISES if exercise
 
 
 def test_there_are_eight_puzzles_with_four_mistakes_each():
-    assert list(MISTAKES) == [*PUZZLES, "launch"] == list(EXERCISES_OF_07)
-    assert all(sum(bool(named) for *_, named in listed) >= 4 for listed in MISTAKES.values())
+    assert list(EDITS) == [*PUZZLES, "launch"] == list(EXERCISES_OF_07)
+    assert all(sum(bool(named) for *_, named in listed) >= 4 for listed in EDITS.values())
 
 
 def test_the_folded_solution_of_7_is_the_kernel_that_is_measured():

@@ -3,174 +3,142 @@
 from pagedlab import BlockPool, BlockTable
 from support import broken
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "block_pool",
-        "self.in_use(block_id)\n        self.counts[block_id] -= 1",
-        "self.counts[block_id] -= self.counts[block_id] > 0",
-        "pool.release(a) must raise ValueError.",
-    ),
-    (
-        "block_pool",
-        "not 0 <= block_id < self.num_blocks or",
-        "block_id >= self.num_blocks or",
-        "pool.share(-1) must raise ValueError.",
-    ),
-    ("block_pool", " or self.counts[block_id] == 0", "", "pool.share(a) must raise ValueError."),
-    (
-        "block_pool",
-        '        if not self.free_ids:\n            raise OutOfBlocks("no block is free")\n',
-        "",
-        "d = pool.allocate() must raise OutOfBlocks.",
-    ),
-    ("block_pool", "+= 1\n        return block_id", "+= 1", "share must return the block's id."),
-    (
-        "block_pool",
-        'raise OutOfBlocks("no block is free")',
-        "return None",
-        "d = pool.allocate() must raise OutOfBlocks.",
-    ),
-    ("block_pool", "list(range(num_blocks))", "list(range(1, num_blocks))", "num_free differs."),
-    (
-        "block_pool",
-        "block_id = self.free_ids.pop()",
-        "block_id = 0\n        while self.counts[block_id] >= 0:\n            block_id = 0",
-        "it is still running after 1,000,000 steps: look for a loop t",
-    ),
-    (
-        "slot",
-        "block_ids[position // block_size] * block_size + position % block_size",
-        "block_ids[0] * block_size + position",
-    ),
-    ("slot", "] * block_size", "]"),
-    (
-        "slot",
-        "[position // block_size] * block_size + position % block_size",
-        "[position % len(block_ids)] * block_size",
-    ),
-    (
-        "slot",
-        "[position // block_size] * block_size + position % block_size",
-        "[(position - 1) // block_size] * block_size + position",
-    ),
-    ("slot", "position // block_size", "position / block_size", "TypeError: list indices must be integers or slices"),
-    (
-        "block_table",
-        "blocks_for(self.num_tokens + n, self.pool.block_size)",
-        "((self.num_tokens + n) // self.pool.block_size + 1)",
-        "logical block 1 of a is the first that differs.",
-    ),
-    (
-        "block_table",
-        "blocks_for(self.num_tokens + n, self.pool.block_size)",
-        "(self.num_tokens + n) // self.pool.block_size",
-        "logical block 0 of a is the first that differs.",
-    ),
-    (
-        "block_table",
-        "if needed > self.pool.num_free:",
-        "needed = min(1, needed)\n        if needed > self.pool.num_free:",
-        "logical block 1 of a is the first that differs.",
-    ),
-    (
-        "block_table",
-        "if needed > self.pool.num_free:",
-        "if not self.pool.num_free:",
-        "which raises as it should and must change nothing",
-    ),
-    (
-        "block_table",
-        "while self.block_ids:\n            self.pool.release(self.block_ids.pop())",
-        "self.block_ids = []",
-        "block 0 counts 1, but 0 tables list it.",
-    ),
-    (
-        "block_table",
-        "self.pool.release(self.block_ids.pop())\n        self.num_tokens = 0",
-        "self.pool.release(self.block_ids.pop())",
-        "num_tokens differs.",
-    ),
-    (
-        "block_table",
-        "def __init__(self, pool):\n        self.pool = pool\n        self.block_ids = []",
-        "block_ids = []\n\n    def __init__(self, pool):\n        self.pool = pool",
-        "logical block 0 of a is the first that differs.",
-    ),
-    (
-        "block_table",
-        "self.block_ids[position // size] * size + position % size",
-        "self.block_ids[0] * size + position",
-        "a.slot(2) differs; a maps blocks [0, 2, 3].",
-    ),
-    ("block_table", "return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
-    (
-        "copy_on_write",
-        "[self.pool.share(block_id) for block_id in self.block_ids]",
-        "self.block_ids",
-        "block 0 counts 1, but 2 tables list it.",
-    ),
-    (
-        "copy_on_write",
-        "[self.pool.share(block_id) for block_id in self.block_ids]",
-        "list(self.block_ids)",
-        "block 0 counts 1, but 2 tables list it.",
-    ),
-    (
-        "copy_on_write",
-        "self.num_tokens % size != 0 and",
-        "self.num_tokens > 0 and",
-        "logical block 0 of a is the first that differs.",
-    ),
-    ("copy_on_write", "            self.pool.release(source)\n", "", "block 0 counts 2, but 1 table lists it."),
-    (
-        "copy_on_write",
-        " and self.pool.refcount(self.block_ids[-1]) > 1",
-        "",
-        "logical block 0 of a is the first that differs.",
-    ),
-    (
-        "copy_on_write",
-        "BlockCopy(source, destination)",
-        "BlockCopy(destination, source)",
-        "a.append(1) must return its copies, as (source, destination).",
-    ),
-    ("copy_on_write", "def fork(", "def split(", "AttributeError: 'MyTable' object has no attribute 'fork'"),
-    ("copies_after_forks", " if num_tokens % block_size else 0", ""),
-    ("copies_after_forks", "return num_forks if", "return num_forks + 1 if"),
-    (
-        "copies_after_forks",
-        "num_forks if num_tokens % block_size else 0",
-        "num_forks * blocks_for(num_tokens, block_size)",
-    ),
-    ("copies_after_forks", "return num_forks if num_tokens", "return 1 if num_forks and num_tokens"),
-    (
-        "truncate",
-        "if not 0 <= num_tokens <= table.num_tokens:",
-        "num_tokens = max(0, num_tokens)\n    if num_tokens > table.num_tokens:",
-        "a.truncate(-1) must raise ValueError.",
-    ),
-    (
-        "truncate",
-        "table.pool.release(table.block_ids.pop())",
-        "break",
-        "logical block 0 of a is the first that differs.",
-    ),
-    (
-        "truncate",
-        "blocks_for(num_tokens, table.pool.block_size)",
-        "num_tokens // table.pool.block_size",
-        "logical block 0 of a is the first that differs.",
-    ),
-    ("truncate", ".pop())", ".pop(0))", "logical block 0 of a is the first that differs."),
-    (
-        "truncate",
-        "if not 0 <= num_tokens <= table.num_tokens:",
-        "if num_tokens < 0:",
-        "a.truncate(1) must raise ValueError.",
-    ),
-]
-RIGHT_EDITS = [("block_pool", "self.free_ids.pop()", "self.free_ids.pop(0)")]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "block_pool": [
+        (
+            "self.in_use(block_id)\n        self.counts[block_id] -= 1",
+            "self.counts[block_id] -= self.counts[block_id] > 0",
+            "pool.release(a) must raise ValueError.",
+        ),
+        (
+            "not 0 <= block_id < self.num_blocks or",
+            "block_id >= self.num_blocks or",
+            "pool.share(-1) must raise ValueError.",
+        ),
+        (" or self.counts[block_id] == 0", "", "pool.share(a) must raise ValueError."),
+        (
+            '        if not self.free_ids:\n            raise OutOfBlocks("no block is free")\n',
+            "",
+            "d = pool.allocate() must raise OutOfBlocks.",
+        ),
+        ("+= 1\n        return block_id", "+= 1", "share must return the block's id."),
+        ('raise OutOfBlocks("no block is free")', "return None", "d = pool.allocate() must raise OutOfBlocks."),
+        ("list(range(num_blocks))", "list(range(1, num_blocks))", "num_free differs."),
+        (
+            "block_id = self.free_ids.pop()",
+            "block_id = 0\n        while self.counts[block_id] >= 0:\n            block_id = 0",
+            "it is still running after 1,000,000 steps: look for a loop t",
+        ),
+    ],
+    "slot": [
+        (
+            "block_ids[position // block_size] * block_size + position % block_size",
+            "block_ids[0] * block_size + position",
+        ),
+        ("] * block_size", "]"),
+        ("[position // block_size] * block_size + position % block_size", "[position % len(block_ids)] * block_size"),
+        (
+            "[position // block_size] * block_size + position % block_size",
+            "[(position - 1) // block_size] * block_size + position",
+        ),
+        ("position // block_size", "position / block_size", "TypeError: list indices must be integers or slices"),
+    ],
+    "block_table": [
+        (
+            "blocks_for(self.num_tokens + n, self.pool.block_size)",
+            "((self.num_tokens + n) // self.pool.block_size + 1)",
+            "logical block 1 of a is the first that differs.",
+        ),
+        (
+            "blocks_for(self.num_tokens + n, self.pool.block_size)",
+            "(self.num_tokens + n) // self.pool.block_size",
+            "logical block 0 of a is the first that differs.",
+        ),
+        (
+            "if needed > self.pool.num_free:",
+            "needed = min(1, needed)\n        if needed > self.pool.num_free:",
+            "logical block 1 of a is the first that differs.",
+        ),
+        (
+            "if needed > self.pool.num_free:",
+            "if not self.pool.num_free:",
+            "which raises as it should and must change nothing",
+        ),
+        (
+            "while self.block_ids:\n            self.pool.release(self.block_ids.pop())",
+            "self.block_ids = []",
+            "block 0 counts 1, but 0 tables list it.",
+        ),
+        (
+            "self.pool.release(self.block_ids.pop())\n        self.num_tokens = 0",
+            "self.pool.release(self.block_ids.pop())",
+            "num_tokens differs.",
+        ),
+        (
+            "def __init__(self, pool):\n        self.pool = pool\n        self.block_ids = []",
+            "block_ids = []\n\n    def __init__(self, pool):\n        self.pool = pool",
+            "logical block 0 of a is the first that differs.",
+        ),
+        (
+            "self.block_ids[position // size] * size + position % size",
+            "self.block_ids[0] * size + position",
+            "a.slot(2) differs; a maps blocks [0, 2, 3].",
+        ),
+        ("return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
+    ],
+    "copy_on_write": [
+        (
+            "[self.pool.share(block_id) for block_id in self.block_ids]",
+            "self.block_ids",
+            "block 0 counts 1, but 2 tables list it.",
+        ),
+        (
+            "[self.pool.share(block_id) for block_id in self.block_ids]",
+            "list(self.block_ids)",
+            "block 0 counts 1, but 2 tables list it.",
+        ),
+        (
+            "self.num_tokens % size != 0 and",
+            "self.num_tokens > 0 and",
+            "logical block 0 of a is the first that differs.",
+        ),
+        ("            self.pool.release(source)\n", "", "block 0 counts 2, but 1 table lists it."),
+        (" and self.pool.refcount(self.block_ids[-1]) > 1", "", "logical block 0 of a is the first that differs."),
+        (
+            "BlockCopy(source, destination)",
+            "BlockCopy(destination, source)",
+            "a.append(1) must return its copies, as (source, destination).",
+        ),
+        ("def fork(", "def split(", "AttributeError: 'MyTable' object has no attribute 'fork'"),
+    ],
+    "copies_after_forks": [
+        (" if num_tokens % block_size else 0", ""),
+        ("return num_forks if", "return num_forks + 1 if"),
+        ("num_forks if num_tokens % block_size else 0", "num_forks * blocks_for(num_tokens, block_size)"),
+        ("return num_forks if num_tokens", "return 1 if num_forks and num_tokens"),
+    ],
+    "truncate": [
+        (
+            "if not 0 <= num_tokens <= table.num_tokens:",
+            "num_tokens = max(0, num_tokens)\n    if num_tokens > table.num_tokens:",
+            "a.truncate(-1) must raise ValueError.",
+        ),
+        ("table.pool.release(table.block_ids.pop())", "break", "logical block 0 of a is the first that differs."),
+        (
+            "blocks_for(num_tokens, table.pool.block_size)",
+            "num_tokens // table.pool.block_size",
+            "logical block 0 of a is the first that differs.",
+        ),
+        (".pop())", ".pop(0))", "logical block 0 of a is the first that differs."),
+        ("if not 0 <= num_tokens <= table.num_tokens:", "if num_tokens < 0:", "a.truncate(1) must raise ValueError."),
+    ],
+}
+RIGHT_EDITS = {
+    "block_pool": [
+        ("self.free_ids.pop()", "self.free_ids.pop(0)"),
+    ],
+}
 WRONG = {
     "table_by_hand": [[3, 10, 11], [0, 1, 9], [0, -1, 1], "0 1 2"],  # test_checks.py has more
     "broken_pools": [

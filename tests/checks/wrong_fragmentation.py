@@ -27,29 +27,33 @@ def largest_by_max(lengths, limit):
     return max((size for size in (2**e for e in range(11)) if waste(lengths, size) < limit), default=1)
 
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "users_that_fit",
-        "memory * 9 // 10 - weights",
-        "memory - weights",
-        "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB",
-    ),
-    ("users_that_fit", "memory * 9 // 10 - weights", "memory * 9 // 10"),
-    ("users_that_fit", "(bytes_per_token * max_length)", "bytes_per_token"),
-    ("users_that_fit", "for_kv // (", "for_kv / ("),
-    (
-        "last_block_waste",
-        "-num_tokens % block_size",
-        "block_size - num_tokens % block_size",
-        "4 tokens fill a block of 4. A full block wastes nothing",
-    ),
-    ("last_block_waste", "-num_tokens % block_size", "num_tokens % block_size", "Slots: 2 x 4 = 8. Tokens: 5."),
-    ("last_block_waste", "-num_tokens % block_size", "(block_size - 1) / 2"),
-    ("largest_block", "            best = size", "            return size"),
-    ("largest_block", "empty < limit", "empty <= limit", "Blocks of 8 leave 25.00% of the slots empty."),
-    ("largest_block", "sum(-n % size for n in lengths)", "(size - 1) / 2 * len(lengths)"),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "users_that_fit": [
+        (
+            "memory * 9 // 10 - weights",
+            "memory - weights",
+            "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB",
+        ),
+        ("memory * 9 // 10 - weights", "memory * 9 // 10"),
+        ("(bytes_per_token * max_length)", "bytes_per_token"),
+        ("for_kv // (", "for_kv / ("),
+    ],
+    "last_block_waste": [
+        (
+            "-num_tokens % block_size",
+            "block_size - num_tokens % block_size",
+            "4 tokens fill a block of 4. A full block wastes nothing",
+        ),
+        ("-num_tokens % block_size", "num_tokens % block_size", "Slots: 2 x 4 = 8. Tokens: 5."),
+        ("-num_tokens % block_size", "(block_size - 1) / 2"),
+    ],
+    "largest_block": [
+        ("            best = size", "            return size"),
+        ("empty < limit", "empty <= limit", "Blocks of 8 leave 25.00% of the slots empty."),
+        ("sum(-n % size for n in lengths)", "(size - 1) / 2 * len(lengths)"),
+    ],
+}
 WRONG = {
     "useless_holes": [list(range(12)), list(range(0, 20, 2)), [0, 0, *range(1, 11)], [-1, *range(11)], [20] * 12],
 }

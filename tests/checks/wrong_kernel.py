@@ -1,10 +1,10 @@
 """Plausible wrong answers to the eight puzzles of notebook 07: each is the folded solution with a line changed.
 
-`MISTAKES[puzzle]` lists what is changed, into what, and the words by which the check names it.
+`EDITS[puzzle]` lists what is changed, into what, and the words by which the check names it.
 """
 
 FULL = "slot = slots_at(tables + b * table_stride, position, filled, SIZE)"
-MISTAKES = {
+EDITS = {
     "weights": [
         ("tl.program_id(0) * TILE + ", "", "Two programs store the same element"),
         ("tl.program_id(0) * TILE + ", "tl.program_id(0) + ", "Two programs store the same element"),
@@ -125,12 +125,19 @@ MISTAKES = {
         ("tables + b * table_stride", "tables", "reads the first one's table"),
     ],
 }  # fmt: skip
-EDITS = [(puzzle, *mistake) for puzzle, listed in MISTAKES.items() for mistake in listed]
-RIGHT_EDITS = [
-    ("launch", "SPLITS=triton.next_power_of_2(splits)", "SPLITS=8"),
-    ("launch", "TILE=32", "TILE=64"),
-    ("launch", "torch.empty_like(q)", "torch.zeros_like(q)"),
-    ("decode", "acc / total", "acc * (1 / total)"),
-    ("paged_scores", ", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1"),
-    ("weights", "mask=mine)\n    tl.store", "mask=mine, other=0.0)\n    tl.store"),
-]
+RIGHT_EDITS = {
+    "launch": [
+        ("SPLITS=triton.next_power_of_2(splits)", "SPLITS=8"),
+        ("TILE=32", "TILE=64"),
+        ("torch.empty_like(q)", "torch.zeros_like(q)"),
+    ],
+    "decode": [
+        ("acc / total", "acc * (1 / total)"),
+    ],
+    "paged_scores": [
+        (", mask=j[:, None] < n, other=0.0", ", mask=j[:, None] < n + 1"),
+    ],
+    "weights": [
+        ("mask=mine)\n    tl.store", "mask=mine, other=0.0)\n    tl.store"),
+    ],
+}

@@ -15,59 +15,67 @@ def by_groups(runs):
     return ratios
 
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    ("arrivals", "-math.log(1 - u) / rate", "1 / rate"),
-    ("arrivals", "-math.log(1 - u) / rate", "2 * u / rate"),
-    ("arrivals", "now += -math", "now = -math"),
-    ("arrivals", "/ rate", "* rate"),
-    ("arrivals", "math.log(1 - u)", "math.log(u or 1e-9)"),
-    (
-        "arrivals",
-        "        now += -math.log(1 - u) / rate\n        times.append(now)",
-        "        times.append(now)\n        now += -math.log(1 - u) / rate",
-    ),
-    ("latencies", "times[0] - arrived", "times[0] - admitted"),
-    ("latencies", "times[0] - arrived", "times[0]"),
-    ("latencies", "max(gaps, default=0.0)", "sum(gaps) / max(1, len(gaps))"),
-    ("latencies", "max(gaps, default=0.0)", "max([times[0] - arrived, *gaps])"),
-    ("latencies", "max(gaps, default=0.0)", "gaps[-1] if gaps else 0.0"),
-    ("latencies", "times[0] - arrived", "times[-1] - arrived"),
-    ("goodput", "] and gap", "] or gap"),
-    ("goodput", " / seconds", ""),
-    ("goodput", " / seconds", " / max(1, len(latencies))"),
-    ("goodput", "first <= limits[0]", "first < limits[0]"),
-    ("goodput", "gap <= limits[1]", "gap < limits[1]"),
-    ("goodput", "gap <= limits[1]", "gap <= limits[0]"),
-    ("goodput", "first <= limits[0] and gap <= limits[1]", "first <= limits[0]"),
-    ("goodput", "first <= limits[0] and gap <= limits[1]", "first + gap <= sum(limits)"),
-    (
-        "fair_ratios",
-        "best[run.compared] = max(run.tokens_per_s, best.get(run.compared, 0.0))",
-        "best.setdefault(run.compared, []).append(run.tokens_per_s)\n"
-        "    best = {key: sum(rates) / len(rates) for key, rates in best.items()}",
-    ),
-    (
-        "fair_ratios",
-        "max(run.tokens_per_s, best.get(run.compared, 0.0))",
-        'min(run.tokens_per_s, best.get(run.compared, float("inf")))',
-    ),
-    ("fair_ratios", "rate / best[key]", "best[key] / rate"),
-    (
-        "fair_ratios",
-        "    return {",
-        "    best = {key: max(r for k, r in best.items() if k.workload == key.workload) for key in best}\n    return {",
-    ),
-    ("fair_ratios", "if key in best}", "if key in best and rate >= best[key]}"),
-    ("fair_ratios", "max(run.tokens_per_s, best.get(run.compared, 0.0))", "run.tokens_per_s"),
-    (
-        "fair_ratios",
-        "rate / best[key] for key, rate in ours.items() if key in best",
-        "rate / best.get(key, rate) for key, rate in ours.items()",
-    ),
-]
-RIGHT_EDITS = [
-    ("arrivals", "-math.log(1 - u)", "math.log(1 / (1 - u))"),
-    ("latencies", "max(gaps, default=0.0)", "sorted([0.0, *gaps])[-1]"),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "arrivals": [
+        ("-math.log(1 - u) / rate", "1 / rate"),
+        ("-math.log(1 - u) / rate", "2 * u / rate"),
+        ("now += -math", "now = -math"),
+        ("/ rate", "* rate"),
+        ("math.log(1 - u)", "math.log(u or 1e-9)"),
+        (
+            "        now += -math.log(1 - u) / rate\n        times.append(now)",
+            "        times.append(now)\n        now += -math.log(1 - u) / rate",
+        ),
+    ],
+    "latencies": [
+        ("times[0] - arrived", "times[0] - admitted"),
+        ("times[0] - arrived", "times[0]"),
+        ("max(gaps, default=0.0)", "sum(gaps) / max(1, len(gaps))"),
+        ("max(gaps, default=0.0)", "max([times[0] - arrived, *gaps])"),
+        ("max(gaps, default=0.0)", "gaps[-1] if gaps else 0.0"),
+        ("times[0] - arrived", "times[-1] - arrived"),
+    ],
+    "goodput": [
+        ("] and gap", "] or gap"),
+        (" / seconds", ""),
+        (" / seconds", " / max(1, len(latencies))"),
+        ("first <= limits[0]", "first < limits[0]"),
+        ("gap <= limits[1]", "gap < limits[1]"),
+        ("gap <= limits[1]", "gap <= limits[0]"),
+        ("first <= limits[0] and gap <= limits[1]", "first <= limits[0]"),
+        ("first <= limits[0] and gap <= limits[1]", "first + gap <= sum(limits)"),
+    ],
+    "fair_ratios": [
+        (
+            "best[run.compared] = max(run.tokens_per_s, best.get(run.compared, 0.0))",
+            "best.setdefault(run.compared, []).append(run.tokens_per_s)\n"
+            "    best = {key: sum(rates) / len(rates) for key, rates in best.items()}",
+        ),
+        (
+            "max(run.tokens_per_s, best.get(run.compared, 0.0))",
+            'min(run.tokens_per_s, best.get(run.compared, float("inf")))',
+        ),
+        ("rate / best[key]", "best[key] / rate"),
+        (
+            "    return {",
+            "    best = {key: max(r for k, r in best.items() if k.workload == key.workload) for key in best}\n"
+            "    return {",
+        ),
+        ("if key in best}", "if key in best and rate >= best[key]}"),
+        ("max(run.tokens_per_s, best.get(run.compared, 0.0))", "run.tokens_per_s"),
+        (
+            "rate / best[key] for key, rate in ours.items() if key in best",
+            "rate / best.get(key, rate) for key, rate in ours.items()",
+        ),
+    ],
+}
+RIGHT_EDITS = {
+    "arrivals": [
+        ("-math.log(1 - u)", "math.log(1 / (1 - u))"),
+    ],
+    "latencies": [
+        ("max(gaps, default=0.0)", "sorted([0.0, *gaps])[-1]"),
+    ],
+}
 RIGHT = {"fair_ratios": [by_groups]}

@@ -24,67 +24,56 @@ def by_time_and_depth(last_used, parent):
     return min(last_used, key=lambda b: (last_used[b], -depth(b)))
 
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    ("prefix_cache", "                break\n", "                continue\n", "Block 4 has KV of a different past."),
-    ("prefix_cache", "token_ids[: len(token_ids) - leave]", "token_ids", "leave=1: a token must be left to compute."),
-    ("prefix_cache", "token_ids[: len(token_ids) - leave]", "token_ids[:-leave]", "With leave=1 it finds more"),
-    (
-        "prefix_cache",
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "prefix_cache": [
+        ("                break\n", "                continue\n", "Block 4 has KV of a different past."),
+        ("token_ids[: len(token_ids) - leave]", "token_ids", "leave=1: a token must be left to compute."),
+        ("token_ids[: len(token_ids) - leave]", "token_ids[:-leave]", "With leave=1 it finds more"),
         (
             "            if name not in self.blocks:\n"
             "                self.pool.keep(block_id)\n"
-            "                self.blocks[name] = block_id"
+            "                self.blocks[name] = block_id",
+            "            self.pool.keep(block_id)\n            self.blocks[name] = block_id",
+            "insert gives a known hash another block",
         ),
-        "            self.pool.keep(block_id)\n            self.blocks[name] = block_id",
-        "insert gives a known hash another block",
-    ),
-    ("prefix_cache", "salt=salt)", "salt=None)", "Block 0 has KV of a different past."),
-    (
-        "prefix_cache",
-        'return hash_chain(token_ids, self.pool.block_size, hash="sha256", salt=salt)',
+        ("salt=salt)", "salt=None)", "Block 0 has KV of a different past."),
         (
+            'return hash_chain(token_ids, self.pool.block_size, hash="sha256", salt=salt)',
             "size = self.pool.block_size\n"
             "        starts = range(0, len(token_ids) // size * size, size)\n"
-            '        return [hash_chain(token_ids[i : i + size], size, "sha256", salt)[0] for i in starts]'
+            '        return [hash_chain(token_ids[i : i + size], size, "sha256", salt)[0] for i in starts]',
+            "Block 1 has KV of a different past.",
         ),
-        "Block 1 has KV of a different past.",
-    ),
-    (
-        "prefix_cache",
-        "self.pool.share(self.blocks[name])",
-        "self.blocks[name]",
-        "ValueError: block 0 is free already: it was released more of",
-    ),
-    (
-        "prefix_cache",
-        "                self.pool.keep(block_id)\n",
-        "",
-        "ValueError: block 0 is free, so there is nothing to share; a",
-    ),
-    (
-        "prefix_cache",
-        "self.pool.keep(block_id)",
-        "self.pool.share(block_id)",
-        "Once every table is freed, no block may be in use.",
-    ),
-    ("prefix_cache", "            table.num_tokens += self.pool.block_size\n", "", "match returns full blocks."),
-    (
-        "prefix_cache",
-        "zip(self.names(token_ids, salt), table.block_ids)",
-        "zip(self.names(token_ids, salt)[:1], table.block_ids)",
-        "match with leave=0 must find every full block that was just inserted.",
-    ),
-    (
-        "leaf_first",
-        "min(leaves",
-        "min(last_used",
-        "Block 4 is the parent of block 2, which is cached. Of the leaves, block 2 was used first: evict 2 first.",
-    ),
-    ("leaf_first", "min(leaves", "max(leaves"),
-    ("leaf_first", "min(leaves, key=lambda block: last_used[block])", "leaves[0]"),
-    ("leaf_first", "if block not in parents]", "if parent[block] is None]"),
-]
+        (
+            "self.pool.share(self.blocks[name])",
+            "self.blocks[name]",
+            "ValueError: block 0 is free already: it was released more of",
+        ),
+        (
+            "                self.pool.keep(block_id)\n",
+            "",
+            "ValueError: block 0 is free, so there is nothing to share; a",
+        ),
+        ("self.pool.keep(block_id)", "self.pool.share(block_id)", "Once every table is freed, no block may be in use."),
+        ("            table.num_tokens += self.pool.block_size\n", "", "match returns full blocks."),
+        (
+            "zip(self.names(token_ids, salt), table.block_ids)",
+            "zip(self.names(token_ids, salt)[:1], table.block_ids)",
+            "match with leave=0 must find every full block that was just inserted.",
+        ),
+    ],
+    "leaf_first": [
+        (
+            "min(leaves",
+            "min(last_used",
+            "Block 4 is the parent of block 2, which is cached. Of the leaves, block 2 was used first: evict 2 first.",
+        ),
+        ("min(leaves", "max(leaves"),
+        ("min(leaves, key=lambda block: last_used[block])", "leaves[0]"),
+        ("if block not in parents]", "if parent[block] is None]"),
+    ],
+}
 WRONG = {
     "prefix_cache": [ForgetsThePast],
     "leaf_first": [deepest],

@@ -2,62 +2,65 @@
 
 from pagedlab.lessons.broken import SuspectPool
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "peak_blocks",
-        "            if step < answer:\n                held += -(-(prompt + step) // block_size)",
-        "            held += -(-(prompt + answer - 1) // block_size)",
-    ),
-    ("peak_blocks", "(prompt + step)", "(prompt + step + 1)"),
-    ("peak_blocks", "range(max(answers, default=0))", "range(1)"),
-    ("peak_blocks", "peak = max(peak, held)", "peak = held"),
-    ("peak_blocks", "-(-(prompt + step) // block_size)", "(prompt + step) // block_size + 1"),
-    (
-        "peak_blocks",
-        "-(-(prompt + step) // block_size)\n        peak = max(peak, held)",
-        "prompt + step\n        peak = max(peak, -(-held // block_size))",
-    ),
-    (
-        "mended_pool",
-        "\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
-        "",
-        "After pool.release(a): num_free differs.",
-    ),
-    ("mended_pool", "== 0", "== 1", "After pool.release(a): num_free differs."),
-    ("mended_pool", "== 0", "in (0, 2)", "After pool.release(a): num_free differs."),
-    (
-        "mended_pool",
-        "def release(",
-        "def share(self, block):\n        return block\n\n    def unused(",
-        "After pool.share(a): the count of block 2 differs.",
-    ),
-    (
-        "mended_pool",
-        "self.counts[block] -= 1\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
-        "super().release(block)\n        self.free_list = list(dict.fromkeys(self.free_list))",
-        "After pool.release(a): num_free differs.",
-    ),
-    ("attend_one", "k.T * scale", "k.T", "The query at position 3 gets another value."),
-    ("attend_one", "triu(1 + length - n)", "triu(length)", "The query at position 0 gets another value."),
-    ("attend_one", "triu(1 + length - n)", "triu(length - n)", "NaN comes out: an unused slot was read."),
-    (
-        "attend_one",
-        "k_cache[block_ids].flatten(0, 1)[:length], v_cache[block_ids].flatten(0, 1)[:length]\n",
-        "k_cache[block_ids].flatten(0, 1), v_cache[block_ids].flatten(0, 1)\n    length = len(k)\n",
-        "NaN comes out: an unused slot was read.",
-    ),
-    (
-        "attend_one",
-        "    n = len(q)\n",
-        "    n = len(q)\n    k = k_cache.flatten(0, 1)[:length]\n    v = v_cache.flatten(0, 1)[:length]\n",
-        "NaN comes out: an unused slot was read.",
-    ),
-    ("attend_one", "triu(1 + length - n)", "triu(1)", "The query at position 3 gets another value."),
-]
-RIGHT_EDITS = [
-    # Between two ends the blocks only grow.
-    ("peak_blocks", "in range(max(answers, default=0))", "in {answer - 1 for answer in answers}"),
-    ("mended_pool", "self.counts[block] == 0", "not self.counts[block]"),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "peak_blocks": [
+        (
+            "            if step < answer:\n                held += -(-(prompt + step) // block_size)",
+            "            held += -(-(prompt + answer - 1) // block_size)",
+        ),
+        ("(prompt + step)", "(prompt + step + 1)"),
+        ("range(max(answers, default=0))", "range(1)"),
+        ("peak = max(peak, held)", "peak = held"),
+        ("-(-(prompt + step) // block_size)", "(prompt + step) // block_size + 1"),
+        (
+            "-(-(prompt + step) // block_size)\n        peak = max(peak, held)",
+            "prompt + step\n        peak = max(peak, -(-held // block_size))",
+        ),
+    ],
+    "mended_pool": [
+        (
+            "\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
+            "",
+            "After pool.release(a): num_free differs.",
+        ),
+        ("== 0", "== 1", "After pool.release(a): num_free differs."),
+        ("== 0", "in (0, 2)", "After pool.release(a): num_free differs."),
+        (
+            "def release(",
+            "def share(self, block):\n        return block\n\n    def unused(",
+            "After pool.share(a): the count of block 2 differs.",
+        ),
+        (
+            "self.counts[block] -= 1\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
+            "super().release(block)\n        self.free_list = list(dict.fromkeys(self.free_list))",
+            "After pool.release(a): num_free differs.",
+        ),
+    ],
+    "attend_one": [
+        ("k.T * scale", "k.T", "The query at position 3 gets another value."),
+        ("triu(1 + length - n)", "triu(length)", "The query at position 0 gets another value."),
+        ("triu(1 + length - n)", "triu(length - n)", "NaN comes out: an unused slot was read."),
+        (
+            "k_cache[block_ids].flatten(0, 1)[:length], v_cache[block_ids].flatten(0, 1)[:length]\n",
+            "k_cache[block_ids].flatten(0, 1), v_cache[block_ids].flatten(0, 1)\n    length = len(k)\n",
+            "NaN comes out: an unused slot was read.",
+        ),
+        (
+            "    n = len(q)\n",
+            "    n = len(q)\n    k = k_cache.flatten(0, 1)[:length]\n    v = v_cache.flatten(0, 1)[:length]\n",
+            "NaN comes out: an unused slot was read.",
+        ),
+        ("triu(1 + length - n)", "triu(1)", "The query at position 3 gets another value."),
+    ],
+}
+RIGHT_EDITS = {
+    "peak_blocks": [
+        # Between two ends the blocks only grow.
+        ("in range(max(answers, default=0))", "in {answer - 1 for answer in answers}"),
+    ],
+    "mended_pool": [
+        ("self.counts[block] == 0", "not self.counts[block]"),
+    ],
+}
 WRONG = {"mended_pool": [SuspectPool]}

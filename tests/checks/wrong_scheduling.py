@@ -1,6 +1,6 @@
 """Plausible wrong answers to the exercises of notebook 09, and right ones that differ from the solution."""
 
-from pagedlab.checks.scheduling import Continuous, FirstThatFits, Patient
+from pagedlab.checks.scheduling import Continuous, FirstThatFits
 from pagedlab.scheduler import Scheduler
 
 
@@ -26,108 +26,107 @@ ADMIT = """\
         for request in self.running:
 """
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "schedule",
-        "        while self.waiting and",
-        "        is_idle = not self.running\n        while is_idle and self.waiting and",
-        "step() computes other tokens",
-    ),
-    (
-        "schedule",
-        "self.waiting.popleft())",
-        "self.waiting.popleft())\n            break",
-        "step() computes other tokens",
-    ),
-    ("schedule", " and self.may_admit(self.waiting[0])", "", "OutOfBlocks: append(6)"),
-    ("schedule", "            seq.table.append(stop - start)\n", "", "A token that is computed needs a slot"),
-    (
-        "schedule",
-        "self.may_admit(self.waiting[0]):\n            self.running.append(self.waiting.popleft())",
-        "self.may_admit(self.waiting[-1]):\n            self.running.append(self.waiting.pop())",
-        "step() computes other tokens",
-    ),
-    ("schedule", "len(seq.token_ids)", "seq.table.num_tokens + 1", "step() computes other tokens"),
-    ("schedule", "return self.plan", "pass", "schedule returns the plan: return self.plan"),
-    (
-        "schedule",
-        ADMIT,
-        "        before = self.running[:]\n" + ADMIT.replace("in self.running:", "in before:"),
-        "step() computes other tokens",
-    ),
-    (
-        "schedule",
-        "Chunk(request, seq, start, stop)",
-        "Chunk(request, seq, start, stop - 1)",
-        "r0's table has 6 slots, but its chunk ends before token 5. `stop` is exclusive",
-    ),
-    ("schedule", "seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
-    (
-        "must_preempt",
-        "% block_size == 0",
-        "% block_size < block_size",
-        "1 token in blocks of 4: 3 slots are left, so no new block.",
-    ),
-    ("must_preempt", "% block_size == 0", "% block_size == 1"),
-    ("must_preempt", "% block_size == 0", "% block_size == block_size - 1"),
-    ("must_preempt", "> free", ">= free"),
-    ("must_preempt", "sum(tokens % block_size == 0 for tokens in held)", "len(held)"),
-    (
-        "must_preempt",
-        "sum(tokens % block_size == 0 for tokens in held) > free",
-        "any(tokens % block_size == 0 for tokens in held) and not free",
-    ),
-    (
-        "must_preempt",
-        "sum(tokens % block_size == 0 for tokens in held)",
-        "(sum(held) + len(held)) // block_size - sum(held) // block_size",
-    ),
-    ("must_preempt", "(tokens % block_size == 0 for", "(tokens > 0 and tokens % block_size == 0 for"),
-    ("swap_or_recompute", "moved = 2 * tokens", "moved = tokens", "Not the shorter one"),
-    ("swap_or_recompute", "computed = 2 * tokens", "computed = tokens", "Not the shorter one"),
-    ("swap_or_recompute", "moved < computed", "moved >= computed", "Not the shorter one"),
-    ("swap_or_recompute", "computed = 2 * tokens * parameters", "computed = 2 * parameters", "Not the shorter one"),
-    ("swap_or_recompute", "if moved < computed", "if tokens", "Not the shorter one"),
-    ("victim", "def victim(", "def my_victim("),
-    ("victim", "min(others, key=computed, default=self.running[0])", "self.running[0]"),
-    ("victim", "min(others", "max(others"),
-    ("victim", "reversed(self.running[1:])", "reversed(self.running)"),
-    ("victim", " if computed(request)]", "]", "r1 holds no block: preempting it frees nothing."),
-    ("victim", "key=computed", "key=lambda request: len(request.sequences[0].token_ids)"),
-    ("victim", "reversed(self.running[1:])", "self.running[1:]"),
-    ("patient", "def next_waiting(", "def my_waiting(", "The first in the queue is passed 3 times at most"),
-    ("patient", "elif self.passed < 3:", "else:", "The first in the queue is passed 3 times at most"),
-    (
-        "patient",
-        "first = self.waiting[0]",
-        "return min(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens)",
-        "The first in the queue is passed 3 times at most",
-    ),
-    ("patient", "self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
-    ("patient", "self.passed < 3", "self.passed < 4", "The first in the queue is passed 3 times at most"),
-    (
-        "patient",
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "schedule": [
+        (
+            "        while self.waiting and",
+            "        is_idle = not self.running\n        while is_idle and self.waiting and",
+            "step() computes other tokens",
+        ),
+        ("self.waiting.popleft())", "self.waiting.popleft())\n            break", "step() computes other tokens"),
+        (" and self.may_admit(self.waiting[0])", "", "OutOfBlocks: append(6)"),
+        ("            seq.table.append(stop - start)\n", "", "A token that is computed needs a slot"),
+        (
+            "self.may_admit(self.waiting[0]):\n            self.running.append(self.waiting.popleft())",
+            "self.may_admit(self.waiting[-1]):\n            self.running.append(self.waiting.pop())",
+            "step() computes other tokens",
+        ),
+        ("len(seq.token_ids)", "seq.table.num_tokens + 1", "step() computes other tokens"),
+        ("return self.plan", "pass", "schedule returns the plan: return self.plan"),
+        (
+            ADMIT,
+            "        before = self.running[:]\n" + ADMIT.replace("in self.running:", "in before:"),
+            "step() computes other tokens",
+        ),
+        (
+            "Chunk(request, seq, start, stop)",
+            "Chunk(request, seq, start, stop - 1)",
+            "r0's table has 6 slots, but its chunk ends before token 5. `stop` is exclusive",
+        ),
+        ("seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
+    ],
+    "must_preempt": [
+        (
+            "% block_size == 0",
+            "% block_size < block_size",
+            "1 token in blocks of 4: 3 slots are left, so no new block.",
+        ),
+        ("% block_size == 0", "% block_size == 1"),
+        ("% block_size == 0", "% block_size == block_size - 1"),
+        ("> free", ">= free"),
+        ("sum(tokens % block_size == 0 for tokens in held)", "len(held)"),
+        (
+            "sum(tokens % block_size == 0 for tokens in held) > free",
+            "any(tokens % block_size == 0 for tokens in held) and not free",
+        ),
+        (
+            "sum(tokens % block_size == 0 for tokens in held)",
+            "(sum(held) + len(held)) // block_size - sum(held) // block_size",
+        ),
+        ("(tokens % block_size == 0 for", "(tokens > 0 and tokens % block_size == 0 for"),
+    ],
+    "swap_or_recompute": [
+        ("moved = 2 * tokens", "moved = tokens", "Not the shorter one"),
+        ("computed = 2 * tokens", "computed = tokens", "Not the shorter one"),
+        ("moved < computed", "moved >= computed", "Not the shorter one"),
+        ("computed = 2 * tokens * parameters", "computed = 2 * parameters", "Not the shorter one"),
+        ("if moved < computed", "if tokens", "Not the shorter one"),
+    ],
+    "victim": [
+        ("def victim(", "def my_victim("),
+        ("min(others, key=computed, default=self.running[0])", "self.running[0]"),
+        ("min(others", "max(others"),
+        ("reversed(self.running[1:])", "reversed(self.running)"),
+        (" if computed(request)]", "]", "r1 holds no block: preempting it frees nothing."),
+        ("key=computed", "key=lambda request: len(request.sequences[0].token_ids)"),
+        ("reversed(self.running[1:])", "self.running[1:]"),
+    ],
+    "patient": [
+        ("def next_waiting(", "def my_waiting(", "The first in the queue is passed 3 times at most"),
+        ("elif self.passed < 3:", "else:", "The first in the queue is passed 3 times at most"),
+        (
+            "first = self.waiting[0]",
+            "return min(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens)",
+            "The first in the queue is passed 3 times at most",
+        ),
+        ("self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
+        ("self.passed < 3", "self.passed < 4", "The first in the queue is passed 3 times at most"),
         (
             "for request in self.waiting:\n"
             "                if self.may_admit(request):\n"
-            "                    self.passed += 1"
+            "                    self.passed += 1",
+            "self.passed += 1\n            for request in self.waiting:\n                if self.may_admit(request):",
+            "The first in the queue is passed 3 times at most",
         ),
-        "self.passed += 1\n            for request in self.waiting:\n                if self.may_admit(request):",
-        "The first in the queue is passed 3 times at most",
-    ),
-    ("patient", "in self.waiting:", "in reversed(self.waiting):", "The first in the queue is passed 3 times at most"),
-    (
-        "patient",
-        "in self.waiting:",
-        "in sorted(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens):",
-        "The first in the queue is passed 3 times at most",
-    ),
-]
-RIGHT_EDITS = [
-    ("schedule", "return self.plan", "self.plan.chunks.reverse()\n        return self.plan"),
-    ("must_preempt", "tokens % block_size == 0 for", "-(-(tokens + 1) // block_size) - -(-tokens // block_size) for"),
-    ("swap_or_recompute", "moved < computed", "kv_bytes * flops < parameters * bandwidth"),
-]
+        ("in self.waiting:", "in reversed(self.waiting):", "The first in the queue is passed 3 times at most"),
+        (
+            "in self.waiting:",
+            "in sorted(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens):",
+            "The first in the queue is passed 3 times at most",
+        ),
+    ],
+}
+RIGHT_EDITS = {
+    "schedule": [
+        ("return self.plan", "self.plan.chunks.reverse()\n        return self.plan"),
+    ],
+    "must_preempt": [
+        ("tokens % block_size == 0 for", "-(-(tokens + 1) // block_size) - -(-tokens // block_size) for"),
+    ],
+    "swap_or_recompute": [
+        ("moved < computed", "kv_bytes * flops < parameters * bandwidth"),
+    ],
+}
 WRONG = {"schedule": [Scheduler], "patient": [FirstThatFits]}
-RIGHT = {"schedule": [Continuous], "patient": [Patient, CountsByRequest]}
+RIGHT = {"schedule": [Continuous], "patient": [CountsByRequest]}

@@ -56,42 +56,47 @@ def length_first(tenant, cache_salt):
 
 SALT = "json.dumps([tenant, cache_salt])"
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    ("engine_loop", "inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events differs"),
-    (
-        "engine_loop",
-        "                work()\n",
-        "                work()\n                if busy():\n                    step()\n",
-        "The order of events differs",
-    ),
-    (
-        "engine_loop",
-        "                work()\n",
-        "                work()\n                while busy():\n                    step()\n",
-        "The order of events differs",
-    ),
-    ("engine_loop", "                work()\n", "                pass\n", "The order of events differs"),
-    ("engine_loop", "queue.Empty", "queue.Full", "The order of events differs"),
-    ("engine_loop", "block=not busy()", "block=True", "The order of events differs"),
-    ("closed_salt", SALT, '"salt"', "These two must not share blocks"),
-    ("closed_salt", SALT, "cache_salt", "These two must not share blocks"),
-    ("closed_salt", SALT, "tenant", "These two must not share blocks"),
-    ("closed_salt", SALT, "cache_salt or tenant", "These two must not share blocks"),
-    ("closed_salt", SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
-    ("closed_salt", SALT, 'f"{tenant}:{cache_salt}"', "These two must not share blocks"),
-    ("closed_salt", SALT, 'f\'"{tenant}", "{cache_salt}"\'', "These two must not share blocks"),
-    ("closed_salt", SALT, "str(__import__('uuid').uuid4())", "These two may share"),
-    ("closed_salt", SALT, "hash((tenant, cache_salt))", "A salt is a text or None."),
-    (
-        "closed_salt",
-        SALT,
-        "str(hash((tenant, cache_salt)))",
-        "Two names may have one hash, and a spy can look for such a name; a new process has other hashes.",
-    ),
-    ("closed_salt", SALT, 'json.dumps([tenant or "", cache_salt or ""])', "These two must not share blocks"),
-]
-RIGHT_EDITS = [("closed_salt", SALT, "repr((tenant, cache_salt))")]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "engine_loop": [
+        ("inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events differs"),
+        (
+            "                work()\n",
+            "                work()\n                if busy():\n                    step()\n",
+            "The order of events differs",
+        ),
+        (
+            "                work()\n",
+            "                work()\n                while busy():\n                    step()\n",
+            "The order of events differs",
+        ),
+        ("                work()\n", "                pass\n", "The order of events differs"),
+        ("queue.Empty", "queue.Full", "The order of events differs"),
+        ("block=not busy()", "block=True", "The order of events differs"),
+    ],
+    "closed_salt": [
+        (SALT, '"salt"', "These two must not share blocks"),
+        (SALT, "cache_salt", "These two must not share blocks"),
+        (SALT, "tenant", "These two must not share blocks"),
+        (SALT, "cache_salt or tenant", "These two must not share blocks"),
+        (SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
+        (SALT, 'f"{tenant}:{cache_salt}"', "These two must not share blocks"),
+        (SALT, 'f\'"{tenant}", "{cache_salt}"\'', "These two must not share blocks"),
+        (SALT, "str(__import__('uuid').uuid4())", "These two may share"),
+        (SALT, "hash((tenant, cache_salt))", "A salt is a text or None."),
+        (
+            SALT,
+            "str(hash((tenant, cache_salt)))",
+            "Two names may have one hash, and a spy can look for such a name; a new process has other hashes.",
+        ),
+        (SALT, 'json.dumps([tenant or "", cache_salt or ""])', "These two must not share blocks"),
+    ],
+}
+RIGHT_EDITS = {
+    "closed_salt": [
+        (SALT, "repr((tenant, cache_salt))"),
+    ],
+}
 WRONG = {"engine_loop": [never_sleeps]}
 RIGHT = {
     "engine_loop": [run_loop, looks_before_it_takes, drains_it_first],

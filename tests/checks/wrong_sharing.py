@@ -88,64 +88,62 @@ FREE = "    for table in tables:\n        table.free()\n"
 WHOLE = f"    children = [tables[parent].fork() for parent in parents]\n{FREE}    return children"
 BLOCKS = "shared + width * (-(-(prompt_tokens + new_tokens) // block_size) - shared)"
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "reorder_beams",
-        WHOLE,
-        "    return [tables[parent] for parent in parents]",
-        "Two beams are one and the same table: what one appends, the other has too.",
-    ),
-    ("reorder_beams", FREE, "", "The counts do not match the new beams."),
-    (
-        "reorder_beams",
-        WHOLE,
-        FREE + "    return [tables[parent].fork() for parent in parents]",
-        "The new beams do not hold their parents' blocks.",
-    ),
-    (
-        "reorder_beams",
-        "for table in tables:",
-        "for table in (table for i, table in enumerate(tables) if i not in parents):",
-        "The counts do not match the new beams.",
-    ),
-    (
-        "reorder_beams",
-        "tables[parent].fork() for parent in parents",
-        "tables[parents.index(i) if i in parents else i].fork() for i in range(len(parents))",
-        "The new beams do not hold their parents' blocks.",
-    ),
-    (
-        "reorder_beams",
-        "    for table in tables:\n",
-        "    while tables:\n        pass\n    for table in tables:\n",
-        "it is still running after 1,000,000 steps: look for a loop t",
-    ),
-    (
-        "reorder_beams",
-        "return children",
-        "return [child.block_ids for child in children]",
-        "Return a list of block tables, one for each parent.",
-    ),
-    ("beam_blocks", "    shared = prompt_tokens // block_size\n", "    shared = 0\n", "stored once"),
-    (
-        "beam_blocks",
-        BLOCKS,
-        "-(-prompt_tokens // block_size) + width * -(-new_tokens // block_size)",
-        "All but the last beam copy that block",
-    ),
-    ("beam_blocks", BLOCKS, "-(-prompt_tokens // block_size) + width * (1 + new_tokens // block_size)"),
-    ("beam_blocks", "if new_tokens == 0:", "if width == 0:", "nothing is copied"),
-    ("saved_prefill", "(n - 1) * prompt_tokens, (n - 1) * found", "n * prompt_tokens, n * found"),
-    (
-        "saved_prefill",
-        "(prompt_tokens - 1) // block_size",
-        "prompt_tokens // block_size",
-        "the 3 before it contain 0 full blocks of 4: 1 x 0 tokens are saved",
-    ),
-    ("saved_prefill", "(prompt_tokens - 1) // block_size * block_size", "prompt_tokens - 1"),
-    ("saved_prefill", "(prompt_tokens - 1) // block_size * block_size", "(prompt_tokens - 1) // block_size"),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "reorder_beams": [
+        (
+            WHOLE,
+            "    return [tables[parent] for parent in parents]",
+            "Two beams are one and the same table: what one appends, the other has too.",
+        ),
+        (FREE, "", "The counts do not match the new beams."),
+        (
+            WHOLE,
+            FREE + "    return [tables[parent].fork() for parent in parents]",
+            "The new beams do not hold their parents' blocks.",
+        ),
+        (
+            "for table in tables:",
+            "for table in (table for i, table in enumerate(tables) if i not in parents):",
+            "The counts do not match the new beams.",
+        ),
+        (
+            "tables[parent].fork() for parent in parents",
+            "tables[parents.index(i) if i in parents else i].fork() for i in range(len(parents))",
+            "The new beams do not hold their parents' blocks.",
+        ),
+        (
+            "    for table in tables:\n",
+            "    while tables:\n        pass\n    for table in tables:\n",
+            "it is still running after 1,000,000 steps: look for a loop t",
+        ),
+        (
+            "return children",
+            "return [child.block_ids for child in children]",
+            "Return a list of block tables, one for each parent.",
+        ),
+    ],
+    "beam_blocks": [
+        ("    shared = prompt_tokens // block_size\n", "    shared = 0\n", "stored once"),
+        (
+            BLOCKS,
+            "-(-prompt_tokens // block_size) + width * -(-new_tokens // block_size)",
+            "All but the last beam copy that block",
+        ),
+        (BLOCKS, "-(-prompt_tokens // block_size) + width * (1 + new_tokens // block_size)"),
+        ("if new_tokens == 0:", "if width == 0:", "nothing is copied"),
+    ],
+    "saved_prefill": [
+        ("(n - 1) * prompt_tokens, (n - 1) * found", "n * prompt_tokens, n * found"),
+        (
+            "(prompt_tokens - 1) // block_size",
+            "prompt_tokens // block_size",
+            "the 3 before it contain 0 full blocks of 4: 1 x 0 tokens are saved",
+        ),
+        ("(prompt_tokens - 1) // block_size * block_size", "prompt_tokens - 1"),
+        ("(prompt_tokens - 1) // block_size * block_size", "(prompt_tokens - 1) // block_size"),
+    ],
+}
 WRONG = {
     "reorder_beams": [copies_the_numbers_without_counting, takes_fresh_blocks, overwrites_while_reading],
 }

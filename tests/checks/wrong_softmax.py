@@ -43,126 +43,102 @@ def step_in_fp32(*state_and_block):
 SCORES = "(rows @ k.permute(1, 2, 0)).unflatten(1, (group, n))"
 GROUPED = "q.unflatten(1, (k.shape[1], -1))"
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "softmax_step",
-        "base = new_m.masked_fill(new_m == -torch.inf, 0)",
-        "base = new_m",
-        "total differs after the last of these",
-    ),
-    (
-        "softmax_step",
-        "torch.exp(m - base), torch.exp(scores - base)",
-        "1, torch.exp(scores)",
-        "total differs after the last of these",
-    ),
-    (
-        "softmax_step",
-        "torch.exp(m - base), torch.exp(scores - base)",
-        "1, torch.exp(scores - base)",
-        "total differs after the last of these",
-    ),
-    ("softmax_step", "out = out * rescale", "out = out", "out differs after the last of these"),
-    ("softmax_step", "torch.exp(m - base)", "torch.exp(base - m)", "total differs after the last of these"),
-    (
-        "softmax_step",
-        "torch.exp(m - base), torch.exp(scores - base)",
-        "torch.exp(m - base), torch.exp(m - base) * torch.exp(scores - base)",
-        "total differs after the last of these",
-    ),
-    (
-        "softmax_step",
-        "new_m = torch.maximum",
-        "m = torch.full_like(m, -torch.inf)\n    new_m = torch.maximum",
-        "m differs after the last of these",
-    ),
-    ("softmax_step", "scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs after the last of these"),
-    (
-        "softmax_step",
-        "base = new_m.masked_fill",
-        "new_m = base = new_m.masked_fill",
-        "m differs after the last of these",
-    ),
-    (
-        "softmax_step",
-        "return new_m, total, out",
-        "return new_m, total, out / total.clamp(min=1e-300)",
-        "out differs after the last of these",
-    ),
-    (
-        "softmax_step",
-        "return new_m, total, out",
-        "return new_m.squeeze(-1), total.squeeze(-1), out",
-        "m, total and out have other shapes.",
-    ),
-    ("merge_halves", "torch.exp(m_a - base), torch.exp(m_b - base)", "1, 1", "total differs after the last of these"),
-    ("merge_halves", "m = torch.maximum(m_a, m_b)", "m = m_a", "m differs after the last of these"),
-    ("merge_halves", "out_a * rescale_a + out_b * rescale_b", "out_a + out_b", "out differs after the last of these"),
-    (
-        "merge_halves",
-        "out_a * rescale_a + out_b * rescale_b",
-        "(out_a / total_a + out_b / total_b) / 2 * (total_a * rescale_a + total_b * rescale_b)",
-        "out differs after the last of these",
-    ),
-    ("merge_halves", "base = m.masked_fill(m == -torch.inf, 0)", "base = m", "total differs after the last of these"),
-    (
-        "merge_halves",
-        "out_a * rescale_a + out_b * rescale_b",
-        "(out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
-        "out differs after the last of these",
-    ),
-    (
-        "merge_halves",
-        "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
-        "return (out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
-        "m, total and out have other shapes.",
-    ),
-    (
-        "merge_halves",
-        "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
-        "total = total_a * rescale_a + total_b * rescale_b\n"
-        "    return m + total.log(), total / total, (out_a * rescale_a + out_b * rescale_b) / total",
-        "This is an equivalent state",
-    ),
-    ("merge_halves", "torch.maximum", "torch.minimum", "m differs after the last of these"),
-    (
-        "shared_heads",
-        "q.reshape(n, k.shape[1], group, head_dim).permute(1, 2, 0, 3)",
-        "q.reshape(n, group, k.shape[1], head_dim).permute(2, 1, 0, 3)",
-        "dealt out in turn",
-    ),
-    ("shared_heads", ".permute(1, 2, 0, 3)", ".permute(1, 0, 2, 3)", "The score of query"),
-    (
-        "shared_heads",
-        SCORES,
-        "(q.transpose(0, 1) @ k.repeat_interleave(group, dim=1).permute(1, 2, 0)).unflatten(0, (-1, group))",
-        "the keys were repeated in memory",
-    ),
-    (
-        "shared_heads",
-        SCORES,
-        "(q.transpose(0, 1) @ k.repeat(1, group, 1).permute(1, 2, 0)).unflatten(0, (-1, group))",
-        "dealt out in turn",
-    ),
-    # looks free: torch expands the keys and, since bmm wants one batch axis, copies them
-    (
-        "shared_heads",
-        SCORES,
-        f"{GROUPED}.permute(1, 2, 0, 3) @ k.permute(1, 2, 0)[:, None]",
-        "the keys were repeated in memory",
-    ),
-    ("shared_heads", SCORES, f'torch.einsum("nhgd,lhd->nhgl", {GROUPED}, k)', "The scores have another shape"),
-]
-RIGHT_EDITS = [
-    ("shared_heads", SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}, k)'),
-    ("shared_heads", SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}.float(), k.float())'),
-    (
-        "shared_heads",
-        SCORES,
-        "torch.stack([q[:, h] @ k[:, h // group].T for h in range(num_heads)]).unflatten(0, (-1, group))",
-    ),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "softmax_step": [
+        ("base = new_m.masked_fill(new_m == -torch.inf, 0)", "base = new_m", "total differs after the last of these"),
+        (
+            "torch.exp(m - base), torch.exp(scores - base)",
+            "1, torch.exp(scores)",
+            "total differs after the last of these",
+        ),
+        (
+            "torch.exp(m - base), torch.exp(scores - base)",
+            "1, torch.exp(scores - base)",
+            "total differs after the last of these",
+        ),
+        ("out = out * rescale", "out = out", "out differs after the last of these"),
+        ("torch.exp(m - base)", "torch.exp(base - m)", "total differs after the last of these"),
+        (
+            "torch.exp(m - base), torch.exp(scores - base)",
+            "torch.exp(m - base), torch.exp(m - base) * torch.exp(scores - base)",
+            "total differs after the last of these",
+        ),
+        (
+            "new_m = torch.maximum",
+            "m = torch.full_like(m, -torch.inf)\n    new_m = torch.maximum",
+            "m differs after the last of these",
+        ),
+        ("scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs after the last of these"),
+        ("base = new_m.masked_fill", "new_m = base = new_m.masked_fill", "m differs after the last of these"),
+        (
+            "return new_m, total, out",
+            "return new_m, total, out / total.clamp(min=1e-300)",
+            "out differs after the last of these",
+        ),
+        (
+            "return new_m, total, out",
+            "return new_m.squeeze(-1), total.squeeze(-1), out",
+            "m, total and out have other shapes.",
+        ),
+    ],
+    "merge_halves": [
+        ("torch.exp(m_a - base), torch.exp(m_b - base)", "1, 1", "total differs after the last of these"),
+        ("m = torch.maximum(m_a, m_b)", "m = m_a", "m differs after the last of these"),
+        ("out_a * rescale_a + out_b * rescale_b", "out_a + out_b", "out differs after the last of these"),
+        (
+            "out_a * rescale_a + out_b * rescale_b",
+            "(out_a / total_a + out_b / total_b) / 2 * (total_a * rescale_a + total_b * rescale_b)",
+            "out differs after the last of these",
+        ),
+        ("base = m.masked_fill(m == -torch.inf, 0)", "base = m", "total differs after the last of these"),
+        (
+            "out_a * rescale_a + out_b * rescale_b",
+            "(out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
+            "out differs after the last of these",
+        ),
+        (
+            "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
+            "return (out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
+            "m, total and out have other shapes.",
+        ),
+        (
+            "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
+            "total = total_a * rescale_a + total_b * rescale_b\n"
+            "    return m + total.log(), total / total, (out_a * rescale_a + out_b * rescale_b) / total",
+            "This is an equivalent state",
+        ),
+        ("torch.maximum", "torch.minimum", "m differs after the last of these"),
+    ],
+    "shared_heads": [
+        (
+            "q.reshape(n, k.shape[1], group, head_dim).permute(1, 2, 0, 3)",
+            "q.reshape(n, group, k.shape[1], head_dim).permute(2, 1, 0, 3)",
+            "dealt out in turn",
+        ),
+        (".permute(1, 2, 0, 3)", ".permute(1, 0, 2, 3)", "The score of query"),
+        (
+            SCORES,
+            "(q.transpose(0, 1) @ k.repeat_interleave(group, dim=1).permute(1, 2, 0)).unflatten(0, (-1, group))",
+            "the keys were repeated in memory",
+        ),
+        (
+            SCORES,
+            "(q.transpose(0, 1) @ k.repeat(1, group, 1).permute(1, 2, 0)).unflatten(0, (-1, group))",
+            "dealt out in turn",
+        ),
+        # looks free: torch expands the keys and, since bmm wants one batch axis, copies them
+        (SCORES, f"{GROUPED}.permute(1, 2, 0, 3) @ k.permute(1, 2, 0)[:, None]", "the keys were repeated in memory"),
+        (SCORES, f'torch.einsum("nhgd,lhd->nhgl", {GROUPED}, k)', "The scores have another shape"),
+    ],
+}
+RIGHT_EDITS = {
+    "shared_heads": [
+        (SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}, k)'),
+        (SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}.float(), k.float())'),
+        (SCORES, "torch.stack([q[:, h] @ k[:, h // group].T for h in range(num_heads)]).unflatten(0, (-1, group))"),
+    ],
+}
 RIGHT = {
     "softmax_step": [repairs_afterwards, in_place, step_in_fp32],
     "merge_halves": [by_logarithms],

@@ -30,77 +30,68 @@ def rule_with_numpy(p, q, token):
     return min(1, p[token] / q[token]), rest / rest.sum() if rest.any() else np.array(p)
 
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    (
-        "roll_back",
-        "table.num_tokens - (drafted - accepted)",
-        "table.num_tokens - drafted",
-        "The tokens known before and those accepted are kept, in the blocks that they were in.",
-    ),
-    (
-        "roll_back",
-        "table.num_tokens - (drafted - accepted)",
-        "accepted",
-        "The tokens known before and those accepted are kept, in the blocks that they were in.",
-    ),
-    (
-        "roll_back",
-        "(drafted - accepted)",
-        "accepted",
-        "The tokens known before and those accepted are kept, in the blocks that they were in.",
-    ),
-    (
-        "roll_back",
-        "table.truncate(table.num_tokens - (drafted - accepted))",
-        "table.num_tokens -= drafted - accepted",
-        "The tokens known before and those accepted are kept, in the blocks that they were in.",
-    ),
-    (
-        "roll_back",
-        "table.truncate(table.num_tokens - (drafted - accepted))",
-        "table.num_tokens -= drafted - accepted\n    del table.block_ids[-(-table.num_tokens // 4) :]",
-        "The counts are wrong afterwards.",
-    ),
-    ("kept_tokens", "[*drafted[:n], own[n]]", "[a for a, b in zip(drafted, own) if a == b] + [own[-1]]"),
-    ("kept_tokens", "[*drafted[:n], own[n]]", "drafted[:n]"),
-    ("kept_tokens", "[*drafted[:n], own[n]]", "drafted[: n + 1] or own"),
-    ("kept_tokens", "own[n]]\n", "own[-1]]\n"),
-    (
-        "acceptance_rule",
-        "[x / total for x in rest] if total else p",
-        "rest",
-        "do not add up to 1",
-    ),
-    (
-        "acceptance_rule",
-        "min(1.0, p[token] / q[token])",
-        "p[token]",
-        "Drafts drawn from q and put through your rule must come out distributed as p.",
-    ),
-    (
-        "acceptance_rule",
-        "[max(0.0, a - b) for a, b in zip(p, q, strict=True)]",
-        "[0.0 if i == token else x for i, x in enumerate(p)]",
-        "Drafts drawn from q and put through your rule must come out distributed as p.",
-    ),
-    (
-        "acceptance_rule",
-        "min(1.0, p[token] / q[token])",
-        "min(1.0, q[token] / p[token]) if p[token] else 0.0",
-        "The outcome is p, but your rule accepts less than it could.",
-    ),
-    (
-        "acceptance_rule",
-        "min(1.0, p[token] / q[token])",
-        "float(p[token] == max(p))",
-        "Drafts drawn from q and put through your rule must come out distributed as p.",
-    ),
-    (
-        "acceptance_rule",
-        "min(1.0, p[token] / q[token]), [x / total for x in rest] if total else p",
-        "0.0, p",
-        "The outcome is p, but your rule accepts less than it could.",
-    ),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "roll_back": [
+        (
+            "table.num_tokens - (drafted - accepted)",
+            "table.num_tokens - drafted",
+            "The tokens known before and those accepted are kept, in the blocks that they were in.",
+        ),
+        (
+            "table.num_tokens - (drafted - accepted)",
+            "accepted",
+            "The tokens known before and those accepted are kept, in the blocks that they were in.",
+        ),
+        (
+            "(drafted - accepted)",
+            "accepted",
+            "The tokens known before and those accepted are kept, in the blocks that they were in.",
+        ),
+        (
+            "table.truncate(table.num_tokens - (drafted - accepted))",
+            "table.num_tokens -= drafted - accepted",
+            "The tokens known before and those accepted are kept, in the blocks that they were in.",
+        ),
+        (
+            "table.truncate(table.num_tokens - (drafted - accepted))",
+            "table.num_tokens -= drafted - accepted\n    del table.block_ids[-(-table.num_tokens // 4) :]",
+            "The counts are wrong afterwards.",
+        ),
+    ],
+    "kept_tokens": [
+        ("[*drafted[:n], own[n]]", "[a for a, b in zip(drafted, own) if a == b] + [own[-1]]"),
+        ("[*drafted[:n], own[n]]", "drafted[:n]"),
+        ("[*drafted[:n], own[n]]", "drafted[: n + 1] or own"),
+        ("own[n]]\n", "own[-1]]\n"),
+    ],
+    "acceptance_rule": [
+        ("[x / total for x in rest] if total else p", "rest", "do not add up to 1"),
+        (
+            "min(1.0, p[token] / q[token])",
+            "p[token]",
+            "Drafts drawn from q and put through your rule must come out distributed as p.",
+        ),
+        (
+            "[max(0.0, a - b) for a, b in zip(p, q, strict=True)]",
+            "[0.0 if i == token else x for i, x in enumerate(p)]",
+            "Drafts drawn from q and put through your rule must come out distributed as p.",
+        ),
+        (
+            "min(1.0, p[token] / q[token])",
+            "min(1.0, q[token] / p[token]) if p[token] else 0.0",
+            "The outcome is p, but your rule accepts less than it could.",
+        ),
+        (
+            "min(1.0, p[token] / q[token])",
+            "float(p[token] == max(p))",
+            "Drafts drawn from q and put through your rule must come out distributed as p.",
+        ),
+        (
+            "min(1.0, p[token] / q[token]), [x / total for x in rest] if total else p",
+            "0.0, p",
+            "The outcome is p, but your rule accepts less than it could.",
+        ),
+    ],
+}
 RIGHT = {"roll_back": [token_by_token], "kept_tokens": [kept_by_loop], "acceptance_rule": [rule_with_numpy]}

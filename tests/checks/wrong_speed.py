@@ -27,33 +27,31 @@ def by_windows(tokens, steps, foreseen):
     return windows * steps - tokens
 
 
-# Each is the folded solution with one place changed: exercise, old text, new text, and special words of the check.
-EDITS = [
-    ("step_floor", "1000 * ", ""),
-    (
-        "step_floor",
-        "(weight_bytes + kv_bytes * sum(contexts))",
-        "sum(weight_bytes + kv_bytes * context for context in contexts)",
-    ),
-    ("step_floor", "sum(contexts)", "len(contexts) * max(contexts, default=0)"),
-    ("step_floor", "sum(contexts)", "len(contexts)"),
-    ("step_floor", "(weight_bytes + kv_bytes * sum(contexts))", "max(weight_bytes, kv_bytes * sum(contexts))"),
-    ("step_time", "max(host_ms, device_ms)", "host_ms + device_ms"),
-    (
-        "step_time",
-        "max(host_ms, device_ms)",
-        "max(host_ms, sum(kernels_ms.values())) - sum(kernels_ms.values()) + device_ms",
-    ),
-    ("step_time", "in kernels_ms.items())", "in kernels_ms.items() if group in faster)"),
-    ("step_time", "ms / faster", "ms * faster"),
-    ("step_time", "max(host_ms, device_ms)", "device_ms"),
-    ("step_time", "sum(ms", "max(ms"),
-    ("wasted_rows", "left if foreseen else left + steps", "left"),
-    ("wasted_rows", "left if foreseen else left + steps", "left + steps"),
-    ("wasted_rows", "-tokens % steps", "steps - tokens % steps"),
-    ("wasted_rows", "-tokens % steps", "tokens % steps"),
-    ("wasted_rows", "if foreseen", "if not foreseen"),
-]
+# Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
+EDITS = {
+    "step_floor": [
+        ("1000 * ", ""),
+        ("(weight_bytes + kv_bytes * sum(contexts))", "sum(weight_bytes + kv_bytes * context for context in contexts)"),
+        ("sum(contexts)", "len(contexts) * max(contexts, default=0)"),
+        ("sum(contexts)", "len(contexts)"),
+        ("(weight_bytes + kv_bytes * sum(contexts))", "max(weight_bytes, kv_bytes * sum(contexts))"),
+    ],
+    "step_time": [
+        ("max(host_ms, device_ms)", "host_ms + device_ms"),
+        ("max(host_ms, device_ms)", "max(host_ms, sum(kernels_ms.values())) - sum(kernels_ms.values()) + device_ms"),
+        ("in kernels_ms.items())", "in kernels_ms.items() if group in faster)"),
+        ("ms / faster", "ms * faster"),
+        ("max(host_ms, device_ms)", "device_ms"),
+        ("sum(ms", "max(ms"),
+    ],
+    "wasted_rows": [
+        ("left if foreseen else left + steps", "left"),
+        ("left if foreseen else left + steps", "left + steps"),
+        ("-tokens % steps", "steps - tokens % steps"),
+        ("-tokens % steps", "tokens % steps"),
+        ("if foreseen", "if not foreseen"),
+    ],
+}
 RIGHT = {
     "step_floor": [text_by_text],
     "step_time": [in_a_loop],

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import grid from "../../pagedlab/widgets/block_grid.js";
-import { Model, openPage, press, type } from "./browser_page.js";
+import { Model, openHost, press, type } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="window.attacked = true">`;
 const MODELS = [
@@ -52,8 +52,7 @@ function forked(change = {}) {
 }
 
 beforeEach(() => {
-  openPage();
-  host = document.body.appendChild(document.createElement("div"));
+  host = openHost();
   model = new Model({ setup: SETUP, state: forked() });
   remove = grid.render({ model, el: host });
 });
@@ -61,13 +60,15 @@ beforeEach(() => {
 afterEach(() => remove());
 
 const find = (selector) => host.querySelector(selector);
+const button = (op) => find(`[data-op="${op}"]`);
+const blockOf = (id) => find(`.pl-block[data-block="${id}"]`);
 const selected = () => find(".pl-selected")?.dataset.sequence;
 const painted = () => new Promise((done) => setTimeout(done));
 
 test("buttons send what they do, and to which sequence", () => {
   type(find(".pl-amount"), "7");
   for (const op of ["new", "append", "write", "fork", "free", "undo", "reset"]) {
-    find(`[data-op="${op}"]`).click();
+    button(op).click();
   }
   const sent = model.sent.map(({ op, sequence, n }) => [op, sequence, n]);
   assert.deepEqual(sent, [
@@ -79,11 +80,11 @@ test("buttons send what they do, and to which sequence", () => {
     ["undo", "s1", null],
     ["reset", "s1", null],
   ]);
-  assert.equal(find('[data-op="append"]').textContent, "Append 7");
+  assert.equal(button("append").textContent, "Append 7");
 });
 
 test("a button that does nothing now keeps the focus and sends nothing", () => {
-  const redo = find('[data-op="redo"]');
+  const redo = button("redo");
   assert.equal(redo.getAttribute("aria-disabled"), "true");
   redo.focus();
   redo.click();
@@ -94,7 +95,7 @@ test("a button that does nothing now keeps the focus and sends nothing", () => {
 test("an amount that is no number of tokens is refused with a sentence", () => {
   for (const typed of ["", "-3", "0", "0.5", "x", "100000"]) {
     find(".pl-amount").value = typed;
-    find('[data-op="append"]').click();
+    button("append").click();
     assert.equal(model.sent.length, 0, typed);
     const range = "must be a whole number from 1 to 99,999";
     const said = `The number of tokens ${range}, got ${find(".pl-amount").value || "nothing"}.`;
@@ -103,7 +104,7 @@ test("an amount that is no number of tokens is refused with a sentence", () => {
   }
   type(find(".pl-amount"), "1");
   assert.equal(find(".pl-alert").hidden, true, "it goes when something else is typed");
-  find('[data-op="append"]').click();
+  button("append").click();
   assert.equal(model.sent.at(-1).n, 1);
 });
 
@@ -125,15 +126,15 @@ test("a row selects its sequence, a block its readers one after the other", () =
   find('[data-sequence="s0"] .pl-name').click();
   assert.equal(selected(), "s0");
   for (const name of ["s1", "s0"]) {
-    find('.pl-block[data-block="1"]').click();
+    blockOf(1).click();
     assert.equal(selected(), name);
   }
-  find('.pl-block[data-block="5"]').click();
+  blockOf(5).click();
   assert.equal(selected(), "s0", "a free block selects nothing");
 });
 
 test("a block that is pointed at is described, and lights up in the tables", async () => {
-  find('.pl-block[data-block="1"]').focus();
+  blockOf(1).focus();
   await painted();
   assert.equal(host.querySelectorAll(".pl-cell.pl-lit").length, 2);
   assert.equal(
@@ -163,7 +164,7 @@ test("a new state is drawn, and the nodes and the focus stay", () => {
 test("the keyboard stays in the widget when the row with the focus goes", () => {
   find('[data-sequence="s1"] .pl-cell').focus();
   model.change("state", forked({ tables: [], focus: null }));
-  assert.equal(document.activeElement, find('[data-op="new"]'));
+  assert.equal(document.activeElement, button("new"));
 });
 
 test("a slider that moves is not pulled back by a late answer", () => {

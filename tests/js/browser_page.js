@@ -13,15 +13,14 @@ const GLOBALS = [
   "matchMedia",
 ];
 
-/** Opens an empty page and makes it the global one. */
-export function openPage() {
+/** Makes an empty page the global one; returns the element in it that a widget is drawn into. */
+export function openHost() {
   const page = new Window();
   for (const name of GLOBALS) {
     const value = page[name];
-    const isFunction = name === "matchMedia";
-    globalThis[name] = isFunction ? value.bind(page) : value;
+    globalThis[name] = name === "matchMedia" ? value.bind(page) : value;
   }
-  return page;
+  return document.body.appendChild(document.createElement("div"));
 }
 
 /** A model as anywidget gives it to a widget: values, listeners, and what was sent. */
@@ -79,4 +78,10 @@ export function press(key, options = {}) {
 export function type(input, value) {
   input.value = value;
   input.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Turns a switch on. */
+export function flip(input) {
+  input.checked = true;
+  type(input, input.value);
 }

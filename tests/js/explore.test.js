@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import explore from "../../pagedlab/widgets/explore.js";
-import { Model, openPage, press, type } from "./browser_page.js";
+import { flip, Model, openHost, press, type } from "./browser_page.js";
 
 const SIZES = Array.from({ length: 12 }, (_, i) => `${i} blocks`);
 const CONTROLS = [
@@ -21,8 +21,7 @@ let remove;
 
 beforeEach((context) => {
   context.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
-  openPage();
-  host = document.body.appendChild(document.createElement("div"));
+  host = openHost();
   model = new Model({
     caption: "Point at a part.",
     controls: CONTROLS,
@@ -35,6 +34,7 @@ beforeEach((context) => {
 afterEach(() => remove());
 
 const find = (selector) => host.querySelector(selector);
+const control = (name) => find(`[data-name="${name}"]`);
 const asked = () => model.saved.map(({ asked: { at } }) => at);
 const parts = () => [...host.querySelectorAll("text")];
 
@@ -46,12 +46,11 @@ function answer(drawing = DRAWING) {
 test("controls show the values and ask for others", () => {
   assert.equal(find("output").value, "5 blocks");
   assert.equal(find("label.px-switch span").textContent, "forget to copy");
-  const slider = find('[data-name="size"]');
+  const slider = control("size");
   assert.deepEqual([slider.max, slider.value], ["11", "5"]);
   type(slider, "7");
   answer();
-  find('[data-name="forget_to_copy"]').checked = true;
-  find('[data-name="forget_to_copy"]').dispatchEvent(new Event("input", { bubbles: true }));
+  flip(control("forget_to_copy"));
   answer();
   assert.deepEqual(asked(), [
     { size: 7, text: "abc", forget_to_copy: false },
@@ -61,20 +60,15 @@ test("controls show the values and ask for others", () => {
 });
 
 test("one question is open at a time, and the latest wins", () => {
-  for (const value of ["6", "7", "8", "9"]) type(find('[data-name="size"]'), value);
-  assert.deepEqual(
-    asked().map(({ size }) => size),
-    [6],
-  );
+  for (const value of ["6", "7", "8", "9"]) type(control("size"), value);
+  const sizes = () => asked().map(({ size }) => size);
+  assert.deepEqual(sizes(), [6]);
   answer();
-  assert.deepEqual(
-    asked().map(({ size }) => size),
-    [6, 9],
-  );
+  assert.deepEqual(sizes(), [6, 9]);
 });
 
 test("what is typed is asked when the reader pauses", (context) => {
-  for (const value of ["abcd", "abcde"]) type(find('[data-name="text"]'), value);
+  for (const value of ["abcd", "abcde"]) type(control("text"), value);
   assert.deepEqual(asked(), []);
   context.mock.timers.tick(120);
   assert.deepEqual(
@@ -107,18 +101,18 @@ test("a button inside the drawing plays nothing", (context) => {
 });
 
 test("it says that Python computes, from 150 ms on, until the drawing is there", (context) => {
-  type(find('[data-name="size"]'), "7");
+  type(control("size"), "7");
   context.mock.timers.tick(149);
   assert.equal(find(".px-busy").textContent, "");
   context.mock.timers.tick(1);
   assert.equal(find(".px-busy").textContent, "computing …");
   answer();
   assert.equal(find(".px-busy").textContent, "");
-  type(find('[data-name="size"]'), "8");
+  type(control("size"), "8");
   answer();
   context.mock.timers.tick(1000);
   assert.equal(find(".px-busy").textContent, "");
-  type(find('[data-name="size"]'), "9");
+  type(control("size"), "9");
   remove();
   context.mock.timers.tick(1000);
   assert.equal(find(".px-busy").textContent, "", "nothing happens after the view is removed");
@@ -190,7 +184,7 @@ test("a slider plays from its first option, pauses, and goes on to the last", (c
 test("values that Python sets are shown, an older question is not", () => {
   model.change("asked", { number: 3, at: { size: 1, text: "new", forget_to_copy: true } });
   assert.equal(find("output").value, "1 blocks");
-  assert.equal(find('[data-name="text"]').value, "new");
+  assert.equal(control("text").value, "new");
   model.change("asked", { number: 2, at: { size: 9, text: "old", forget_to_copy: true } });
   assert.equal(find("output").value, "1 blocks");
 });
@@ -210,16 +204,16 @@ test("while it plays, the slider moves together with the drawing", (context) => 
 });
 
 test("what was typed is not lost when a slider moves at once", () => {
-  type(find('[data-name="text"]'), "abcd");
-  type(find('[data-name="size"]'), "7");
+  type(control("text"), "abcd");
+  type(control("size"), "7");
   answer();
   assert.deepEqual(asked().at(-1), { size: 7, text: "abcd", forget_to_copy: false });
-  assert.equal(find('[data-name="text"]').value, "abcd");
+  assert.equal(control("text").value, "abcd");
 });
 
 test("the line below has room for the longest that may be said", () => {
   assert.equal(find(".px-longest").textContent, "Point at (or tap) a part.");
-  type(find('[data-name="size"]'), "7");
+  type(control("size"), "7");
   answer('<svg><text data-say="something that is much longer">1</text></svg>');
   assert.equal(find(".px-longest").textContent, "something that is much longer");
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import explore from "../../pagedlab/widgets/explore.js";
 import { FrameModel } from "../../pagedlab/widgets/frames.js";
-import { openPage, type } from "./browser_page.js";
+import { flip, openHost, type } from "./browser_page.js";
 
 const STORED = {
   caption: "Move it.",
@@ -23,8 +23,7 @@ const STORED = {
 let host;
 
 beforeEach(() => {
-  openPage();
-  host = document.body.appendChild(document.createElement("div"));
+  host = openHost();
   explore.render({ model: new FrameModel(STORED), el: host });
 });
 
@@ -32,9 +31,7 @@ const picture = () => host.querySelector(".px-picture").innerHTML;
 
 test("the drawings of a list are shown without Python, for each slider and switch", () => {
   assert.equal(picture(), "<p>one</p>");
-  const dark = host.querySelector('[data-name="dark"]');
-  dark.checked = true;
-  dark.dispatchEvent(new Event("input", { bubbles: true }));
+  flip(host.querySelector('[data-name="dark"]'));
   assert.equal(picture(), "<p>two</p>");
   type(host.querySelector('[data-name="size"]'), "0");
   assert.equal(picture(), "<p>one</p>");

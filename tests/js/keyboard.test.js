@@ -1,15 +1,14 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { makeRoot, roving } from "../../pagedlab/widgets/keyboard.js";
-import { openPage, press } from "./browser_page.js";
+import { openHost, press } from "./browser_page.js";
 
 let cell;
 let keysOfCell;
 let root;
 
 beforeEach(() => {
-  openPage();
-  cell = document.body.appendChild(document.createElement("div"));
+  cell = openHost();
   cell.className = "jp-Cell";
   cell.tabIndex = -1;
   keysOfCell = [];

@@ -1,14 +1,13 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { classes, html, Markup, show, sourceOf, withData } from "../../pagedlab/widgets/markup.js";
-import { openPage } from "./browser_page.js";
+import { openHost } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="alert('a')">&`;
 let box;
 
 beforeEach(() => {
-  openPage();
-  box = document.body.appendChild(document.createElement("div"));
+  box = openHost();
 });
 
 test("a word that looks like markup is text", () => {

@@ -4,13 +4,12 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import guess from "../../pagedlab/widgets/guess.js";
 import quiz from "../../pagedlab/widgets/quiz.js";
-import { Model, openPage } from "./browser_page.js";
+import { Model, openHost } from "./browser_page.js";
 
 let host;
 
 beforeEach(() => {
-  openPage();
-  host = document.body.appendChild(document.createElement("div"));
+  host = openHost();
 });
 
 test("a guess is told after it was typed, and the answer hides the button", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import stage from "../../pagedlab/widgets/stage.js";
-import { Model, openPage, press, type } from "./browser_page.js";
+import { Model, openHost, press, type } from "./browser_page.js";
 import { recordingOf, sequenceOf, threeAnswers } from "./recordings.js";
 
 const WORDS = ["The", " cat", " sat", " on", " a", " mat"];
@@ -10,17 +10,17 @@ const ATTACK = `<img src=x onerror="window.attacked = true">`;
 let host;
 let remove;
 
-beforeEach(() => {
-  openPage();
-  host = document.body.appendChild(document.createElement("div"));
+beforeEach((context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  host = openHost();
   remove = () => {};
 });
 
 afterEach(() => remove());
 
-/** Shows a recording at a step. */
-function open(recorded, step = 0) {
-  const model = new Model({ recorded, step, live: false });
+/** Shows a recording at a step; -1 plays it. */
+function open(recorded, step = 0, more = {}) {
+  const model = new Model({ recorded, step, live: false, ...more });
   remove = stage.render({ model, el: host });
   return model;
 }
@@ -28,6 +28,8 @@ function open(recorded, step = 0) {
 const find = (selector) => host.querySelector(selector);
 const all = (selector) => [...host.querySelectorAll(selector)];
 const shownStep = () => Number(find(".ps-root").dataset.at);
+const blockOf = (id) => find(`.pl-block[data-block="${id}"]`);
+const button = (op) => find(`[data-op="${op}"]`);
 
 test("each step of a recording is drawn as it is told", () => {
   const recording = threeAnswers();
@@ -65,10 +67,10 @@ test("the slider and the buttons go to a step", () => {
   open(threeAnswers());
   type(find(".pl-scrubber"), "7");
   assert.equal(shownStep(), 7);
-  find('[data-op="on"]').click();
+  button("on").click();
   assert.equal(shownStep(), 8);
-  find('[data-op="back"]').click();
-  find('[data-op="back"]').click();
+  button("back").click();
+  button("back").click();
   assert.equal(shownStep(), 6);
   assert.equal(find(".pl-step").textContent, `Step 6 of ${threeAnswers().steps.length - 1}`);
 });
@@ -77,13 +79,12 @@ test("the space bar plays and pauses", () => {
   open(threeAnswers());
   find(".pl-scrubber").focus();
   assert.equal(press(" "), false, "the page does not scroll");
-  assert.match(find('[data-op="play"]').textContent, /Pause/);
+  assert.match(button("play").textContent, /Pause/);
   press(" ");
-  assert.match(find('[data-op="play"]').textContent, /Play/);
+  assert.match(button("play").textContent, /Play/);
 });
 
 test("it plays to the end and can be played again", async (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
   const recording = recordingOf({}, {}, {}, {});
   open(recording, -1);
   for (const step of [1, 2, 3]) {
@@ -91,16 +92,14 @@ test("it plays to the end and can be played again", async (context) => {
     assert.equal(shownStep(), step);
   }
   context.mock.timers.tick(125);
-  assert.match(find('[data-op="play"]').textContent, /Again/);
-  find('[data-op="play"]').click();
+  assert.match(button("play").textContent, /Again/);
+  button("play").click();
   assert.equal(shownStep(), 0);
 });
 
 test("a caption of the page stays until the next one, and long enough to be read", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
-  const values = { recorded: recordingOf({}, {}, {}, {}), step: -1, speed: 4 };
   const captions = { 0: "Nothing is here.", 2: "Something is here." };
-  remove = stage.render({ model: new Model({ ...values, captions }), el: host });
+  open(recordingOf({}, {}, {}, {}), -1, { speed: 4, captions });
   assert.equal(find(".ps-rate [selected]").value, "4");
   context.mock.timers.tick(1499);
   assert.equal(shownStep(), 0);
@@ -140,7 +139,6 @@ function openBelowTheScreen(context) {
   context.after(() => {
     delete globalThis.IntersectionObserver;
   });
-  context.mock.timers.enable({ apis: ["setTimeout"] });
   open(threeAnswers(), -1);
   assert.deepEqual(watched, [find(".pl-blocks")]);
   return tell;
@@ -151,7 +149,7 @@ test("a recording below the screen waits until its squares are seen", (context) 
   tell(false);
   context.mock.timers.tick(5000);
   assert.equal(shownStep(), 0);
-  assert.match(find('[data-op="play"]').textContent, /Play/);
+  assert.match(button("play").textContent, /Play/);
   tell(true);
   context.mock.timers.tick(125);
   assert.equal(shownStep(), 1);
@@ -159,27 +157,23 @@ test("a recording below the screen waits until its squares are seen", (context) 
 
 test("a reader who moved a recording before it was seen is not moved on", (context) => {
   const tell = openBelowTheScreen(context);
-  find('[data-op="on"]').click();
+  button("on").click();
   tell(true);
   context.mock.timers.tick(5000);
   assert.equal(shownStep(), 1);
 });
 
 test("a page that follows an engine does not fall back for ever", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
-  const steps = Array.from({ length: 4001 }, () => ({}));
-  const model = new Model({ recorded: recordingOf({}), step: -1, live: true, lag: 1 });
-  remove = stage.render({ model, el: host });
+  const steps = Array.from({ length: 1001 }, () => ({}));
+  const model = open(recordingOf({}), -1, { live: true, lag: 1 });
   model.change("recorded", recordingOf(...steps));
-  for (let i = 0; i < 500; i += 1) context.mock.timers.tick(20);
-  assert.ok(shownStep() > 3900, String(shownStep()));
+  for (let i = 0; i < 250; i += 1) context.mock.timers.tick(20);
+  assert.ok(shownStep() > 900, String(shownStep()));
 });
 
 test("a reader who wants no motion follows an engine, too", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
   context.mock.method(globalThis, "matchMedia", () => ({ matches: true }));
-  const model = new Model({ recorded: recordingOf({}), step: -1, live: true, lag: 1 });
-  remove = stage.render({ model, el: host });
+  const model = open(recordingOf({}), -1, { live: true, lag: 1 });
   model.change("recorded", recordingOf({}, {}, {}));
   for (let i = 0; i < 100; i += 1) context.mock.timers.tick(20);
   assert.equal(shownStep(), 2);
@@ -210,8 +204,7 @@ const mixed = () => {
 };
 
 test("where a page asks for it, requests that ended are last, the newest first, and short", () => {
-  const model = new Model({ recorded: mixed(), step: 0, live: false, ended_last: true });
-  remove = stage.render({ model, el: host });
+  open(mixed(), 0, { ended_last: true });
   const names = all(".ps-text").map((text) => text.dataset.text);
   assert.deepEqual(names, ["r3", "r1", "r2", "r0"]);
   const short = all(".ps-short").map((text) => text.dataset.text);
@@ -251,7 +244,7 @@ test("another recording is shown, even at the step that is shown already", () =>
 
 test("a word, its block and the table's cell light up together", () => {
   open(recordingOf({ counts: { 2: 1, 5: 1 }, texts: { r0: sequenceOf(WORDS, [2, 5]) } }));
-  find('.pl-block[data-block="2"]').focus();
+  blockOf(2).focus();
   const lit = all(".pl-lit").map((node) => [node.tagName, node.dataset.block]);
   assert.deepEqual(new Set(lit.map(([, block]) => block)), new Set(["2"]));
   assert.ok(lit.some(([tag]) => tag === "SPAN"));
@@ -269,17 +262,16 @@ test("words that were released point at their block no more", () => {
 
 test("the focus stays on a block while steps are shown", () => {
   const model = open(threeAnswers());
-  const block = find('.pl-block[data-block="1"]');
+  const block = blockOf(1);
   block.focus();
   for (const step of [5, 20, 3]) {
     model.change("step", step);
     assert.equal(document.activeElement, block);
-    assert.equal(find('.pl-block[data-block="1"]'), block);
+    assert.equal(blockOf(1), block);
   }
 });
 
 test("nothing goes on after the stage is removed", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
   const model = open(threeAnswers(), -1);
   remove();
   context.mock.timers.tick(10_000);
@@ -295,20 +287,17 @@ function storyThatEnds() {
 }
 
 test("it ends where tables are full, not at an empty pool", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
   open(storyThatEnds(), -1);
   for (let i = 0; i < 3; i += 1) context.mock.timers.tick(125);
   assert.equal(shownStep(), 2, "the end is shown");
   context.mock.timers.tick(1500);
   assert.equal(shownStep(), 1);
-  const play = find('[data-op="play"]');
-  assert.match(play.textContent, /Again/);
-  play.click();
+  assert.match(button("play").textContent, /Again/);
+  button("play").click();
   assert.equal(shownStep(), 0);
 });
 
 test("a reader who moves it is not taken elsewhere", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
   open(storyThatEnds(), -1);
   for (let i = 0; i < 3; i += 1) context.mock.timers.tick(125);
   type(find(".pl-scrubber"), "2");
@@ -320,8 +309,7 @@ test("a recording without steps does not count them", () => {
   open(recordingOf({}), 0);
   assert.equal(find(".pl-step").textContent, "One step");
   remove();
-  const model = new Model({ recorded: recordingOf({}), step: -1, live: true });
-  remove = stage.render({ model, el: host });
+  open(recordingOf({}), -1, { live: true });
   assert.equal(all(".pl-step").at(-1).textContent, "No step yet");
 });
 
@@ -351,14 +339,12 @@ test("what the chat template wrote is a chip", () => {
   assert.equal(find(".ps-words").textContent.replace(/[012]/g, ""), "userWhy?assistantSo");
 });
 
-test("a film begins at the step that its model names, and plays again from there", (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
+test("a film begins at the step that its model names, and plays again from there", () => {
   const recorded = threeAnswers();
-  const model = new Model({ recorded, step: -1, live: false, first: 1 });
-  remove = stage.render({ model, el: host });
+  open(recorded, -1, { first: 1 });
   assert.equal(shownStep(), 1);
   const last = recorded.steps.length - 1;
   type(find(".pl-scrubber"), String(last));
-  find('[data-op="play"]').click();
+  button("play").click();
   assert.equal(shownStep(), 1);
 });

@@ -29,7 +29,6 @@ from pagedlab.lessons.pictures import (
 )
 from pagedlab.lessons.two_pools import Frame, Table, draw_pools
 from pagedlab.prefix import PrefixCache, hash_chain
-from pagedlab.shipped import data_folder
 from pagedlab.speculative import PromptLookup
 from pagedlab.trace import record
 from support.engines import exactly, output_of
@@ -174,8 +173,8 @@ def test_two_prompts_may_be_empty():
 
 
 @pytest.mark.parametrize("tokens", [1, 6])
-def test_a_request_is_followed_through_every_station(tokens):
-    llm = LLM(data_folder("tiny-qwen2"), block_size=4, num_blocks=24, cuda_graphs=False, fused=False, verbose=False)
+def test_a_request_is_followed_through_every_station(tiny, tokens):
+    llm = LLM(tiny, block_size=4, num_blocks=24, cuda_graphs=False, fused=False, verbose=False)
     begin = "Once upon a time, there was a fox who"
     params = exactly(tokens, temperature=0.8, seed=3)
     plain = output_of(llm, f"{begin} wanted to", params).text
@@ -201,11 +200,9 @@ def test_a_request_is_followed_through_every_station(tokens):
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
 
 
-def test_drafts_stand_in_their_slots_before_and_after_the_check():
+def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
     lookup = PromptLookup(k=4)
-    llm = LLM(
-        data_folder("tiny-qwen2"), block_size=8, num_blocks=24, speculative=lookup, prefix_caching=False, verbose=False
-    )
+    llm = LLM(tiny, block_size=8, num_blocks=24, speculative=lookup, prefix_caching=False, verbose=False)
     said_twice = "The box is red. The chair is blue. The box is red. The chair is"
     checks, words = checks_of(record(llm, [said_twice], [exactly(24)]))
     right = sum(check.accepted for check in checks)

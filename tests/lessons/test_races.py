@@ -8,7 +8,6 @@ import pytest
 from pagedlab import LLM
 from pagedlab.lessons.races import race, rectangle, steps_of
 from pagedlab.scheduler import Scheduler
-from pagedlab.shipped import data_folder
 from pagedlab.trace import moments, record
 from support.engines import exactly
 
@@ -20,17 +19,17 @@ class StaticBatch(Scheduler):
         return len(self.plan.admitted) == len(self.running) and super().may_admit(request)
 
 
-def run(scheduler, places):
+def run(tiny, scheduler, places):
     options = {"num_blocks": BLOCKS, "block_size": SIZE, "max_sequences": places, "prefix_caching": False}
-    llm = LLM(data_folder("tiny-qwen2"), scheduler=scheduler, verbose=False, **options)
+    llm = LLM(tiny, scheduler=scheduler, verbose=False, **options)
     params = [exactly(n) for n in LENGTHS]
     prompts = [f"Once upon a time there was a {name}" for name in ("cat", "dog", "fox", "owl")]
     return moments(record(llm, prompts, params))
 
 
 @pytest.fixture(scope="module")
-def runs():
-    return {"Static: a batch": run(StaticBatch, 2), "Continuous: at once": run(Scheduler, 2)}
+def runs(tiny):
+    return {"Static: a batch": run(tiny, StaticBatch, 2), "Continuous: at once": run(tiny, Scheduler, 2)}
 
 
 def words(picture):
@@ -52,8 +51,8 @@ def test_a_race_ends_first_where_who_is_done_leaves(runs):
             assert f"{len(held)} of {BLOCKS} blocks are in use" in text
 
 
-def test_a_rectangle_counts_padding_and_blocks(runs):
-    together = run(Scheduler, 4)
+def test_a_rectangle_counts_padding_and_blocks(tiny):
+    together = run(tiny, Scheduler, 4)
     prompts, step, kib = [sequence.prompt for sequence in together[0].values()], 6, 1024.0
     text = "\n".join(words(rectangle(together, step, ["Who? One. Two."] * 4, SIZE, kib)))
     columns = max(prompts) + step - 1

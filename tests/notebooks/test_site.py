@@ -265,13 +265,7 @@ def test_what_has_the_keyboard_is_on_the_screen_and_marked(site, width):
 
 @in_browser
 def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
-<<<<<<< HEAD
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": 390, "height": 800})
-        page.goto(f"{url}notebooks/14_measuring_a_server.html")
-=======
-    with opened(site, "notebooks/02_block_pool.html", width=390) as page:
->>>>>>> t1
+    with opened(site, "notebooks/14_measuring_a_server.html", width=390) as page:
         page.locator(".px-root").wait_for()
         picture = page.locator("a.image-reference").first
         assert picture.evaluate("box => box.scrollWidth > box.clientWidth")
@@ -312,9 +306,7 @@ def test_icons_of_a_phones_header_are_buttons_with_room_for_a_finger(site):
 
 @in_browser
 def test_the_contents_of_a_notebook_leave_their_room_to_its_drawings(site):
-    with serving(site) as url, open_chromium() as chromium:
-        page = chromium.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(f"{url}notebooks/09_continuous_batching.html")
+    with opened(site, "notebooks/09_continuous_batching.html", width=1440) as page:
         page.locator(".px-picture").first.wait_for()
         assert page.locator(".px-picture").first.bounding_box()["width"] > 1000
         assert not page.evaluate(f"({IS_ON_SCREEN})('.toc-drawer')")
