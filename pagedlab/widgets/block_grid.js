@@ -587,7 +587,7 @@ class GridView {
     if (this.willCopy(table)) {
       const last = `${table.name} shares block ${table.blocks.at(-1)}, which has room.`;
       // A reader's own table may forget the copy, so this says the rule and not what will happen.
-      return `${last} A write must copy this block first: press Write 1 and see.`;
+      return `${last} A write must copy this block first: write a token and see.`;
     }
     const then =
       tables.length > 1

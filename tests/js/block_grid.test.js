@@ -222,7 +222,7 @@ test("the prompt says what can be done next", () => {
   const prompt = () => find(".pl-prompt").textContent;
   assert.equal(
     prompt(),
-    "s1 shares block 1, which has room. A write must copy this block first: press Write 1 and see.",
+    "s1 shares block 1, which has room. A write must copy this block first: write a token and see.",
   );
   const problems = ["s1 writes into block 1, which s0 reads too"];
   model.change("state", forked({ problems }));
