@@ -43,7 +43,8 @@ def spare_the_interpreter() -> None:
         from triton.runtime import interpreter
 
         patch = interpreter._patch_attr
-    except (ImportError, AttributeError):  # no Triton, or another one: as slow as it is
+        options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    except (ImportError, AttributeError, TypeError):  # no Triton, or another one: as slow as it is
         return
 
     @cache
@@ -57,9 +58,8 @@ def spare_the_interpreter() -> None:
             patch(place, name, member, *rest)
 
     interpreter._patch_builtin = patch_builtin
-    options = interpreter.interpreter_builder.options
-    assert not options.debug, "it would report overflows"
-    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
+    if not options.debug:
+        interpreter.interpreter_builder.options = options
 
 
 if os.environ.get("TRITON_INTERPRET") == "1":
