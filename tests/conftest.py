@@ -32,7 +32,7 @@ gc.disable()  # what is imported and collected stays: nobody looks for garbage i
 
 
 def spare_the_interpreter() -> None:
-    """Spare Triton's interpreter half of its time.
+    """Spare Triton's interpreter nearly half of its time.
 
     Before each call of a kernel or of a helper it puts functions of its own in the places of the language's, and looks
     through all members of each module for them: here it keeps their names from one call to the next. After each sum
