@@ -41,7 +41,7 @@ WORDS = {
             "In JupyterLab you run the folded cell and move `late_score`, in the last block, to 89:"
         )
     },
-    "07_the_paged_kernel": {"another 4,347. Run the folded cell.": "another 4,347."},
+    "07_the_paged_kernel": {"4,347 GB a second. Run the folded cell.": "4,347 GB a second."},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {
