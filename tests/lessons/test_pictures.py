@@ -198,6 +198,11 @@ def test_a_request_is_followed_through_every_station(tiny, tokens):
         assert (drawn.count(">host</text>"), drawn.count(">GPU</text>")) == (7, 2)
         assert "at its end: a step takes 1.8 ms; the GPU computes for 1.7 of them" in texts
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
+        (count,) = re.findall(r"<text [^>]*>Moment [^<]*", drawn.narrow)
+        assert "textLength" not in count, "its letters are not squeezed"
+        shown = re.findall(">(host|GPU)</text>", drawn.narrow)
+        assert shown == [STATIONS[moment.station].runs_on]
+        assert "1 tokens" not in drawn
 
 
 def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
