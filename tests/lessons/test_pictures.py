@@ -221,6 +221,9 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
         assert struck == len(check.drafted) - check.accepted
         held = -(-(check.position + check.accepted) // 8)
         assert sum("slots known" in text for text in said(drawn[1])) == held
+        assert "textLength" not in drawn[1].narrow, "no word is squeezed on a phone"
+        numbers = re.findall(r">(\d+)</text>", drawn[0].narrow)
+        assert numbers == [str(number) for number in check.blocks]
 
 
 def test_two_pools_show_the_same_blocks_with_other_numbers():
