@@ -54,7 +54,7 @@ WORDS = {
     },
     "13_serve_it": {
         "Run the folded cell to see it. (Its link opens the server's live page, if Jupyter runs on your own machine.)": (
-            "Press ▶ to see it."
+            "It plays below. Press ↻ (or ▶) to see it again."
         )
     },
     "14_measuring_a_server": {

@@ -27,6 +27,7 @@ from pagedlab.lessons.drawing import (
     plain,
     slots,
     svg,
+    wide,
 )
 from pagedlab.trace import Replay
 
@@ -37,6 +38,8 @@ TOP = 46.0  # of the first row
 HEIGHT = 36
 HEAD = 15  # pixels of a block's id above it
 NARROW_ROW = 8  # slots in a row on a narrow page
+NARROW_HEIGHT = 30
+NARROW_LEFT = 20  # of the first slot; a block's id is left of it
 LEGEND = {  # kinds of words, and what they mean
     "stored": "stored",
     "drafted": "drafted, not yet checked",
@@ -44,7 +47,15 @@ LEGEND = {  # kinds of words, and what they mean
     "rejected": "wrong, and deleted",
     "not stored": "the model's own: the next step stores it",
 }
+SHORT_LEGEND = {  # the same for a narrow page
+    "stored": "stored",
+    "drafted": "drafted, unchecked",
+    "new": "right, kept",
+    "rejected": "wrong, deleted",
+    "not stored": "the model's own, stored next",
+}
 UNUSED = "A dashed frame: a block that is not allocated yet, or that is released."
+SHORT_NOTE = "number: block; dashed: none yet, or released"
 
 
 @dataclass(frozen=True)
@@ -170,21 +181,29 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     y = grid.bottom(len(blocks)) + 8
     parts += legend_of_words(0, y, LEGEND, OURS)
     parts.append(label(0, y + 33, UNUSED, 12, SOFT))
-    wide = svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
-    return Drawing(wide, _narrow_drafts(blocks, size, headline, count))
+    whole = svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
+    return Drawing(whole, _narrow_drafts(blocks, size, headline, count))
 
 
 def _narrow_drafts(blocks: Sequence[Block], size: int, headline: str, count: str) -> str:
-    """The sequence in its blocks, with half as many slots in a row."""
-    grid = Grid.within(0, 0, NARROW, max(1, NARROW_ROW // size), HEIGHT - 2, 3).with_head(HEAD - 2)
-    parts = slots(blocks, grid, size, font=11)
-    y = grid.bottom(len(blocks)) + 6
-    parts += legend_of_words(0, y, LEGEND, OURS, line=21)
-    y += 21 * len(LEGEND) + 13
-    for line in [*wrap(UNUSED, 44), *wrap(count, 44)]:
+    """The sequence in its blocks, with half as many slots in a row, below what the looks mean."""
+    parts = []
+    y = 11.0
+    for line in wrap(count, 44):
         parts.append(label(0, y, line, 11, SOFT))
         y += 15
-    return narrow_svg(y - 8, parts, headline)
+    parts += legend_of_words(0, y - 3, SHORT_LEGEND, OURS, NARROW)
+    y += 72
+    parts.append(label(0, y, SHORT_NOTE, 11, SOFT))
+    columns = max(1, NARROW_ROW // size)
+    grid = Grid.within(NARROW_LEFT, y + 9, NARROW - NARROW_LEFT, columns, NARROW_HEIGHT, 3)
+    parts += slots(blocks, grid, size, font=11, are_wide_as_words=True)
+    for entry, block in enumerate(blocks):
+        if block.number is not None:
+            left, top = grid.corner(entry)
+            number = str(block.number)
+            parts.append(label(left - 4 - wide(number, 11), top + 19, number, 11, SOFT))
+    return narrow_svg(grid.bottom(len(blocks)), parts, headline)
 
 
 def _draft(check: Check) -> str:

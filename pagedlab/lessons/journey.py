@@ -40,6 +40,11 @@ class Station:
     say: str
     is_on_gpu: bool = False
 
+    @property
+    def runs_on(self) -> str:
+        """Where its work is done, in a word."""
+        return "GPU" if self.is_on_gpu else "host"
+
 
 STATIONS = {
     "arrive": Station(
@@ -68,7 +73,7 @@ STATIONS = {
         0,
         "scheduler.py",
         ("02_block_pool", "09_continuous_batching"),
-        "{tokens} tokens get slots. Slot = block x {size} + offset in the block.",
+        "{slots_for}. Slot = block x {size} + offset in the block.",
     ),
     "batch": Station(
         4,
@@ -130,6 +135,7 @@ LOOKS_OF_MEMORY = {
 }
 TITLE_OF_TABLE = "its block table and the words stored there"
 TITLE_OF_TIMES = "a step of 256 sequences on an H200, in milliseconds"
+SHORT_TITLE_OF_TIMES = "a step of 256 sequences on an H200, in ms"
 
 
 @dataclass(frozen=True)
@@ -294,11 +300,14 @@ class _Journey:
             self._slots_in_words(start, stop),
             f"of {_counted('block', touched)} in its table",
         ]
-        self.note("schedule", lines, tokens=stop - start, size=self.size)
+        number = stop - start
+        slots_for = f"{number} tokens get slots" if number > 1 else "1 token gets a slot"
+        self.note("schedule", lines, slots_for=slots_for, size=self.size)
 
     def _batch(self, computed: dict[str, list[int]]) -> None:
         """The chunks of all sequences, in one row."""
-        lines = [f"{sum(stop - start for start, stop in computed.values())} tokens in a row"]
+        number = sum(stop - start for start, stop in computed.values())
+        lines = [f"{number} token{'s' if number > 1 else ''} in a row"]
         for name, (start, stop) in computed.items():
             lines.append(
                 f"{stop - start} of {'this request' if name == self.request else 'another'}"
@@ -372,12 +381,11 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> draw.Dr
     now = moments[name]
     last = {moments[n].station: moments[n] for n in names[: at + 1]}
     parts = [draw.label(0, 15, f"{now.station} · {now.say}", 14, within=WIDTH, look=draw.BOLD)]
-    before = (
-        f"step {now.step} of the engine since the request arrived"
-        if now.step
-        else "before the first step"
-    )
-    parts.append(draw.label(0, 34, f"Moment {at + 1} of {len(names)}, {before}.", 12, draw.SOFT))
+    count = f"Moment {at + 1} of {len(names)}"
+    before = "before the first step"
+    step = f"step {now.step} of the engine" if now.step else before
+    since = f"{step} since the request arrived" if now.step else before
+    parts.append(draw.label(0, 34, f"{count}, {since}.", 12, draw.SOFT))
     parts += _arrows()
     others = names[at + 1 :] + names[:at]
     targets = {
@@ -398,7 +406,7 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> draw.Dr
     parts += _times(TIMES + 3, 180, WIDTH)
     headline = f"{now.station}: {now.say}"
     wide = draw.svg(WIDTH, TIMES + 44, parts, headline, shown_width=960)
-    count = f"Moment {at + 1} of {len(names)}, {before}."
+    count = f"{count}, {step}."
     most = max(len(moment.table) for moment in moments.values())
     return draw.Drawing(wide, _narrow_journey(last, now, targets, size, most, headline, count))
 
@@ -412,7 +420,7 @@ def _narrow_journey(
     headline: str,
     count: str,
 ) -> str:
-    """The names of the stations, what the present one shows, and memory below.
+    """The names of the stations, what the present one shows and where it runs, and memory below.
 
     Args:
         last: the request's last moment at each station.
@@ -423,7 +431,7 @@ def _narrow_journey(
         headline: of the drawing.
         count: which moment it is.
     """
-    parts = [draw.label(0, 11, count, 11, draw.SOFT, draw.NARROW)]
+    parts = [draw.label(0, 11, count, 11, draw.SOFT)]
     grid = draw.Grid.within(0, 20, draw.NARROW, 3, 28, 6)
     for number, name in enumerate(STATIONS):
         x, y = grid.corner(number)
@@ -433,7 +441,10 @@ def _narrow_journey(
     parts.append(draw.box(0, y, draw.NARROW, 98, OURS.color, 0.12, OURS.color))
     for i, line in enumerate(now.lines[:4]):
         parts.append(draw.label(10, y + 19 + 17 * i, line, 12, within=draw.NARROW - 20))
-    parts += _links(STATIONS[now.station], 10, y + 90)
+    station = STATIONS[now.station]
+    parts += _links(station, 10, y + 90)
+    left = draw.NARROW - 10 - draw.wide(station.runs_on, 11.5)
+    parts.append(draw.label(left, y + 90, station.runs_on, 11.5, draw.SOFT))
     y += 116
     parts.append(draw.label(0, y, "its answer so far", 11, draw.SOFT))
     said = now.answer.replace("\n", " ")[:80]
@@ -450,9 +461,9 @@ def _narrow_journey(
     short = {"this request": OURS, "another request": OTHERS, "cached": CACHED, "free": FREE}
     parts += draw.legend(0, y, short, draw.NARROW)
     y += 58
-    parts.append(draw.label(0, y, TITLE_OF_TIMES, 11, draw.SOFT, draw.NARROW))
+    parts.append(draw.label(0, y, SHORT_TITLE_OF_TIMES, 11, draw.SOFT))
     parts += draw.legend(0, y + 6, LOOKS_OF_TIMES, draw.NARROW)
-    parts += _times(y + 28, 150, draw.NARROW)
+    parts += _times(y + 28, 160, draw.NARROW)
     return draw.narrow_svg(y + 66, parts, headline)
 
 
@@ -528,9 +539,8 @@ def _station(name: str, held: Moment | None, is_here: bool, goes: str) -> list[s
         draw.box(x, top, STATION_WIDTH, STATION_HEIGHT, *look),
         draw.label(x + 10, top + 20, name, 14, look=draw.BOLD),
     ]
-    runs_on = "GPU" if station.is_on_gpu else "host"
-    left = x + STATION_WIDTH - 10 - draw.wide(runs_on, 11.5)
-    drawn.append(draw.label(left, top + 20, runs_on, 11.5, draw.SOFT))
+    left = x + STATION_WIDTH - 10 - draw.wide(station.runs_on, 11.5)
+    drawn.append(draw.label(left, top + 20, station.runs_on, 11.5, draw.SOFT))
     color = draw.INK if is_here else draw.SOFT
     lines = held.lines[:4] if held else ["…"]
     for i, line in enumerate(lines):

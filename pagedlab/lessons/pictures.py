@@ -1028,6 +1028,11 @@ class _Refused:
     needed: int
     free: int
 
+    @property
+    def reason(self) -> str:
+        """Why it does not fit."""
+        return f"{self.needed:,} needed, {self.free:,} free"
+
 
 def taken_places(
     requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged, row: int
@@ -1059,18 +1064,24 @@ def taken_places(
         parts = rows([Run(0, num_slots, FREE, LINE)], strip)
         for key, (prompt, _) in enumerate(requests[:admitted]):
             parts.append(_draw_request(key, _joined(allocator.regions(key)), prompt, strip))
-        return parts + _draw_refused(refused, strip) if refused else parts
+        return [*parts, _draw_refused_slots(refused, strip)] if refused else parts
 
     stored = Look(sequence_color(0))
     looks = {"holds a token": stored, "reserved, empty": _reserved(stored), "free": FREE}
     head = label(MEMORY_LEFT, 18, headline, 15, color, MEMORY_WIDTH, BOLD)
     strip = Strip(MEMORY_LEFT, MEMORY_TOP, MEMORY_WIDTH / row, 23, row, MEMORY_ROW)
-    parts = [head, *draw_in(strip), *legend(MEMORY_LEFT, 30, looks)]
+    parts = [head, *draw_in(strip)]
+    if refused:
+        parts += _draw_reason(refused, strip)
+    parts += legend(MEMORY_LEFT, 30, looks)
     num_rows = -(-num_slots // row)
     picture = svg(WIDTH, 66 + MEMORY_ROW * num_rows, parts, headline)
     strip = Strip(PHONE_LEFT, 46, (NARROW - PHONE_LEFT) / row, 20, row, PHONE_ROW)
     parts = [*draw_in(strip), *legend(0, 0, looks, NARROW)]
-    return Drawing(picture, narrow_svg(46 + PHONE_ROW * num_rows, parts, headline, color))
+    bottom = 46 + PHONE_ROW * num_rows
+    if refused:
+        parts += _draw_reason_below(refused, strip, bottom + 10)
+    return Drawing(picture, narrow_svg(bottom + 16, parts, headline, color))
 
 
 def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -> int:
@@ -1121,22 +1132,44 @@ def _draw_request(key: int, regions: Sequence[Region], prompt: int, strip: Strip
     return linked([f"u{key}"], say, *drawn)
 
 
-def _draw_refused(refused: _Refused, strip: Strip) -> list[str]:
+def _draw_refused_slots(refused: _Refused, strip: Strip) -> str:
     """Draw the slots that the refused request needs, after the last reserved slot."""
-    reason = f"{refused.needed:,} needed, {refused.free:,} free"
     x, y = strip.corner(refused.start)
-    base = y + strip.height / 2 + 4.5
-    width = refused.needed * strip.unit
     dashed = 'stroke-width="2" stroke-dasharray="6 4"'
-    room = wide(reason, 12) + 8
+    return box(x, y, refused.needed * strip.unit, strip.height, "none", 1, WRONG, dashed)
+
+
+def _draw_reason(refused: _Refused, strip: Strip) -> list[str]:
+    """Draw in the refused request's slots, or after them, why it does not fit."""
+    x, y = strip.corner(refused.start)
+    width = refused.needed * strip.unit
+    room = wide(refused.reason, 12) + 8
     text_x = x + width - room if width > room else x + width + 8
-    drawn = [
-        box(x, y, width, strip.height, "none", 1, WRONG, dashed),
-        label(text_x, base, reason, 12, INK, look=BOLD),
-    ]
-    if refused.needed == strip.row:
-        drawn.append(label(0, base, f"user {refused.key + 1}", 11, SOFT))
-    return drawn
+    base = y + strip.height / 2 + 4.5
+    reason = label(text_x, base, refused.reason, 12, INK, look=BOLD)
+    return [reason, *_draw_name_of_refused(refused, strip)]
+
+
+def _draw_reason_below(refused: _Refused, strip: Strip, base: float) -> list[str]:
+    """Draw why the request does not fit below memory: a narrow row has no room for it.
+
+    Args:
+        refused: the request.
+        strip: where memory is.
+        base: of the text, in pixels.
+    """
+    x, _ = strip.corner(refused.start)
+    rightmost = NARROW - wide(refused.reason, 12)
+    reason = label(min(x, rightmost), base, refused.reason, 12, INK, look=BOLD)
+    return [reason, *_draw_name_of_refused(refused, strip)]
+
+
+def _draw_name_of_refused(refused: _Refused, strip: Strip) -> list[str]:
+    """Draw whose row it would be, if the request needs a whole one."""
+    if refused.needed != strip.row:
+        return []
+    _, y = strip.corner(refused.start)
+    return [label(0, y + strip.height / 2 + 4.5, f"user {refused.key + 1}", 11, SOFT)]
 
 
 # 02: position, table, slot ------------------------------------------------------------------------

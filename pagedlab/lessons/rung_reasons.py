@@ -7,11 +7,13 @@ from textwrap import wrap
 from pagedlab.lessons.colors import Look, sequence_color
 from pagedlab.lessons.drawing import BOLD, INK, NARROW, SOFT, Run, Strip, label, rows
 
-LANE = 13  # pixels of a lane
+LANE = 13  # pixels of a lane of loads
+PRODUCTS = 25  # pixels of all warps' products
 LEFT = 118.0  # where time begins
 UNIT = 25.0  # pixels of a unit of time
 LENGTH = 18  # units of time that are drawn
-NARROW_REASON = 162  # pixels of the highest sketch on a narrow page
+NARROW_LANES = 96  # pixels of the highest sketch on a narrow page, without its text
+NARROW_REASON = 148  # pixels of the highest sketch on a narrow page
 EXPLAINED = "a sketch, not measured; colour: a tile; thin bars: warps"
 
 Span = tuple[float, float]  # of time
@@ -34,6 +36,11 @@ class Reason:
     products: tuple[Span, ...]
     warps: int = 4
     programs: int = 1
+
+    @property
+    def height(self) -> int:
+        """Pixels of its lanes."""
+        return self.programs * (len(self.loads) * LANE + PRODUCTS)
 
 
 def _every(pitch: float, length: float, start: float) -> tuple[Span, ...]:
@@ -113,10 +120,13 @@ def draw_narrow_reason(rung: str, top: float) -> list[str]:
         parts.append(label(0, y, line, 11, SOFT))
         y += 14
     left = 90
-    return parts + _draw_lanes(reason, y - 8, left, (NARROW - left) / LENGTH, 11)
+    scale = min(2, NARROW_LANES / reason.height)  # a low sketch leaves little room empty
+    return parts + _draw_lanes(reason, y - 8, left, (NARROW - left) / LENGTH, 11, scale)
 
 
-def _draw_lanes(reason: Reason, top: float, left: float, unit: float, font: int) -> list[str]:
+def _draw_lanes(
+    reason: Reason, top: float, left: float, unit: float, font: int, scale: float = 1
+) -> list[str]:
     """Draw loads and products over time.
 
     Args:
@@ -125,22 +135,23 @@ def _draw_lanes(reason: Reason, top: float, left: float, unit: float, font: int)
         left: where time begins, in pixels.
         unit: of time, in pixels.
         font: size of the names, in pixels.
+        scale: of the height.
     """
     parts = []
     y = top
     for program in range(reason.programs):
         name = f" {program}" if reason.programs > 1 else ""
-        parts.append(label(0, y + 10.5, f"loads{name}", font, SOFT))
+        parts.append(label(0, y + 5.5 * scale + 5, f"loads{name}", font, SOFT))
         for number, lane in enumerate(reason.loads):
-            strip = Strip(left, y, unit, LANE - 2, gap=2)
+            strip = Strip(left, y, unit, scale * (LANE - 2), gap=2)
             parts += _bars(lane, len(reason.loads), number, strip)
-            y += LANE
-        parts.append(label(0, y + 12, f"multiplies{name}", font, SOFT))
-        height = 18 / reason.warps
+            y += scale * LANE
+        parts.append(label(0, y + 12 * scale, f"multiplies{name}", font, SOFT))
+        height = scale * 18 / reason.warps
         for warp in range(reason.warps):
             strip = Strip(left, y + 2 + height * warp, unit, height - 1, gap=2)
             parts += _bars(reason.products, 1, 0, strip)
-        y += 25
+        y += scale * PRODUCTS
     return parts
 
 

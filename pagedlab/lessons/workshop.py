@@ -28,6 +28,7 @@ from pagedlab.lessons.colors import NEUTRAL, Look, ink_on, sequence_color
 from pagedlab.lessons.drawing import (
     BOLD,
     CARD,
+    HALO,
     INK,
     LINE,
     NARROW,
@@ -309,6 +310,8 @@ class Memory:
         stripe: of a KV head of a page.
         between: from page to page, with the number of the page.
         gap: from row to row.
+        left: where the first page begins.
+        is_number_right: whether the number of a page ends beside the page.
     """
 
     across: int = 4
@@ -316,20 +319,28 @@ class Memory:
     stripe: float = 17.0
     between: float = 26
     gap: float = 8
+    left: float = 18
+    is_number_right: bool = False
 
     def corner(self, page: int, batch: Batch) -> tuple[float, float]:
         """The left and the top of a page; the first row is at 0."""
         row, column = divmod(page, self.across)
-        x = 18 + column * (batch.block_size * self.cell + self.between)
+        x = self.left + column * (batch.block_size * self.cell + self.between)
         return x, row * (2 * self.stripe + self.gap)
 
     def height(self, batch: Batch) -> float:
         """The height of all pages of two KV heads."""
         return -(-batch.num_blocks // self.across) * (2 * self.stripe + self.gap)
 
+    def left_of_number(self, page: int, x: float) -> float:
+        """Where the number of a page begins, whose stripes begin at `x`."""
+        return x - 3 - wide(str(page), 11) if self.is_number_right else x - 17
+
 
 WIDE_MEMORY = Memory()
-NARROW_MEMORY = Memory(across=3, cell=5.1, stripe=15, between=18.5, gap=3)
+NARROW_MEMORY = Memory(
+    across=3, cell=5, stripe=15, between=21.5, gap=3, left=17, is_number_right=True
+)
 
 
 def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_MEMORY) -> list[str]:
@@ -352,7 +363,8 @@ def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_M
     for page in range(batch.num_blocks):
         x, y = place.corner(page, batch)
         y += top
-        parts.append(label(x - 17, y + place.stripe + 3, str(page), 11, SOFT))
+        left = place.left_of_number(page, x)
+        parts.append(label(left, y + place.stripe + 3, str(page), 11, SOFT))
         sequence = owner.get(page)
         whose = "no sequence's" if sequence is None else f"sequence {sequence}"
         for head in range(batch.kv_heads):
@@ -403,10 +415,27 @@ def _draw_stripe(
     names = dict.fromkeys(name_of(load.program, num_axes) for load in loads if load.is_now)
     if names:
         ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
-        text = " ".join(names)
-        base = strip.y + strip.height / 2 + 4
-        drawn.append(label(strip.x + 3, base, text, 11, ink, width * strip.unit - 6, BOLD))
+        drawn.append(_draw_names(" ".join(names), strip, width * strip.unit, size, ink))
     return drawn
+
+
+def _draw_names(names: str, strip: Strip, loaded: float, size: int, ink: str) -> str:
+    """Draw the names of programs on what they load, or after it, or over the whole stripe.
+
+    Args:
+        names: of the programs.
+        strip: the stripe.
+        loaded: pixels that are loaded now, from the left.
+        size: slots in a page.
+        ink: the colour of a text on what is loaded.
+    """
+    base = strip.y + strip.height / 2 + 4
+    room = wide(names, 11) + 6
+    if room <= loaded:
+        return label(strip.x + 3, base, names, 11, ink, look=BOLD)
+    if room <= size * strip.unit - loaded:
+        return label(strip.x + loaded + 3, base, names, 11, INK, look=BOLD)
+    return label(strip.x + 3, base, names, 11, INK, size * strip.unit - 6, f"{BOLD};{HALO}")
 
 
 def name_of(program: Sequence[int], axes: int = 3) -> str:

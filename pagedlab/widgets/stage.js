@@ -45,7 +45,6 @@ const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
 const MANY_TEXTS = 8; // from here on there is room for two lines of each
 const RUNS_OF_MANY = 4; // what is shown of each then
-const SETTLES_AFTER = 1500; // milliseconds at an end that has little to see
 const FALL = 700; // milliseconds, at most
 const SIZE_TO_WIDTH = 1.7; // a character is about this much higher than wide
 const SMALLEST_WORD = 11; // pixels
@@ -87,8 +86,6 @@ class StageView {
     this.keepTabStops = roving(this.root);
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.isPlaying = false;
-    /** @type {boolean} Whether it was played to its end, and nothing was touched since. */
-    this.hasEnded = false;
     /** @type {boolean} Whether it plays as soon as the squares are on the screen. */
     this.playsWhenSeen = false;
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
@@ -276,7 +273,6 @@ class StageView {
     clearTimeout(this.timer);
     this.playsWhenSeen = false;
     this.isPlaying = on;
-    this.hasEnded = false;
     if (on) {
       const speed = this.currentSpeed();
       const stride = Math.max(1, Math.round(speed / PICTURES_A_SECOND));
@@ -305,21 +301,11 @@ class StageView {
   /** @param {number} stride steps until the next picture */
   playOn(stride) {
     if (this.step < this.lastStep) this.goTo(this.step + stride);
-    const goesOn = this.step < this.lastStep || this.isLive;
-    this.play(goesOn);
-    if (!goesOn) this.end();
-  }
-
-  /** Stays at the end, or goes back to a step at which tables are full, if the end shows none. */
-  end() {
-    this.hasEnded = true;
-    this.paint();
-    const full = this.fullStep();
-    if (full < this.step) this.timer = setTimeout(() => this.goTo(full), SETTLES_AFTER);
+    this.play(this.step < this.lastStep || this.isLive);
   }
 
   get isAtEnd() {
-    return this.hasEnded || (this.step === this.lastStep && !this.isLive);
+    return this.step === this.lastStep && !this.isLive;
   }
 
   /**

@@ -15,7 +15,7 @@ from pagedlab.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
 from pagedlab.lessons.broken import NeverCopies
 from pagedlab.lessons.colors import Look
 from pagedlab.lessons.draft_film import checks_of, draw_drafts, moments_of
-from pagedlab.lessons.drawing import shape, svg
+from pagedlab.lessons.drawing import NARROW, shape, svg, wide
 from pagedlab.lessons.journey import STATIONS, draw_journey, journey_of
 from pagedlab.lessons.memory import Contiguous, FirstFit
 from pagedlab.lessons.pictures import (
@@ -198,6 +198,11 @@ def test_a_request_is_followed_through_every_station(tiny, tokens):
         assert (drawn.count(">host</text>"), drawn.count(">GPU</text>")) == (7, 2)
         assert "at its end: a step takes 1.8 ms; the GPU computes for 1.7 of them" in texts
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
+        (count,) = re.findall(r"<text [^>]*>Moment [^<]*", drawn.narrow)
+        assert "textLength" not in count, "its letters are not squeezed"
+        shown = re.findall(">(host|GPU)</text>", drawn.narrow)
+        assert shown == [STATIONS[moment.station].runs_on]
+        assert "1 tokens" not in drawn
 
 
 def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
@@ -216,6 +221,9 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
         assert struck == len(check.drafted) - check.accepted
         held = -(-(check.position + check.accepted) // 8)
         assert sum("slots known" in text for text in said(drawn[1])) == held
+        assert "textLength" not in drawn[1].narrow, "no word is squeezed on a phone"
+        numbers = re.findall(r">(\d+)</text>", drawn[0].narrow)
+        assert numbers == [str(number) for number in check.blocks]
 
 
 def test_two_pools_show_the_same_blocks_with_other_numbers():
@@ -244,6 +252,18 @@ def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit():
         f"User {i}: a prompt of {prompt} tokens, 1,024 slots reserved, {1024 - prompt} of them empty"
         for i, (prompt, _) in enumerate(requests[:2], 1)
     ]
+
+
+@pytest.mark.parametrize(("reserved", "reason"), [(512, "512 needed, 488 free"), (64, "64 needed, 40 free")])
+def test_on_a_phone_it_is_said_below_memory_why_a_user_does_not_fit(reserved, reason):
+    allocator = Contiguous(FirstFit(1000), lambda _: reserved)
+    narrow = ElementTree.fromstring(taken_places(20 * [(32, 32)], allocator, row=512).narrow)  # noqa: S314
+    slots = narrow.findall("rect[@y]") + narrow.findall("g/rect[@y]")
+    bottom = max(float(one.get("y")) + float(one.get("height")) for one in slots)
+    (text,) = [text for text in narrow.iter("text") if text.text == reason]
+    height_of_letters = 0.8 * float(text.get("font-size"))
+    assert float(text.get("y")) - height_of_letters > bottom
+    assert float(text.get("x")) + wide(reason, float(text.get("font-size"))) <= NARROW + 0.1, "its x is rounded"
 
 
 def test_a_word_lies_where_its_table_says():

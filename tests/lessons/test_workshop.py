@@ -49,6 +49,16 @@ def test_the_first_picture_follows_its_controls():
         assert f"Step {step} of {step}" in page(shown)
 
 
+@pytest.mark.parametrize("rung", ["1 one page at a time", "7 splits and their merge"])
+def test_the_names_of_programs_are_not_squeezed_on_a_page_that_is_loaded_in_part(rung):
+    shown = opening()
+    for progress in (0, 17):  # page 22 of 8 keys, and page 27 of 4
+        shown.set(rung=rung, progress=progress)
+        names = re.findall(r"<text [^>]*>\(\d,\d[^<]*", page(shown))
+        assert names
+        assert not [name for name in names if "textLength" in name]
+
+
 def test_the_first_picture_hides_the_speeds_of_later_rungs():
     """They are asked for below. The last rung shows all."""
     shown = opening()

@@ -15,6 +15,7 @@ This is the only Python code that draws a block, a block table or a row of token
 """
 
 from pagedlab.lessons.drawing.blocks import (
+    HALO,
     Block,
     Grid,
     Owner,
@@ -58,6 +59,7 @@ __all__ = [
     "BAD",
     "BOLD",
     "CARD",
+    "HALO",
     "INK",
     "LINE",
     "NARROW",

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from pagedlab.lessons.colors import CACHED, FREE, LOST, Look
 from pagedlab.lessons.drawing import elements as draw
@@ -10,6 +11,7 @@ from pagedlab.lessons.drawing import elements as draw
 HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"
 MOST_BANDS = 4  # owners whose colours a block shows
 GAP = 3.0  # pixels between the slots of a block
+SLOT_PADDING = 6  # pixels beside a word in its slot
 LINE_PITCH = 17  # pixels from line to line in a block
 
 
@@ -389,6 +391,8 @@ def slots(
     size: int = 0,
     font: float = 12.5,
     number_font: float = 10.5,
+    *,
+    are_wide_as_words: bool = False,
 ) -> list[str]:
     """Draw blocks with the words in them, on a tint of their owners' colours.
 
@@ -401,13 +405,17 @@ def slots(
         size: slots in a block, or 0.
         font: size of the words, in pixels.
         number_font: size of the numbers of slots, in pixels.
+        are_wide_as_words: whether a slot with a long word is wider than others of its block.
     """
     parts = []
     for at, block in enumerate(blocks):
         x, y = grid.corner(at)
         drawn = _ground_of_words(block, x, y, grid)
         if size:
-            drawn += _slots(block, x, y, grid, size, font, number_font)
+            widths = size * [(grid.width - GAP) / size]
+            if are_wide_as_words:
+                widths = _widths_of_slots(block.words, grid.width - GAP, size, font)
+            drawn += _slots(block, x, y, grid, widths, font, number_font)
         else:
             drawn += _line_of_words(block, x, y, grid, font)
         if size and any(word.say for word in block.words):
@@ -465,16 +473,55 @@ def _words(words: Sequence[Word], x: float, y: float, within: float, size: float
     return drawn
 
 
+def _widths_of_slots(words: Sequence[Word], within: float, size: int, font: float) -> list[float]:
+    """Return the width of each slot of a block, with the gap after it.
+
+    They are equal if all words fit then. Otherwise each word gets its room, and what is left is
+    shared out.
+
+    Args:
+        words: in the slots.
+        within: pixels of all slots.
+        size: slots in the block.
+        font: size of the words, in pixels.
+    """
+    rooms = size * [GAP + SLOT_PADDING]
+    for at, word in enumerate(words[:size]):
+        rooms[at] += max(draw.wide(word.text, font), draw.wide(word.below, font))
+    if max(rooms) <= within / size:
+        return size * [within / size]
+    spare = within - sum(rooms)
+    if spare < 0:
+        return [within / sum(rooms) * room for room in rooms]
+    return [room + spare / size for room in rooms]
+
+
 def _slots(
-    block: Block, x: float, y: float, grid: Grid, size: int, font: float, number_font: float
+    block: Block,
+    x: float,
+    y: float,
+    grid: Grid,
+    widths: Sequence[float],
+    font: float,
+    number_font: float,
 ) -> list[str]:
-    """Draw the slots of a block side by side, with words and numbers in these fonts."""
-    pitch = (grid.width - GAP) / size
+    """Draw the slots of a block side by side, with words and numbers in these fonts.
+
+    Args:
+        block: with the words.
+        x: the left edge of the block, in pixels.
+        y: its top, in pixels.
+        grid: which the block is a cell of.
+        widths: of each slot with the gap after it, in pixels.
+        font: size of the words, in pixels.
+        number_font: size of the numbers, in pixels.
+    """
+    lefts = [0.0, *accumulate(widths)]
     color = block.bands[0].look.color if block.bands else draw.SOFT
     drawn = []
-    for at in range(size):
+    for at, pitch in enumerate(widths):
         word = block.words[at] if at < len(block.words) else Word("", "empty")
-        place = Grid(x + GAP + pitch * at, y + GAP, 1, pitch - GAP, grid.height - 2 * GAP)
+        place = Grid(x + GAP + lefts[at], y + GAP, 1, pitch - GAP, grid.height - 2 * GAP)
         slot = _slot(word, place, color, font, number_font)
         if word.say:
             slot = [draw.linked(word.links, word.say, *slot)]
@@ -502,15 +549,16 @@ def _slot(
             draw.label(place.x + 3, place.y + 11, str(word.number), number_font, draw.SOFT)
         )
         base = place.y + place.height - 7
-    within = place.width - 6
+    within = place.width - SLOT_PADDING
     if word.below:
-        base = place.y + 12
+        pitch = min(14, place.height / 2)
+        base = place.y + pitch - 2
         kind_below = WORD_KINDS["not stored"]
         text = draw.shortened(word.below, 12, within)
         below = min(12, font)
         drawn.append(
             draw.label(
-                place.x + 3, base + 14, text, below, kind_below.ink, within, kind_below.style
+                place.x + 3, base + pitch, text, below, kind_below.ink, within, kind_below.style
             )
         )
     if word.text:
@@ -520,26 +568,26 @@ def _slot(
 
 
 def legend_of_words(
-    x: float, y: float, kinds: Mapping[str, str], look: Look, line: float = 0
+    x: float, y: float, kinds: Mapping[str, str], look: Look, within: float = float("inf")
 ) -> list[str]:
-    """Draw what each kind of word means, side by side or below one another.
+    """Draw what each kind of word means, side by side.
 
     Args:
         x: in pixels.
         y: in pixels.
         kinds: the meanings by kind.
         look: of the sequence.
-        line: pixels from line to line on a narrow page; 0 for one line.
+        within: pixels of a line; what does not fit is in the next one.
     """
     parts = []
+    left = x
     for kind, meaning in kinds.items():
+        if x > left and x + 46 + draw.wide(meaning, 12) > left + within:
+            x = left
+            y += 21
         parts += _slot(Word("word", kind), Grid(x, y, 1, 40, 18), look.color)
-        within = draw.NARROW - 46 if line else 0
-        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT, within))
-        if line:
-            y += line
-        else:
-            x += 62 + draw.wide(meaning, 12)
+        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT))
+        x += 62 + draw.wide(meaning, 12)
     return parts
 
 
