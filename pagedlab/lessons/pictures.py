@@ -1179,7 +1179,7 @@ CELL_HEIGHT = 44
 HEAD = 15  # pixels of a block's id above it
 NARROW_CELLS = 8  # the same on a narrow page
 NARROW_CELL_HEIGHT = 36
-NARROW_FONTS = {"font": 11, "number_font": 11}
+NARROW_FONTS = (11, 11)  # of words and numbers, in pixels
 
 
 def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> Drawing:
@@ -1222,12 +1222,12 @@ class _PositionToSlot:
         memory = Grid.within(0, memory_top + 41, NARROW, columns, height, 4).with_head(HEAD)
         blocks = [self._block(number) for number in range(self.pool.num_blocks)]
         parts = [
-            *slots(self._logical_blocks(), text_grid, size, **NARROW_FONTS),
+            *slots(self._logical_blocks(), text_grid, size, *NARROW_FONTS),
             label(0, table_top + 12, "Its block table: entry, block", 13, look=BOLD),
-            *slots(self._entries(), table_grid, 1, **NARROW_FONTS),
+            *slots(self._entries(), table_grid, 1, *NARROW_FONTS),
             label(0, memory_top + 12, self._title_of_memory(), 13, look=BOLD),
             *self._legend(0, 180, memory_top + 21),
-            *slots(blocks, memory, size, **NARROW_FONTS),
+            *slots(blocks, memory, size, *NARROW_FONTS),
         ]
         return narrow_svg(memory.bottom(len(blocks)), parts, self._title())
 

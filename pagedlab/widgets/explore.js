@@ -42,6 +42,9 @@ const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page 
 const LONG_HEADLINE = 30; // characters that a narrow page may cut
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
 const NARROW_PAGE = 700; // pixels, as in explore.css
+const CHARTS = ':scope > svg > g[id^="figure_"] > g[id^="axes_"]'; // of a figure of matplotlib
+const LETTER_OF_CHART = 10; // units of such a figure: the numbers at its axes
+const MOST_SQUEEZED = 380; // pixels: a chart that needs no more is squeezed onto a phone
 const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
 const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -457,6 +460,7 @@ class ExploreView {
     else this.picture.innerHTML = drawing;
     if (isVariant) this.showNameAsHeadline();
     else this.showHeadline();
+    if (this.isNarrow) stackCharts(this.picture);
     this.keepReadable();
     this.keepRoom();
   }
@@ -562,6 +566,71 @@ function headlineOf(svg) {
   if (!found.length) found.push(...texts.filter(isBold).sort(byFontSize).slice(0, 1));
   const length = found.map((text) => text.textContent).join(" ").length;
   return length > LONG_HEADLINE ? found : [];
+}
+
+/**
+ * Puts the charts of a matplotlib figure below one another if they are side by side. Each has its
+ * title above it, where it wraps, and scrolls by itself where its letters would be too small.
+ *
+ * @param {HTMLElement} picture
+ */
+function stackCharts(picture) {
+  const charts = /** @type {SVGGElement[]} */ ([...picture.querySelectorAll(CHARTS)]);
+  const places = charts.map((chart) => chart.getBBox());
+  const areSideBySide = places.every(
+    ({ x }, i) => !i || x >= places[i - 1].x + places[i - 1].width,
+  );
+  if (charts.length < 2 || !areSideBySide) return;
+  const figure = find(picture, ":scope > svg");
+  const shared = [...figure.querySelectorAll(":scope > defs")];
+  const titles = charts.map(takeTitle);
+  const bounds = charts.map((chart) => chart.getBBox()); // before any letter moves
+  const stack = document.createElement("div");
+  stack.className = "px-stack";
+  charts.forEach((chart, i) => {
+    stack.append(titles[i], frameOf(chart, bounds[i], figure));
+  });
+  stack.querySelector("svg")?.prepend(...shared);
+  figure.replaceWith(stack);
+}
+
+/**
+ * Takes a chart's title out of it. Matplotlib writes the words of a text in a comment.
+ *
+ * @param {SVGGElement} chart
+ * @returns {HTMLElement} the title
+ */
+function takeTitle(chart) {
+  const title = document.createElement("p");
+  const drawn = chart.querySelector(':scope > g[id^="text_"]');
+  const nodes = [...(drawn?.childNodes ?? [])];
+  const words = nodes.find(({ nodeType }) => nodeType === Node.COMMENT_NODE);
+  if (!drawn || !words) return title;
+  title.textContent = words.nodeValue;
+  chart.prepend(...drawn.querySelectorAll("defs")); // other texts have the same letters
+  drawn.remove();
+  return title;
+}
+
+/**
+ * A drawing of a chart alone, in a frame in which it scrolls.
+ *
+ * @param {SVGGElement} chart
+ * @param {DOMRect} bounds of the chart
+ * @param {Element} figure that the chart is taken from
+ * @returns {HTMLElement}
+ */
+function frameOf(chart, { x, y, width, height }, figure) {
+  const svg = /** @type {SVGSVGElement} */ (figure.cloneNode());
+  svg.setAttribute("viewBox", `${x - 2} ${y - 2} ${width + 4} ${height + 4}`);
+  svg.removeAttribute("width");
+  svg.removeAttribute("height");
+  const readable = (width * SMALLEST_LETTER) / LETTER_OF_CHART;
+  svg.style.minWidth = readable > MOST_SQUEEZED ? `${Math.ceil(readable)}px` : "0";
+  svg.append(chart);
+  const frame = document.createElement("div");
+  frame.append(svg);
+  return frame;
 }
 
 /** @param {Element} text */

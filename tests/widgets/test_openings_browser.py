@@ -146,7 +146,7 @@ PHONE_HEAD = """<meta name="viewport" content="width=device-width"><body style="
 def phone_and_url(tmp_path_factory):
     """A phone, and the address of a page for each notebook in NARROW: its opening, as it is stored."""
     site = tmp_path_factory.mktemp("phone")
-    notebooks = [path for path in NOTEBOOKS if path.name[:2] in NARROW]
+    notebooks = [path for path in NOTEBOOKS if path.name[:2] in [*NARROW, "14"]]
     write(site / "_static", notebooks)
     shutil.copy2(ROOT / "docs" / "static" / "openings.js", site / "_static")
     (site / "notebooks").mkdir()
@@ -177,3 +177,28 @@ def test_an_opening_fits_on_a_phone(phone_and_url, number, width):
     part = root.locator("[data-link]").last
     part.tap()
     assert root.locator(".px-say").inner_text() == part.get_attribute("data-say").strip()
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_charts_that_are_side_by_side_are_below_one_another_on_a_phone(phone_and_url, width):
+    phone, url = phone_and_url
+    phone.set_viewport_size({"width": width, "height": 844})
+    phone.goto(f"{url}notebooks/14.html")
+    titles = phone.locator(".px-stack > p")
+    assert titles.first.inner_text().startswith("180 requests/s: the longest wait in the queue is ")
+    assert titles.last.inner_text() == "from arrival: p99 is 367 ms at this rate"
+    charts = phone.locator(".px-stack svg")
+    first, last = (chart.bounding_box() for chart in charts.all())
+    assert first["y"] + first["height"] < last["y"]
+    assert last["x"] + last["width"] <= width, "the chart that the clock changes does not scroll"
+    missing = """(stack) => [...stack.querySelectorAll('use')].filter(
+        (use) => !document.querySelector(use.getAttribute('xlink:href')))"""
+    assert phone.locator(".px-stack").evaluate(missing) == [], "every letter is drawn"
+    cut = """(stack) => [...stack.querySelectorAll('use')].filter((use) => {
+        const letter = use.getBoundingClientRect(), drawing = use.ownerSVGElement.getBoundingClientRect();
+        return letter.bottom > drawing.bottom || letter.top < drawing.top;
+    }).length"""
+    assert phone.locator(".px-stack").evaluate(cut) == 0
+    phone.get_by_label("clock").press("ArrowRight")
+    assert titles.last.inner_text() == "from admission: p99 is 4 ms at this rate"
+    assert phone.evaluate("document.documentElement.scrollWidth") == width
