@@ -629,6 +629,7 @@ function frameOf(chart, { x, y, width, height }, figure) {
   svg.style.minWidth = readable > MOST_SQUEEZED ? `${Math.ceil(readable)}px` : "0";
   svg.append(chart);
   const frame = document.createElement("div");
+  if (readable > MOST_SQUEEZED) frame.tabIndex = 0; // so that arrow keys scroll it
   frame.append(svg);
   return frame;
 }

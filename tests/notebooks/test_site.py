@@ -268,15 +268,14 @@ def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
     with opened(site, "notebooks/14_measuring_a_server.html", width=390) as page:
         page.locator(".px-root").wait_for()
         picture = page.locator("a.image-reference").first
-        assert picture.evaluate("box => box.scrollWidth > box.clientWidth")
         said = picture.evaluate("box => box.previousElementSibling.innerText")
         assert said.startswith("Swipe sideways")
-        assert (
-            page.locator(".px-root").evaluate("root => root.parentElement.previousElementSibling.className")
-            == "swipe-hint"
+        wide = page.locator("a.image-reference, .px-picture").evaluate_all(
+            "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth).length"
         )
-        hints, pictures = page.locator(".swipe-hint").count(), page.locator("a.image-reference, .px-picture").count()
-        assert hints == pictures, "one a picture, and none of pictures that became widgets"
+        assert page.locator(".swipe-hint").count() == wide > 0, (
+            "one a picture, none of pictures that became widgets"
+        )
         page.set_viewport_size({"width": 1440, "height": 900})
         page.locator(".swipe-hint").first.wait_for(state="hidden")
 
