@@ -273,9 +273,7 @@ def test_a_wide_picture_says_on_a_phone_that_it_can_be_swiped(site):
         wide = page.locator("a.image-reference, .px-picture").evaluate_all(
             "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth).length"
         )
-        assert page.locator(".swipe-hint").count() == wide > 0, (
-            "one a picture, none of pictures that became widgets"
-        )
+        assert page.locator(".swipe-hint").count() == wide > 0, "one a picture, none of pictures that became widgets"
         page.set_viewport_size({"width": 1440, "height": 900})
         page.locator(".swipe-hint").first.wait_for(state="hidden")
 
