@@ -38,7 +38,7 @@ WORDS = {
     },
     "06_online_softmax": {
         "Run the folded cell and move `late_score`, in the last block, to 89:": (
-            "In JupyterLab you run the folded cell and move `late_score`, in the last block, to 89:"
+            "Move `late_score`, in the last block, to 89:"
         )
     },
     "07_the_paged_kernel": {"4,347 GB a second. Run the folded cell.": "4,347 GB a second."},

@@ -595,18 +595,19 @@ function stackCharts(picture) {
 }
 
 /**
- * Takes a chart's title out of it. Matplotlib writes the words of a text in a comment.
+ * Takes a chart's title out of it. Matplotlib draws it last of the chart's texts, and writes the
+ * words of a text in a comment.
  *
  * @param {SVGGElement} chart
  * @returns {HTMLElement} the title
  */
 function takeTitle(chart) {
   const title = document.createElement("p");
-  const drawn = chart.querySelector(':scope > g[id^="text_"]');
+  const drawn = [...chart.querySelectorAll(':scope > g[id^="text_"]')].at(-1);
   const nodes = [...(drawn?.childNodes ?? [])];
-  const words = nodes.find(({ nodeType }) => nodeType === Node.COMMENT_NODE);
-  if (!drawn || !words) return title;
-  title.textContent = words.nodeValue;
+  const words = nodes.filter(({ nodeType }) => nodeType === Node.COMMENT_NODE); // one a line
+  if (!drawn || !words.length) return title;
+  title.textContent = words.map(({ nodeValue }) => nodeValue).join(" ");
   chart.prepend(...drawn.querySelectorAll("defs")); // other texts have the same letters
   drawn.remove();
   return title;

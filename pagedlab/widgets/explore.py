@@ -22,7 +22,7 @@ from pagedlab.widgets.page import Page, close_figure, name_of, png, stored, svg_
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
 # The frames that a notebook stores for pages without a kernel.
 MOST_FRAMES = 300
-LARGEST_FRAME = 100_000  # characters of a drawing
+LARGEST_FRAME = 150_000  # characters of a drawing
 MOST_BYTES = 150_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 

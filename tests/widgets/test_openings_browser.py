@@ -17,6 +17,7 @@ PHONE = {"width": 390, "height": 844}
 
 # Notebooks whose opening has a variant for a narrow page.
 NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]
+CHARTS = ("06", "14")  # of matplotlib, side by side where there is room
 
 
 def draw(step, text):
@@ -144,9 +145,9 @@ PHONE_HEAD = """<meta name="viewport" content="width=device-width"><body style="
 
 @pytest.fixture(scope="module")
 def phone_and_url(tmp_path_factory):
-    """A phone, and the address of a page for each notebook in NARROW: its opening, as it is stored."""
+    """A phone, and the address of a page for each notebook in NARROW or CHARTS: its opening, as it is stored."""
     site = tmp_path_factory.mktemp("phone")
-    notebooks = [path for path in NOTEBOOKS if path.name[:2] in [*NARROW, "14"]]
+    notebooks = [path for path in NOTEBOOKS if path.name[:2] in [*NARROW, *CHARTS]]
     write(site / "_static", notebooks)
     shutil.copy2(ROOT / "docs" / "static" / "openings.js", site / "_static")
     (site / "notebooks").mkdir()
@@ -202,3 +203,12 @@ def test_charts_that_are_side_by_side_are_below_one_another_on_a_phone(phone_and
     phone.get_by_label("clock").press("ArrowRight")
     assert titles.last.inner_text() == "from admission: p99 is 4 ms at this rate"
     assert phone.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_the_title_above_a_chart_is_no_other_text_of_it(phone_and_url):
+    phone, url = phone_and_url
+    phone.set_viewport_size({"width": 390, "height": 844})
+    phone.goto(f"{url}notebooks/06.html")
+    titles = phone.locator(".px-stack > p")
+    titles.first.wait_for()
+    assert titles.last.inner_text() == "online: weighted sum / sum of weights = 6.54 / 2.10"
