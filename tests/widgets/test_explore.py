@@ -218,7 +218,7 @@ def test_what_cannot_be_moved_or_pointed_at_has_no_opening():
 
 
 def test_drawings_that_would_make_a_notebook_large_are_not_stored():
-    assert explore(lambda n: f"<p>{'a' * 100_000}</p>", n=([1, 2], 1)).opening() is None
+    assert explore(lambda n: f"<p>{'a' * 150_000}</p>", n=([1, 2], 1)).opening() is None
     rng = random.Random(0)
     noise = [f"<p>{rng.randbytes(10_000).hex()}</p>" for _ in range(30)]
     assert explore(lambda n: noise[n], n=(range(30), 1)).opening() is None
