@@ -302,8 +302,8 @@ def timed(engine: Any, work: Work) -> tuple[float, Answers]:
     answers = engine.generate(work)
     seconds = time.perf_counter() - began
     lengths = [[len(answer) for answer in each] for each in answers]
-    if work.ends:  # an answer may be shorter
-        lengths = [[max(n, limit) for n in each] for each, limit in zip(lengths, work.lengths, strict=True)]
+    if work.ends:  # an answer may be shorter, but not empty
+        lengths = [[max(n, limit) if n else 0 for n in each] for each, limit in zip(lengths, work.lengths, strict=True)]
     if lengths != [[length] * work.answers for length in work.lengths]:
         raise RuntimeError("a request did not get the tokens that it asked for")
     return seconds, answers

@@ -80,7 +80,8 @@ class Pool(Protocol):
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """How many blocks hold this many tokens: the quotient, rounded up."""
-    if not type(num_tokens) is type(block_size) is int or num_tokens < 0 or block_size < 1:
+    are_ints = type(num_tokens) is int and type(block_size) is int
+    if not are_ints or num_tokens < 0 or block_size < 1:
         # Each step asks for each sequence, so only an unusual call comes here.
         num_tokens = integer("num_tokens", num_tokens)
         block_size = integer("block_size", block_size, 1)
@@ -364,10 +365,11 @@ def _refuse(problem: str, block_ids: set[int]) -> None:
 
 def _list_of_tables(tables: Any) -> list[Any]:
     """Return the tables as a list. Raise `ValueError` if something has no blocks."""
-    found = list(tables) if isinstance(tables, Iterable) else [None]
-    if not all(hasattr(table, "block_ids") for table in found):
-        raise ValueError(f"tables must be a list of block tables, got {shown(tables)}")
-    return found
+    if isinstance(tables, Iterable):
+        found = list(tables)
+        if all(hasattr(table, "block_ids") for table in found):
+            return found
+    raise ValueError(f"tables must be a list of block tables, got {shown(tables)}")
 
 
 def _check_readers_pool(pool: Any) -> None:

@@ -239,7 +239,7 @@ def _check_batch(block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor) -
     dtypes = [tensor.dtype for tensor in batch]
     if not {torch.int32, torch.int64}.issuperset(dtypes):
         raise ValueError(
-            "block_tables, seq_lens and query_starts must be of int32, got "
+            "block_tables, seq_lens and query_starts must be of int32 or int64, got "
             f"{dtypes[0]}, {dtypes[1]} and {dtypes[2]}"
         )
 

@@ -248,7 +248,7 @@ def test_shapes_that_do_not_fit():
         ("q", case.q.int(), "^q and both caches must have a float dtype, got torch.int32, "),
         ("v_cache", case.v_cache.tolist(), "^v_cache must be a tensor, got "),
         ("block_tables", case.block_tables[0], r"^block_tables must be \[B, M\], .* got \[4\], \[2\] and \[3\]$"),
-        ("block_tables", case.block_tables.float(), "must be of int32, got torch.float32, torch.int32 and"),
+        ("block_tables", case.block_tables.float(), "must be of int32 or int64, got torch.float32, torch.int32 and"),
         ("block_tables", case.block_tables * 0 - 1, "^block ids must be from 0 to 5, got -1$"),
         ("block_tables", case.block_tables[:, :1], "^seq_lens must be from 0 to 16, .* got 20$"),
         ("seq_lens", case.seq_lens.tolist(), r"^seq_lens must be a tensor, got \[20, 5\]$"),

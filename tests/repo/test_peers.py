@@ -46,7 +46,7 @@ def test_milliseconds_are_the_difference_of_two_works(name, unit, monkeypatch):
     assert found["figure"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("length", "wrong"), [(3, False), (1025, True)])
+@pytest.mark.parametrize(("length", "wrong"), [(3, False), (0, True), (1025, True)])
 def test_answers_that_end_early_are_counted_as_they_are(length, wrong, monkeypatch):
     engine = FakeEngine()
     engine.generate = lambda work: [[[7] * length] for _ in work.prompts]
