@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.kernels import compiles_for
-from pagedlab.sampling_params import FACTORS, GOLDEN, SamplingParams
+from pagedlab.sampling_params import FACTORS, GOLDEN, MAX_TOP_K, SamplingParams
 
 
 def _signed(word: int) -> int:
@@ -71,22 +71,18 @@ def sample(
         The token ids, int64 [R], and their log-probabilities before temperature, top_k and top_p,
         fp32 [R].
     """
-    is_greedy = not any(p.temperature for p in params)
-    if is_greedy:
-        temperature = torch.zeros_like(seeds, dtype=torch.float32)
-        limits = None
-    else:
-        temperature = _temperatures(logits, params)
-        limits = _limits(logits, params)
-    if limits is None and compiles_for(logits.device):
+    if compiles_for(logits.device):
         from pagedlab.kernels.sampling import triton_sample, triton_uniform  # needs Triton
 
+        temperature, top_k, top_p = _columns(logits, params)
         u = triton_uniform(seeds, positions)
-        return triton_sample(logits, temperature.float(), u)
+        return triton_sample(logits, temperature, top_k, top_p, u)
     logits = logits.float()
     tokens = logits.argmax(dim=1)
-    if not is_greedy:
+    if any(p.temperature for p in params):
+        temperature = _temperatures(logits, params)
         is_sampled = temperature > 0
+        limits = _limits(logits, params)
         probs = _distribution(logits, torch.where(is_sampled, temperature, 1), limits)
         sampled = invert(probs, uniform(seeds, positions))
         tokens = torch.where(is_sampled, sampled, tokens)
@@ -151,10 +147,20 @@ def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> _Limits | None:
     )
 
 
+def _columns(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """The temperature, top_k and top_p of each row, fp32 [3, R]: what the kernels take."""
+    columns = [
+        [p.temperature for p in params],
+        [min(p.top_k, MAX_TOP_K) for p in params],
+        [p.top_p for p in params],
+    ]
+    # A blocking copy would make the host wait for every step in flight.
+    return torch.tensor(columns, dtype=torch.float32).to(logits.device, non_blocking=True)
+
+
 def _temperatures(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """The temperature of each row, float64 [R]."""
     temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    # A blocking copy would make the host wait for every step in flight.
     return temperature.to(logits.device, non_blocking=True)
 
 

@@ -22,12 +22,14 @@ from pagedlab.validation import (
 )
 
 # A request that sets only these fields can be sampled without the host, see
-# accelerate/run_ahead.py. The kernel reads temperature, seed and ignore_eos. The host applies the
-# others before or after the steps.
+# accelerate/run_ahead.py. The kernels read temperature, top_k, top_p, seed and ignore_eos. The host
+# applies the others before or after the steps.
 ON_DEVICE = frozenset(
     {
         "max_tokens",
         "temperature",
+        "top_k",
+        "top_p",
         "n",
         "seed",
         "ignore_eos",
@@ -36,6 +38,10 @@ ON_DEVICE = frozenset(
         "early_stopping",
     }
 )
+
+# The kernels read top_k as fp32, where this and all smaller whole numbers are exact. No vocabulary
+# has as many tokens.
+MAX_TOP_K = 2**24
 
 # Constants of splitmix64 (Steele, Lea, Flood, 2014): the increment and the two factors.
 GOLDEN = 0x9E3779B97F4A7C15

@@ -1,8 +1,8 @@
 """The tensors of steps that run ahead of the host: one set on the device, two on the host.
 
-A row belongs to a sequence. The host writes `RowParams`, temperatures, block tables and, for a step
-with prompts or drafts, `StepInputs`. The device keeps `RowState` and writes `Samples`, which the
-host reads when the window is done.
+A row belongs to a sequence. The host writes `RowParams`, `RowSampling`, block tables and, for a
+step with prompts or drafts, `StepInputs`. The device keeps `RowState` and writes `Samples`, which
+the host reads when the window is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from pagedlab.accelerate.shapes import Limits, StepShape, StepShapes, round_up
 from pagedlab.accelerate.window import RowPlan, Window
 from pagedlab.batch import Batch, flatten_chunks
-from pagedlab.sampling_params import SamplingParams
+from pagedlab.sampling_params import MAX_TOP_K, SamplingParams
 from pagedlab.scheduler import Chunk
 
 # Each class below names the columns of one packed tensor, so that one copy between host and device
@@ -48,6 +48,23 @@ class RowParams:
     token: Tensor
     position: Tensor
     source: Tensor
+
+
+@dataclass(frozen=True)
+class RowSampling:
+    """How each row samples, fp32 [N] each. The host writes it.
+
+    Args:
+        packed: fp32 [3, N], all of the others.
+        temperature: 0 for the likeliest token.
+        top_k: how many tokens are kept; 0 for all.
+        top_p: the share of the probability that is kept; 1 for all.
+    """
+
+    packed: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
 
 
 @dataclass(frozen=True)
@@ -162,7 +179,7 @@ class StepBuffers:
 
     Attributes:
         params: `RowParams`.
-        temperature: float32 [N].
+        sampling: `RowSampling`.
         block_tables: int32 [N, M].
         inputs_memory: int64, for the `StepInputs` of steps that the host lays out.
         samples: `Samples`.
@@ -180,7 +197,8 @@ class StepBuffers:
         shapes = StepShapes(limits)
         largest = StepShape(shapes.max_graph_tokens, shapes.max_tokens)
         self.params = RowParams(params, *params.unbind(1))
-        self.temperature = zeros(max_rows, dtype=torch.float32)
+        sampling = zeros(3, max_rows, dtype=torch.float32)
+        self.sampling = RowSampling(sampling, *sampling)
         self.block_tables = zeros(max_rows, max_blocks, dtype=torch.int32)
         self.inputs_memory = zeros(_packed_size(largest))
         self.samples = Samples(samples, *samples.unbind(2))
@@ -216,7 +234,7 @@ class DeviceBuffers(StepBuffers):
     def receive_params(self, host: HostBuffers, rows: int) -> None:
         """Copy what the host says about the first rows; nothing waits."""
         self.params.packed[:rows].copy_(host.params.packed[:rows], non_blocking=True)
-        self.temperature[:rows].copy_(host.temperature[:rows], non_blocking=True)
+        self.sampling.packed.copy_(host.sampling.packed, non_blocking=True)
 
     def receive_block_tables(self, host: HostBuffers, rows: int) -> None:
         """Copy the block tables of the first rows; nothing waits."""
@@ -254,7 +272,7 @@ class HostBuffers(StepBuffers):
         params: Mapping[int, SamplingParams],
         before: Window | None,
     ) -> None:
-        """Write the parameters and the temperatures of the rows. Those after the plans are idle.
+        """Write what the rows compute and how they sample. Those after the plans are idle.
 
         Args:
             plans: of the rows that are in use.
@@ -278,7 +296,9 @@ class HostBuffers(StepBuffers):
         _write(columns.token, [plan.token or 0 for plan in plans], rows)
         _write(columns.position, positions, rows)
         _write(columns.source, sources, rows, padding=-1)
-        _write(self.temperature, [each.temperature for each in asked], rows)
+        _write(self.sampling.temperature, [each.temperature for each in asked], rows)
+        _write(self.sampling.top_k, [min(each.top_k, MAX_TOP_K) for each in asked], rows)
+        _write(self.sampling.top_p, [each.top_p for each in asked], rows, padding=1)
 
     def write_block_tables(self, chunks: Seq[Chunk]) -> None:
         """Write the block ids of each chunk's sequence, where they have changed."""

@@ -149,7 +149,7 @@ def advance(
             buffers.block_tables, buffers.block_tables.stride(0),
             *sampled,
             end_token_ids, len(end_token_ids),
-            buffers.samples.packed, len(buffers.temperature),
+            buffers.samples.packed, buffers.samples.packed.shape[1],
             inputs.token_ids, inputs.positions, inputs.slots, inputs.seq_lens,
             block_size, power_of_two(len(end_token_ids)), num_warps=1,
         )  # fmt: skip

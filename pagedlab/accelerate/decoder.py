@@ -111,7 +111,7 @@ class Decoder:
         self._start([shape] + [self.shapes.decode(len(plans))] * num_further)
         self.buffers.send_results(host)
         window = Window(plans, host.samples, host.state)
-        if self.buffers.temperature.is_cuda:
+        if self.buffers.params.packed.is_cuda:
             window.done = torch.cuda.current_stream().record_event()
         return window
 

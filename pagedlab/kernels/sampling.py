@@ -4,19 +4,18 @@ In torch, `sampling.sample` makes a dozen passes over [R, V] numbers. That takes
 for 256 sequences and Qwen's 151,936 tokens. Here one program for each row and chunk of the
 vocabulary finds the chunk's largest logit and its sums of exponentials. Then one program for each
 row finds the chunk that the sample falls into, and the token in it. So all logits are read once,
-and those of the sampled chunk a second time.
+and those of the sampled chunk a second time. In between, limits.py applies top_k and top_p to the
+rows that have them.
 """
-
-import math
 
 import torch
 from torch import Tensor
 
+from pagedlab.kernels.limits import HOTTEST, LOG2E, ZERO_BITS, cut_kernel
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 4096
 COLDEST = 1e-30  # a lower temperature is 0 in effect, and would be 0 in fp32
-LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
 
 
 @triton.jit
@@ -56,7 +55,7 @@ def chunk_kernel(
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + row * row_stride + token, mask=token < VOCABULARY, other=float("-inf"))
     x = x.to(tl.float32)
-    t = tl.load(temperature + row).to(tl.float32)
+    t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
     m = tl.max(x, 0)
     below = tl.where(m == float("-inf"), float("-inf"), x - m) * LOG2E
     part = row * CHUNKS + chunk
@@ -70,12 +69,15 @@ def chunk_kernel(
 
 @triton.jit
 def pick_kernel(
-    logits, temperature, u, largest, place, sums, tokens, logprobs,
+    logits, temperature, u, largest, place, sums, cuts, last_ties, tokens, logprobs,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (row): find the token at `u` of the cumulative distribution, and its log-prob."""
+    """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
+
+    Tokens that top_k and top_p exclude have no share of this distribution, see limits.py.
+    """
     row = tl.program_id(0).to(tl.int64)
-    t = tl.load(temperature + row).to(tl.float32)
+    t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
     part = tl.arange(0, PARTS)
     real = part < CHUNKS
     m = tl.load(largest + row * CHUNKS + part, mask=real, other=float("-inf"))
@@ -95,7 +97,10 @@ def pick_kernel(
         i = tl.arange(0, CHUNK)
         at = chunk * CHUNK + i
         x = tl.load(logits + row * row_stride + at, mask=at < VOCABULARY, other=float("-inf"))
-        p = tl.exp((x.to(tl.float32) - top) / t)
+        x = x.to(tl.float32)
+        cut = tl.load(cuts + row)
+        is_kept = (x > cut) | ((x == cut) & (at <= tl.load(last_ties + row)))
+        p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
         last = tl.max(tl.where(p > 0, i, 0), 0)
         place_in_chunk = tl.sum((tl.cumsum(p, 0) <= target).to(tl.int32), 0)
         token = chunk * CHUNK + tl.minimum(place_in_chunk, last)
@@ -124,12 +129,16 @@ def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
     return u
 
 
-def triton_sample(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def triton_sample(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
     """Sample one token from each row.
 
     Args:
         logits: [R, V].
         temperature: [R]; 0 takes the likeliest token, the first if there are several.
+        top_k: [R], how many tokens are kept; 0 for all.
+        top_p: [R], the share of the probability that is kept; 1 for all.
         u: [R], uniform in [0, 1].
 
     Returns:
@@ -147,11 +156,18 @@ def triton_sample(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tenso
     largest = torch.empty((rows, chunks), device=device)
     place = torch.empty((rows, chunks), dtype=torch.int32, device=device)
     sums = torch.empty((rows, chunks, 2), device=device)
+    cuts = torch.empty(rows, device=device)
+    last_ties = torch.empty(rows, dtype=torch.int32, device=device)
     sizes = (logits.stride(0), vocabulary, chunks, COLDEST, CHUNK)
+    parts = power_of_two(chunks)
     with on_device_of(logits):
         chunk_kernel[(rows, chunks)](logits, temperature, largest, place, sums, *sizes, num_warps=4)
+        cut_kernel[(rows,)](
+            logits, temperature, top_k, top_p, largest, sums, cuts, last_ties,
+            *sizes, parts, ZERO_BITS.get(logits.dtype, 0), num_warps=8,
+        )  # fmt: skip
         pick_kernel[(rows,)](
-            logits, temperature, u, largest, place, sums, tokens, logprobs,
-            *sizes, power_of_two(chunks), num_warps=8,
+            logits, temperature, u, largest, place, sums, cuts, last_ties, tokens, logprobs,
+            *sizes, parts, num_warps=8,
         )  # fmt: skip
     return tokens, logprobs

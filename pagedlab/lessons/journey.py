@@ -616,7 +616,7 @@ def _times(top: float, left: float, width: float) -> list[str]:
     for row, (name, step) in enumerate(rungs.items()):
         y = top + 20 * row
         wall, kernels = step["wall ms"], step["kernels ms"]
-        say = f"{name}: a step takes {wall:.1f} ms; the GPU computes for {kernels:.1f} of them"
+        say = f"{name}: a step takes {wall:.1f} ms; the GPU computes for {kernels:.1f} ms of it"
         drawn = [
             draw.box(0, y, width, 16, draw.LINE, 0),  # so that the whole row can be pointed at
             draw.label(0, y + 12, name, 12.5),

@@ -129,7 +129,7 @@ def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
 
 
 def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
-    params = [SamplingParams(max_tokens=3 + i % 5, top_k=1 + i % 3, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
+    params = [SamplingParams(max_tokens=3 + i % 5, min_p=0.1, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
     eager, graphs = eager_engine(model), engine(model)
     expected = ids_of(eager.generate(PROMPTS, params))
     edges = {n for bucket in (1, 4, 16, 64, 256) for n in (bucket - 1, bucket, bucket + 1)}

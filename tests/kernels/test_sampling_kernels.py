@@ -1,14 +1,26 @@
-"""The drawing kernels against the exact distribution: every draw is the token whose share of it `u` falls into."""
+"""The sampling kernels against the exact distribution: every sample is the token whose share of it `u` falls into."""
 
 import pytest
 import torch
 
+from pagedlab import SamplingParams
+
 pytest.importorskip("triton")
 
-from pagedlab.kernels.sampling import CHUNK, triton_sample, triton_uniform
-from pagedlab.sampling import uniform
+from pagedlab.kernels.limits import ZERO_BITS, cut_kernel
+from pagedlab.kernels.runtime import power_of_two
+from pagedlab.kernels.sampling import CHUNK, COLDEST, triton_sample, triton_uniform
+from pagedlab.sampling import probabilities, uniform
+from pagedlab.sampling_params import MAX_TOP_K
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def sampled(logits, temperature, u, top_k=0, top_p=1.0):
+    """`triton_sample` on the device, its results on the host. Limits are those of every row."""
+    rows = len(logits)
+    columns = (temperature, torch.full((rows,), top_k), torch.full((rows,), top_p), u)
+    return tuple(x.cpu() for x in triton_sample(logits.to(DEVICE), *(column.to(DEVICE) for column in columns)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -19,10 +31,10 @@ def test_draws_lie_where_u_falls(vocabulary, dtype, seed):
     logits = (torch.randn(rows, vocabulary, generator=generator) * 3).to(dtype)
     logits[:, ::7] = -torch.inf if vocabulary > 1 else 0
     logits[:, vocabulary // 2] = 4
-    temperature = torch.tensor([0.0, 0.6, 1.0, 5.0, 1e-300, 0.05] * 4, dtype=torch.float64)
+    temperature = torch.tensor([0.0, 0.6, 1.0, 5.0, 1e-300, 0.05, 1e300, 9.0] * 3, dtype=torch.float64)
     u = uniform(torch.full((rows,), seed), torch.arange(rows))
     u[:6] = torch.tensor([0.0, 0, 0, 1 - 2**-53, 1 - 2**-53, 1 - 2**-53])
-    tokens, logprobs = (x.cpu() for x in triton_sample(*(x.to(DEVICE) for x in (logits, temperature, u))))
+    tokens, logprobs = sampled(logits, temperature, u)
     exact = logits.double()
     torch.testing.assert_close(
         logprobs.double(), exact.log_softmax(1).gather(1, tokens[:, None])[:, 0], rtol=1e-4, atol=1e-4
@@ -50,13 +62,105 @@ def test_uniform_is_the_same_hash(seed):
 
 
 def test_no_rows_and_a_strided_row():
-    empty = torch.zeros(0, dtype=torch.float64, device=DEVICE)
-    assert triton_sample(torch.zeros(0, 9, device=DEVICE), empty, empty)[0].shape == (0,)
-    logits = torch.randn(3, 20, device=DEVICE)
-    zero = torch.zeros(3, dtype=torch.float64, device=DEVICE)
-    assert torch.equal(triton_sample(logits[:, ::2], zero, zero)[0], logits[:, ::2].argmax(1))
-    assert torch.equal(triton_sample(logits[:, :10], zero, zero)[0], logits[:, :10].argmax(1))
-    assert triton_sample(torch.ones(3, 10, device=DEVICE), zero, zero)[0].tolist() == [0, 0, 0]
+    assert sampled(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0))[0].shape == (0,)
+    logits = torch.randn(3, 20)
+    zero = torch.zeros(3, dtype=torch.float64)
+    assert torch.equal(sampled(logits.to(DEVICE)[:, ::2], zero, zero)[0], logits[:, ::2].argmax(1))
+    assert torch.equal(sampled(logits.to(DEVICE)[:, :10], zero, zero)[0], logits[:, :10].argmax(1))
+    assert sampled(torch.ones(3, 10), zero, zero)[0].tolist() == [0, 0, 0]
+
+
+def assert_keeps_what_the_limits_keep(logits, **limits):
+    """The cut keeps the tokens that the exact distribution keeps, and the chunks' sums are those of the kept tokens."""
+    params = SamplingParams(**limits)
+    exact = probabilities(logits[None], [params])[0]
+    chunks = -(-len(logits) // CHUNK)
+    padded = torch.full((chunks * CHUNK,), -torch.inf)
+    padded[: len(logits)] = logits.float()
+    largest = padded.view(chunks, CHUNK).amax(1).to(DEVICE)
+    columns = ([params.temperature], [min(params.top_k, MAX_TOP_K)], [params.top_p])
+    temperature, top_k, top_p = (torch.tensor(column, dtype=torch.float64, device=DEVICE) for column in columns)
+    cut, sums = torch.empty(1, device=DEVICE), torch.empty(chunks, 2, device=DEVICE)
+    last = torch.empty(1, dtype=torch.int32, device=DEVICE)
+    sizes = (len(logits), len(logits), chunks, COLDEST, CHUNK, power_of_two(chunks), ZERO_BITS.get(logits.dtype, 0))
+    cut_kernel[(1,)](logits.to(DEVICE), temperature, top_k, top_p, largest, sums, cut, last, *sizes)
+    is_tie = (logits == cut.cpu()) & (torch.arange(len(logits)) <= last.cpu())
+    kept = ((logits > cut.cpu()) | is_tie) & (logits > -torch.inf)
+    assert torch.equal(kept, exact > 0), limits
+    below = torch.where(kept, logits.double() - logits.max(), -torch.inf) / params.temperature
+    weights = torch.zeros(chunks * CHUNK, dtype=torch.float64)
+    weights[: len(logits)] = below.exp()
+    of_chunks = sums[:, 1].cpu() * ((largest.cpu() - logits.max()).double() / params.temperature).exp()
+    torch.testing.assert_close(of_chunks, weights.view(chunks, CHUNK).sum(1), rtol=1e-4, atol=1e-30)
+
+
+LIMITS = [
+    {"top_k": 1},
+    {"top_k": 7},
+    {"top_k": 2**31},
+    {"top_p": 0.5},
+    {"top_p": 0.97, "temperature": 3.0},
+    {"top_p": 1e-300},
+    {"top_k": 20, "top_p": 0.8, "temperature": 0.7},
+    {"top_k": 9, "top_p": 0.999, "temperature": 1e300},
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_limits_keep_what_they_keep_in_torch(dtype, limits, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(40, generator=generator) * 4
+    logits[::7] = -torch.inf
+    assert_keeps_what_the_limits_keep(logits.to(dtype), **{"temperature": 1.0} | limits)
+
+
+@pytest.mark.parametrize("limits", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 30, "top_p": 0.5}], ids=str)
+@pytest.mark.parametrize("values", [[1.0], [0.0, -0.0], [2.5, 2.0], [-3.0, -3.5, -1.0]], ids=str)
+def test_of_equal_logits_the_first_are_kept(values, limits, seed):
+    """Many logits are equal, among them the one at the cut. Their exact weights are powers of two or nearly so."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.tensor(values)[torch.randint(len(values), (37,), generator=generator)]
+    assert_keeps_what_the_limits_keep(logits, temperature=1.0, **limits)
+    assert_keeps_what_the_limits_keep(logits.bfloat16(), temperature=1.0, **limits)
+
+
+@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 40, "top_p": 0.9}], ids=str)
+def test_limits_over_several_chunks(limits, seed):
+    """The kept tokens lie in several chunks. One chunk has no token at all that could be kept."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3 * CHUNK + 5, generator=generator) - 30
+    logits[torch.randint(2 * CHUNK, (60,), generator=generator)] += 31 + torch.rand(60, generator=generator)
+    logits[-1] = logits.max()
+    assert_keeps_what_the_limits_keep(logits, temperature=1.0, **limits)
+
+
+@pytest.mark.parametrize("limits", [{"top_k": 4}, {"top_p": 0.7}], ids=str)
+def test_samples_under_limits_lie_where_u_falls(limits, seed):
+    """A `u` in the middle of each kept token's share samples that token."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(30, generator=generator)
+    params = SamplingParams(temperature=0.9, **limits)
+    probs = probabilities(logits[None], [params])[0]
+    kept = probs.nonzero().squeeze(1)
+    u = (probs.cumsum(0) - probs / 2)[kept]
+    rows = logits.expand(len(kept), -1)
+    tokens, logprobs = sampled(rows, torch.full((len(kept),), params.temperature), u, **limits)
+    assert tokens.tolist() == kept.tolist()
+    torch.testing.assert_close(logprobs, rows.log_softmax(1).gather(1, tokens[:, None])[:, 0])
+
+
+def test_rows_with_and_without_limits(seed):
+    """Each row follows its own limits, and a greedy row ignores them."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, 50, generator=generator).expand(4, -1)
+    temperature = torch.tensor([1.0, 1.0, 0.0, 1.0])
+    top_k, top_p = torch.tensor([0, 1, 3, 0]), torch.tensor([1.0, 1.0, 0.5, 1e-9])
+    u = torch.full((4,), 0.999)
+    columns = (x.to(DEVICE) for x in (logits, temperature, top_k, top_p, u))
+    tokens = triton_sample(*columns)[0].tolist()
+    last = int((logits[0].softmax(0).cumsum(0) > 0.999).nonzero()[0])
+    assert tokens == [last, *[int(logits[0].argmax())] * 3]
 
 
 def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
@@ -64,5 +168,6 @@ def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
     logits = torch.randn(4, CHUNK + 3, generator=torch.Generator().manual_seed(seed))
     logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf
     temperature, u = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.full((4,), 0.5)
-    tokens, _ = triton_sample(logits.to(DEVICE), temperature.to(DEVICE), u.to(DEVICE))
-    assert all(0 <= token < CHUNK + 3 for token in tokens.tolist())
+    for limits in ({}, {"top_k": 3}, {"top_p": 0.5}):
+        tokens, _ = sampled(logits, temperature, u, **limits)
+        assert all(0 <= token < CHUNK + 3 for token in tokens.tolist())

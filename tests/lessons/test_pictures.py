@@ -196,7 +196,7 @@ def test_a_request_is_followed_through_every_station(tiny, tokens):
         texts = said(drawn)
         assert sum(text.endswith("takes the request there.") for text in texts) == len(STATIONS)
         assert (drawn.count(">host</text>"), drawn.count(">GPU</text>")) == (7, 2)
-        assert "at its end: a step takes 1.8 ms; the GPU computes for 1.7 of them" in texts
+        assert "at its end: a step takes 1.8 ms; the GPU computes for 1.7 ms of it" in texts
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
         (count,) = re.findall(r"<text [^>]*>Moment [^<]*", drawn.narrow)
         assert "textLength" not in count, "its letters are not squeezed"
