@@ -134,8 +134,7 @@ def cut_by_weight(p, least, ties, row, CHUNK: tl.constexpr, ZERO_BITS: tl.conste
     rank = search(least, goal, row, CHUNK, ZERO_BITS, True)
     _, above = tally_above(rank, row, CHUNK, ZERO_BITS)
     weight = tl.maximum(weight_of(logit_of(rank, ZERO_BITS), row), 1e-30)
-    most = tl.where(rank == least, ties, 1 << 30)
-    wanted = tl.minimum(tl.ceil((goal - above) / weight), most.to(tl.float32))
+    wanted = tl.minimum(tl.ceil((goal - above) / weight), 1e9)  # what int32 can hold
     return rank, tl.maximum(wanted, 1).to(tl.int32)
 
 
@@ -171,7 +170,7 @@ def cut_kernel(
     """
     number = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + number).to(tl.float32), HOTTEST)
-    k = tl.minimum(tl.load(top_k + number).to(tl.int32), VOCABULARY)
+    k = tl.load(top_k + number).to(tl.int32)
     p = tl.load(top_p + number).to(tl.float32)
     tl.store(cuts + number, float("-inf"))
     tl.store(last_ties + number, VOCABULARY)

@@ -101,6 +101,7 @@ LIMITS = [
     {"top_p": 0.5},
     {"top_p": 0.97, "temperature": 3.0},
     {"top_p": 1e-300},
+    {"top_p": 0.5, "temperature": 1e300},
     {"top_k": 20, "top_p": 0.8, "temperature": 0.7},
     {"top_k": 9, "top_p": 0.999, "temperature": 1e300},
 ]
@@ -115,10 +116,13 @@ def test_limits_keep_what_they_keep_in_torch(dtype, limits, seed):
     assert_keeps_what_the_limits_keep(logits.to(dtype), **{"temperature": 1.0} | limits)
 
 
+NEIGHBOURS = [1 + i / 128 for i in range(-4, 12)]  # nearly all numbers of bf16 in this range
+
+
 @pytest.mark.parametrize("limits", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 30, "top_p": 0.5}], ids=str)
-@pytest.mark.parametrize("values", [[1.0], [0.0, -0.0], [2.5, 2.0], [-3.0, -3.5, -1.0]], ids=str)
+@pytest.mark.parametrize("values", [[1.0], [-0.0], [0.0, -0.0], [2.5, 2.0], NEIGHBOURS, [-3.0, -3.5, -1.0]], ids=str)
 def test_of_equal_logits_the_first_are_kept(values, limits, seed):
-    """Many logits are equal, among them the one at the cut. Their exact weights are powers of two or nearly so."""
+    """Many logits are equal, among them the one at the cut."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(values)[torch.randint(len(values), (37,), generator=generator)]
     assert_keeps_what_the_limits_keep(logits, temperature=1.0, **limits)
@@ -133,6 +137,15 @@ def test_limits_over_several_chunks(limits, seed):
     logits[torch.randint(2 * CHUNK, (60,), generator=generator)] += 31 + torch.rand(60, generator=generator)
     logits[-1] = logits.max()
     assert_keeps_what_the_limits_keep(logits, temperature=1.0, **limits)
+
+
+@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_k": 4}, {"top_p": 0.65}], ids=str)
+@pytest.mark.parametrize("levels", [(2.0, 2.0, 2.0), (2.0, 2.015625, 2.03125)], ids=str)
+def test_a_cut_among_equal_or_neighbouring_logits_of_three_chunks(levels, limits):
+    """Six tokens are likely, two in each chunk. The logits of a chunk are equal, or next to another chunk's in bf16."""
+    logits = torch.full((3, CHUNK), -50.0)
+    logits[:, [3, CHUNK - 1]] = torch.tensor(levels)[:, None]
+    assert_keeps_what_the_limits_keep(logits.flatten().bfloat16(), temperature=1.0, **limits)
 
 
 @pytest.mark.parametrize("limits", [{"top_k": 4}, {"top_p": 0.7}], ids=str)
