@@ -115,7 +115,7 @@ NO_SCRIPT = "<noscript>Without JavaScript, the drawings on this page do not play
 STILL = '<p class="still">This is a picture. In the notebook, you can click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
-# what tools/normalise_notebooks.py writes
+# the links between notebooks
 TO_THE_MAP = re.compile(r"^(‹ .* \| )?(map|The map is in this notebook)( \| .* ›)?$")
 TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 # Each picture is a link to its file. The picture's description would be the name of the link.

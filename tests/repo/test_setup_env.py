@@ -282,7 +282,7 @@ def modules_of_the_site():
     modules = set()
     for file in files:  # it grows
         for name in imported_modules(file):
-            own = [ROOT / folder / f"{name}.py" for folder in ("tools", "docs")]
+            own = [ROOT / folder / f"{name}.py" for folder in ("tools", "docs", "docs/front")]
             tool = next((path for path in own if path.exists()), None)
             if tool is None:
                 modules.add(name)
