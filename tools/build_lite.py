@@ -1,12 +1,12 @@
 """Build the notebooks that run without PyTorch as a static site with Python inside: JupyterLite, in build/live/lite.
 
-python tools/build_lite.py [--output build/live/lite] [--cache build/lite-cache] [--wheels FOLDER]
+python tools/build_lite.py [--wheels FOLDER]
 
 The page loads everything from its own server. Pyodide is from its npm package. The compiled wheels (NumPy, Matplotlib,
 Pillow) are from Pyodide's server; the lock file in the npm package has the sha256 of each. Where that server cannot be
 reached, `--wheels` names a folder with Pyodide's files, such as an unpacked release. Pure-Python wheels are from PyPI.
 All of them, and pagedlab's own, are entries of Pyodide's lock file, which loads a package when a cell imports it: no
-notebook installs anything.
+notebook installs anything. tools/jupyter-lite.json has JupyterLite's own settings.
 
 By hand, because `jupyter lite build` alone loads Pyodide and packages from other servers while a reader waits.
 """
@@ -53,13 +53,10 @@ DEPENDS = {
     "pagedlab": ["anywidget", "matplotlib", "numpy", "xxhash"],
 }
 TOO_LARGE = ("pagedlab/data/tiny-qwen2/", "pagedlab/data/benchmarks/")  # no use without PyTorch
-SETTINGS = {
-    "appName": "pagedlab",
-    "exposeAppInBrowser": True,  # for the tests
-    "litePluginSettings": {"@jupyterlite/pyodide-kernel-extension:kernel": {"disablePyPIFallback": True}},
-    # Widgets outside the window stay on the page, as they are.
-    "settingsOverrides": {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}},
-}
+# The tests ask for the application, and widgets outside the window stay on the page as they are.
+SETTINGS = Path(__file__).parent / "jupyter-lite.json"
+OUTPUT = ROOT / "build" / "live" / "lite"
+CACHE = ROOT / "build" / "lite-cache"
 
 
 class CannotFetch(RuntimeError):
@@ -192,11 +189,12 @@ def distribution(cache: Path, target: Path, pyodide_files: Path | None) -> None:
     (target / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": entries}))
 
 
-def jupyterlite(cache: Path) -> Path:
+def jupyterlite() -> Path:
     """The Python of an environment with JupyterLite; installed here, its extensions would be loaded by JupyterLab."""
     widgets = [f"{name}=={version(name)}" for name in ("anywidget", "ipywidgets", "jupyterlab_widgets")]
     recipe = "\n".join([*JUPYTERLITE, *widgets])
-    folder, stamp = cache.resolve() / "jupyterlite", cache / "jupyterlite" / "installed"
+    folder = CACHE / "jupyterlite"
+    stamp = folder / "installed"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not stamp.is_file() or stamp.read_text() != recipe:
         venv.create(folder, clear=True)
@@ -205,39 +203,35 @@ def jupyterlite(cache: Path) -> Path:
     return python
 
 
-def build(output: Path, cache: Path, pyodide_files: Path | None = None) -> None:
-    """Build the site in `output`, anew. Raises CannotFetch if a part of it is out of reach."""
-    cache.mkdir(parents=True, exist_ok=True)
-    python = jupyterlite(cache)
+def build(pyodide_files: Path | None) -> None:
+    """Build the site anew. Raises CannotFetch if a part of it is out of reach."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    python = jupyterlite()
     with tempfile.TemporaryDirectory() as scratch:
         lite = Path(scratch)
-        distribution(cache.resolve(), lite / "static" / "pyodide", pyodide_files)
+        distribution(CACHE, lite / "static" / "pyodide", pyodide_files)
         contents = lite / "files"
         names = [f"{name}.ipynb" for name in NOTEBOOKS]
         linked = convert(ROOT / "notebooks", names, contents / "notebooks")
         for path in (file.removeprefix("../") for file in sorted(linked)):
             (contents / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / path, contents / path)
-        config = {"jupyter-lite-schema-version": 0, "jupyter-config-data": SETTINGS}
-        (lite / "jupyter-lite.json").write_text(json.dumps(config))
-        shutil.rmtree(output, ignore_errors=True)
-        options = ("--contents", contents, "--output-dir", output.resolve(), "--no-sourcemaps")
+        shutil.copy2(SETTINGS, lite)
+        shutil.rmtree(OUTPUT, ignore_errors=True)
+        options = ("--contents", contents, "--output-dir", OUTPUT, "--no-sourcemaps")
         run(python, "-m", "jupyter", "lite", "build", "--lite-dir", lite, *options, cwd=lite)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "live" / "lite")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "lite-cache")
     parser.add_argument("--wheels", type=Path, help="a folder with Pyodide's files, in place of Pyodide's server")
-    arguments = parser.parse_args()
     try:
-        build(arguments.output, arguments.cache, arguments.wheels)
+        build(parser.parse_args().wheels)
     except CannotFetch as error:
         print(error, file=sys.stderr)
         return 3
-    size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
-    print(f"{arguments.output}: {size / 2**20:.0f} MiB. Look at it: python -m http.server --bind 127.0.0.1 8000")
+    size = sum(file.stat().st_size for file in OUTPUT.rglob("*") if file.is_file())
+    print(f"{OUTPUT}: {size / 2**20:.0f} MiB. Look at it: python -m http.server --bind 127.0.0.1 8000")
     return 0
 
 
