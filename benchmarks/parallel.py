@@ -1,6 +1,6 @@
-"""Tokens a second of one card and of several, with steps as CUDA graphs and launched kernel by kernel.
+"""Tokens a second of one card and of several, each step a CUDA graph.
 
-python benchmarks/parallel.py [--shapes Qwen2.5-0.5B] [--ranks 1 2] [--modes graphs] [--json FILE]
+python benchmarks/parallel.py [--shapes Qwen2.5-0.5B] [--ranks 1 2] [--json FILE]
 
 Workloads of random token ids. Weights are random too, drawn on each card, so that nothing is read or written. Each is
 measured after a warm-up, and again with the prompts' blocks cached; then a single sequence writes 256 tokens:
@@ -18,7 +18,6 @@ import argparse
 import itertools
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from typing import Any
 
 import torch
 import transformers
-from common import Result, command_line
+from common import Result, command_line, requests
 
 import pagedlab.distributed
 from pagedlab import LLM, SamplingParams
@@ -77,7 +76,6 @@ SHAPES = {
     "Qwen2.5-7B": Shape(config(152064, 3584, 18944, 28, 28, 4, False), 256, (100, 1024), (100, 1024)),
     "Qwen2.5-14B": Shape(config(152064, 5120, 13824, 48, 40, 8, False), 64, (1024, 1024), (64, 64)),
 }
-MODES: dict[str, dict[str, Any]] = {"graphs": {}, "kernel by kernel": {"cuda_graphs": False, "fused": False}}
 
 
 def random_model(
@@ -107,15 +105,7 @@ def engine(one: argparse.Namespace) -> LLM:
             pagedlab.distributed.serve_rank(rank, one.cards, pagedlab.distributed.torchrun_store(one.cards))
             sys.exit()
     options = {"device": one.device, "dtype": one.dtype, "tensor_parallel": one.cards, "verbose": False}
-    return LLM(model, **options, **MODES[one.mode])
-
-
-def requests(shape: Shape, vocabulary: int) -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts of random ids, and the parameters of each."""
-    rng = random.Random(0)
-    sizes = [(rng.randint(*shape.prompt), rng.randint(*shape.answer)) for _ in range(shape.requests)]
-    prompts = [[rng.randrange(vocabulary) for _ in range(length)] for length, _ in sizes]
-    return prompts, [SamplingParams(max_tokens=length, ignore_eos=True) for _, length in sizes]
+    return LLM(model, **options)
 
 
 def timed(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> dict[str, float]:
@@ -132,39 +122,32 @@ def timed(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> d
 
 def measure(one: argparse.Namespace) -> dict[str, Any]:
     """Run the workload once, and again with its prompts cached, in the processes that torchrun started."""
-    began = time.perf_counter()
     with engine(one) as llm:
-        started = time.perf_counter()
-        prompts, params = requests(SHAPES[one.shape], llm.model.vocab_size)
+        shape = SHAPES[one.shape]
+        prompts, lengths = requests(shape.requests, shape.prompt, shape.answer, llm.model.vocab_size, 0)
+        params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
         llm.warm_up()
         llm.generate([prompt[::-1] for prompt in prompts], SamplingParams(max_tokens=8, ignore_eos=True))
-        warm = time.perf_counter()
         vector_bytes = all_reduce_bytes(llm.model.module.config, llm.cache.keys.element_size())
         return {
             "shape": one.shape,
             "ranks": one.cards,
-            "mode": one.mode,
-            "start_s": round(started - began, 2),
-            "warm_up_s": round(warm - started, 2),
             "prompt_tokens": sum(map(len, prompts)),
-            "output_tokens": sum(each.max_tokens for each in params),
+            "output_tokens": sum(lengths),
             **timed(llm, prompts, params),
             "with_prompts_cached": timed(llm, prompts, params),
             "one_sequence": timed(llm, [prompts[0][:128]], [SamplingParams(max_tokens=256, ignore_eos=True)]),
-            "num_blocks": llm.pool.num_blocks,
-            "kv_bytes_per_block_and_rank": llm.cache.bytes_per_block,
             "sent_bytes_per_token_and_rank": ring_bytes(vector_bytes, one.cards),
         }
 
 
-def in_processes(shape: str, cards: int, mode: str, options: argparse.Namespace) -> dict[str, Any]:
+def in_processes(shape: str, cards: int, options: argparse.Namespace) -> dict[str, Any]:
     """Call `measure` in one process a card."""
     with tempfile.TemporaryDirectory() as folder:
         transformers.Qwen2Config(**SHAPES[shape].config).save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(folder)
         Path(folder, "model.safetensors").touch()  # the loader wants a file of weights
-        one = {"folder": folder, "shape": shape, "cards": cards, "mode": mode}
-        one |= {"device": options.device, "dtype": options.dtype}
+        one = {"folder": folder, "shape": shape, "cards": cards, "device": options.device, "dtype": options.dtype}
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cards)]
         command = [*torchrun, __file__, "--one", json.dumps(one)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -175,19 +158,18 @@ def main() -> None:
     parser = command_line(__doc__, device="cuda", dtype="bfloat16")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 1])
     parser.add_argument("--shapes", nargs="+", default=["Qwen2.5-0.5B", "Qwen2.5-7B", "Qwen2.5-14B"], choices=SHAPES)
-    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--one", help=argparse.SUPPRESS)  # what a process is to measure
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(argparse.Namespace(**json.loads(options.one)))))
         return
     result = Result("one card and several, see benchmarks/parallel.py", options.json, results=[])
-    for shape, cards, mode in itertools.product(options.shapes, options.ranks, options.modes):
-        row = in_processes(shape, cards, mode, options)
+    for shape, cards in itertools.product(options.shapes, options.ranks):
+        row = in_processes(shape, cards, options)
         result.content["results"].append(row)  # notebook 11 reads these
-        result.add(shape, f"{cards} cards, {mode}", row["output_tokens_per_s"], "output tokens/s")
+        result.add(shape, f"{cards} cards", row["output_tokens_per_s"], "output tokens/s")
         cached = row["with_prompts_cached"]["output_tokens_per_s"]
-        result.add(f"{shape}, cached", f"{cards} cards, {mode}", cached, "output tokens/s")
+        result.add(f"{shape}, cached", f"{cards} cards", cached, "output tokens/s")
 
 
 if __name__ == "__main__":
