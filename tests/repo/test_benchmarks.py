@@ -20,7 +20,7 @@ NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in
 SMALL = {
     "bursts": "--requests 60 --rounds 2",
     "fp8": "--tiny",
-    "parallel": "--shapes tiny --ranks 1 --device cpu --dtype float32",
+    "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4 --interrupts",
     "soak_server": "--minutes 0.02 --clients 3 --kinds 4",

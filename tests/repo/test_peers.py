@@ -8,6 +8,8 @@ import pytest
 import peer_engines
 import peer_workloads
 import peers
+from pagedlab import LLM, SamplingParams
+from pagedlab.model import load_model
 from support.paths import ROOT
 
 
@@ -78,6 +80,21 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     (arrived,) = result["load"]["32"]["pagedlab"]
     assert arrived["first token ms, median"] > 0
     assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": 2}
+
+
+def test_random_weights_have_the_shape_of_the_folder():
+    model = peer_engines.random_model(str(ROOT / "data/tiny-qwen2"))
+    llm = LLM(model, num_blocks=8, verbose=False)
+    (answer,) = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert len(answer.outputs[0].token_ids) == 4
+    assert model.vocab_size == load_model(ROOT / "data/tiny-qwen2").vocab_size
+
+
+def test_an_engine_of_one_gpu_is_not_started_on_two(monkeypatch):
+    settings = json.dumps({"model": "", "random_weights": False, "share": 0.5, "ranks": 2})
+    monkeypatch.setattr(sys, "argv", ["peer_engines.py", "nano-vllm", "1", "100", settings])
+    with pytest.raises(NotImplementedError, match="nano-vllm is measured here on one GPU only"):
+        peer_engines.main()
 
 
 def test_an_engine_that_does_not_start_is_named(tmp_path, monkeypatch):
