@@ -55,8 +55,7 @@ def command_line(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
 def machine() -> dict[str, Any]:
     """What a result is true of: two results can be compared if this is the same for both."""
-    gpus = gpu_query("name,driver_version,uuid")
-    name, driver, identity = gpus[0] if gpus else ("none", "", "")
+    name, driver, identity = first_gpu()
     boot = read_or_nothing("/proc/sys/kernel/random/boot_id")
     return {
         "gpu": name,
@@ -67,14 +66,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def gpu_query(fields: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU; nothing where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+def first_gpu() -> list[str]:
+    """Name, driver and identity of a GPU, as nvidia-smi says."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,uuid", "--format=csv,noheader"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return []
-    return [line.split(", ") for line in said.splitlines()]
+        return ["none", "", ""]
+    return said.splitlines()[0].split(", ")
 
 
 def processor() -> str:
