@@ -188,26 +188,24 @@ def gather_sdpa(inputs: Inputs) -> list[Run]:
 
 def flashinfer(inputs: Inputs, backend: str) -> list[Run]:
     """FlashInfer's kernels over the same pages, planned outside the clock."""
+    if inputs.case.is_decode != (backend == "decode"):
+        raise NotImplementedError("decodes have a backend of their own")
     library = importlib.import_module("flashinfer")
     device = inputs.seq_lens.device
     indptr = torch.tensor([0, *inputs.pages], device=device).cumsum(0).int()
     last = (inputs.seq_lens - 1) % inputs.case.block_size + 1
+    shape = (inputs.heads, inputs.kv_heads, inputs.dim, inputs.case.block_size)
+    types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
     space = torch.empty(256 << 20, dtype=torch.uint8, device=device)
     runs = []
-    for i in range(inputs.sets):
-        types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
-        shape = (inputs.heads, inputs.kv_heads, inputs.dim, inputs.case.block_size)
+    for q, k, v, ids in zip(inputs.q, inputs.k, inputs.v, inputs.page_lists, strict=True):
         if backend == "decode":
-            if not inputs.case.is_decode:
-                raise NotImplementedError("decodes only")
             wrapper = library.BatchDecodeWithPagedKVCacheWrapper(space, "NHD", use_tensor_cores=True)
-            wrapper.plan(indptr, inputs.page_lists[i], last, *shape, **types)
+            wrapper.plan(indptr, ids, last, *shape, **types)
         else:
-            if inputs.case.is_decode:
-                raise NotImplementedError("not a decode")
             wrapper = library.BatchPrefillWithPagedKVCacheWrapper(space, "NHD", backend=backend)
-            wrapper.plan(inputs.starts, indptr, inputs.page_lists[i], last, *shape, causal=True, **types)
-        runs.append(lambda w=wrapper, i=i: w.run(inputs.q[i], (inputs.k[i], inputs.v[i])))
+            wrapper.plan(inputs.starts, indptr, ids, last, *shape, causal=True, **types)
+        runs.append(partial(wrapper.run, q, (k, v)))
     return runs
 
 

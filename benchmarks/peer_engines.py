@@ -26,6 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import peer_workloads
 from common import quantiles
@@ -128,7 +129,6 @@ class VLLM:
             self.options["load_format"] = "dummy"
         self.engine = self.start(model)
         self.versions = {"vllm": version_of("vllm")}
-        self._number = 0
 
     def start(self, model: str) -> Any:
         from vllm import LLM
@@ -159,10 +159,9 @@ class VLLMServer(VLLM):
     async def stream(self, request: Arrival) -> Pieces:
         from vllm.sampling_params import RequestOutputKind
 
-        self._number += 1
         params = self.params(request.length, TEMPERATURE, output_kind=RequestOutputKind.DELTA)
         prompt = {"prompt_token_ids": request.prompt}
-        async for output in self.engine.generate(prompt, params, str(self._number)):
+        async for output in self.engine.generate(prompt, params, uuid4().hex):
             count = len(output.outputs[0].token_ids)
             if count:
                 yield time.perf_counter(), count

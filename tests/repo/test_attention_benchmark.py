@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 pytest.importorskip("triton")
 
@@ -39,10 +40,41 @@ def flash_attn_varlen_func(q, k, v, **options):
     return paged_attention(q, k, v, options["block_table"], options["seqused_k"], options["cu_seqlens_q"])
 
 
-@pytest.mark.parametrize(("method", "case"), [("gather + SDPA", DECODE), ("FlashAttention paged, vLLM's build", MIXED)])
+class Wrapper:
+    """Stands in for FlashInfer's two: it computes over the pages that the plan names."""
+
+    def __init__(self, space, layout, **options):
+        assert layout == "NHD"
+        assert options in ({"use_tensor_cores": True}, {"backend": "fa2"})
+        self.is_decode = "use_tensor_cores" in options
+
+    def plan(self, *arguments, q_data_type, kv_data_type, causal=False):
+        assert causal != self.is_decode
+        starts, *rest = (None, *arguments) if self.is_decode else arguments
+        indptr, ids, last, _, _, _, size = rest
+        pages = indptr.diff()
+        self.table = pad_sequence(ids.split(pages.tolist()), batch_first=True)
+        self.lengths = (pages - 1) * size + last
+        self.starts = torch.arange(len(pages) + 1).int() if starts is None else starts
+
+    def run(self, q, cache):
+        return paged_attention(q, *cache, self.table, self.lengths, self.starts)
+
+
+FLASHINFER = SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper, BatchPrefillWithPagedKVCacheWrapper=Wrapper)
+COMPUTED = {
+    "gather + SDPA": DECODE,
+    "FlashInfer decode": DECODE,
+    "FlashInfer fa2": MIXED,
+    "FlashAttention paged, vLLM's build": MIXED,
+}
+
+
+@pytest.mark.parametrize(("method", "case"), COMPUTED.items(), ids=COMPUTED)
 def test_a_method_computes_the_same(method, case, monkeypatch):
     library = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
     monkeypatch.setitem(sys.modules, "vllm.vllm_flash_attn", library)
+    monkeypatch.setitem(sys.modules, "flashinfer", FLASHINFER)
     inputs = inputs_of(case)
     (run,) = METHODS[method](inputs)
     assert distance(run(), inputs) < 0.01
@@ -69,6 +101,6 @@ def test_a_copy_moves_each_byte_twice(monkeypatch):
 
 
 def test_methods_for_decodes_refuse_others():
-    for method in ("gather + SDPA", "unpaged SDPA (cudnn, token first)"):
+    for method in ("gather + SDPA", "unpaged SDPA (cudnn, token first)", "FlashInfer decode"):
         with pytest.raises(NotImplementedError):
             METHODS[method](inputs_of(MIXED))
