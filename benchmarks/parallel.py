@@ -34,32 +34,30 @@ class Shape:
     """A model's sizes, and the requests that it gets.
 
     Args:
-        config: of `transformers.Qwen2Config`.
+        config: of the model.
         requests: how many.
         prompt: tokens of a prompt, from and to.
         answer: tokens of an answer, from and to.
     """
 
-    config: dict[str, Any]
+    config: transformers.Qwen2Config
     requests: int
     prompt: tuple[int, int]
     answer: tuple[int, int]
 
 
-def config(vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, tied: bool) -> Any:
-    return {
-        "vocab_size": vocabulary,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": 32768,
-        "tie_word_embeddings": tied,
-        "rope_theta": 1e6,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
+def config(
+    vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, tied: bool
+) -> transformers.Qwen2Config:
+    return transformers.Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        tie_word_embeddings=tied,
+    )
 
 
 SHAPES = {
@@ -70,11 +68,10 @@ SHAPES = {
 }
 
 
-def write_random_weights(folder: str, config: dict[str, Any], device: str, dtype: str) -> None:
+def write_random_weights(folder: str, shape: transformers.Qwen2Config, device: str, dtype: str) -> None:
     """Write a model with weights that are drawn on the device, and the tiny model's tokenizer."""
     torch.manual_seed(0)
     with torch.device(device):
-        shape = transformers.Qwen2Config(**config)
         module = transformers.AutoModelForCausalLM.from_config(shape, dtype=getattr(torch, dtype))
     module.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(folder)

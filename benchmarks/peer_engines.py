@@ -64,7 +64,6 @@ class PagedLab:
         torch.cuda.empty_cache()
         self.llm.warm_up()
         self.thread: Any = None
-        self.versions = {"pagedlab": version_of("pagedlab")}
 
     def generate(self, work: Work) -> Answers:
         params = [
@@ -128,7 +127,6 @@ class VLLM:
         if random_weights:
             self.options["load_format"] = "dummy"
         self.engine = self.start(model)
-        self.versions = {"vllm": version_of("vllm")}
 
     def start(self, model: str) -> Any:
         from vllm import LLM
@@ -190,7 +188,6 @@ class SGLang:
         if random_weights:
             self.options["load_format"] = "dummy"
         self.llm = sglang.Engine(model_path=model, **self.options)
-        self.versions = {"sglang": sglang.__version__}
 
     def generate(self, work: Work) -> Answers:
         params = [
@@ -228,7 +225,6 @@ class NanoVLLM:
         if random_weights:
             for parameter in self.llm.model_runner.model.parameters():
                 parameter.data.normal_(0, 0.02)
-        self.versions = {"nano-vllm": version_of("nano-vllm")}
 
     def generate(self, work: Work) -> Answers:
         if work.answers > 1 or work.temperature == 0:
@@ -256,7 +252,6 @@ class Transformers:
             module = load(model, dtype=torch.bfloat16).to("cuda")
         self.module = module.eval()
         self.options: dict[str, Any] = {}
-        self.versions = {"transformers": transformers.__version__}
 
     def generate(self, work: Work) -> Answers:
         from transformers import GenerationConfig
@@ -395,7 +390,8 @@ def main() -> None:
 
     began = time.perf_counter()
     engine = ENGINES[name](**options)
-    say(start_s=time.perf_counter() - began, options=engine.options, versions=engine.versions)
+    package = name.removesuffix("-server")
+    say(start_s=time.perf_counter() - began, options=engine.options, versions={package: version_of(package)})
     loop = asyncio.new_event_loop()
     for line in sys.stdin:
         command = json.loads(line)
