@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 import venv
 import zipfile
@@ -101,39 +100,29 @@ def closure(packages: dict[str, Any], roots: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def locked_files(entries: dict[str, Any], cache: Path, wheels: Path | None = None) -> None:
+def locked_files(entries: dict[str, Any], cache: Path, server: str) -> None:
     """Put the entries' files into `cache`, each with the sha256 that Pyodide's lock file gives.
 
     Args:
         entries: entries of the lock file.
         cache: a folder; what it has is not fetched again.
-        wheels: a folder with Pyodide's files. Without it they are fetched from Pyodide's server.
+        server: the address of Pyodide's files, which may be that of a folder.
 
     Raises:
         CannotFetch: a file is out of reach, or has another sha256.
     """
     for entry in entries.values():
-        name = entry["file_name"]
-        if (cache / name).is_file():
+        file = cache / entry["file_name"]
+        if file.is_file():
             continue
-        if wheels is None:
-            data = fetched(PYODIDE_SERVER + name)
-        elif (wheels / name).is_file():
-            data = (wheels / name).read_bytes()
-        else:
-            raise CannotFetch(f"{wheels} has no {name}")
+        try:
+            with urllib.request.urlopen(server + file.name, timeout=60) as answer:  # noqa: S310 - https or a folder
+                data = answer.read()
+        except OSError as error:
+            raise CannotFetch(f"{server}{file.name}: {error}; name a folder that has it, --wheels FOLDER") from error
         if sha256(data) != entry["sha256"]:
-            raise CannotFetch(f"{name} has another sha256 than Pyodide's lock file gives")
-        (cache / name).write_bytes(data)
-
-
-def fetched(address: str) -> bytes:
-    """The file at an https address. Raises CannotFetch if it is out of reach."""
-    try:
-        with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - https
-            return bytes(answer.read())
-    except (urllib.error.URLError, TimeoutError) as error:
-        raise CannotFetch(f"{address} cannot be reached ({error}): name a folder with it, --wheels FOLDER") from error
+            raise CannotFetch(f"{file.name} has another sha256 than Pyodide's lock file gives")
+        file.write_bytes(data)
 
 
 def pypi_wheel(requirement: str, cache: Path, *options: str) -> Path:
@@ -171,12 +160,12 @@ def lock_entry(wheel: Path) -> dict[str, Any]:
     }
 
 
-def distribution(cache: Path, target: Path, pyodide_files: Path | None) -> None:
+def distribution(cache: Path, target: Path, server: str) -> None:
     """Pyodide with every wheel beside it, and a lock file that names those and no others."""
     source = pyodide(cache)
     lock = json.loads((source / "pyodide-lock.json").read_text())
     entries = closure(lock["packages"], LOCKED)
-    locked_files(entries, cache, pyodide_files)
+    locked_files(entries, cache, server)
     files = [cache / entry["file_name"] for entry in entries.values()]
     wheels = [pypi_wheel(f"{name}=={version(name)}", cache, "--platform", "any") for name in PURE]
     tags = ("--python-version", PYODIDE_PYTHON, "--platform", PYODIDE_PLATFORM)
@@ -203,13 +192,13 @@ def jupyterlite() -> Path:
     return python
 
 
-def build(pyodide_files: Path | None) -> None:
+def build(server: str) -> None:
     """Build the site anew. Raises CannotFetch if a part of it is out of reach."""
     CACHE.mkdir(parents=True, exist_ok=True)
     python = jupyterlite()
     with tempfile.TemporaryDirectory() as scratch:
         lite = Path(scratch)
-        distribution(CACHE, lite / "static" / "pyodide", pyodide_files)
+        distribution(CACHE, lite / "static" / "pyodide", server)
         contents = lite / "files"
         names = [f"{name}.ipynb" for name in NOTEBOOKS]
         linked = convert(ROOT / "notebooks", names, contents / "notebooks")
@@ -225,8 +214,9 @@ def build(pyodide_files: Path | None) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, help="a folder with Pyodide's files, in place of Pyodide's server")
+    wheels = parser.parse_args().wheels
     try:
-        build(parser.parse_args().wheels)
+        build(f"{wheels.resolve().as_uri()}/" if wheels else PYODIDE_SERVER)
     except CannotFetch as error:
         print(error, file=sys.stderr)
         return 3
