@@ -3,8 +3,8 @@
 python benchmarks/attention.py --json data/results/h200.json
 python benchmarks/attention.py --rungs --json data/results/h200.json      notebook 07's ladder, under "ladder"
 
-Every figure comes from a CUDA graph that calls the method several times, with inputs rotated so that none is
-still in the L2 cache, and is the median over replays. Decoding is reported as bytes of KV that must be read
+Every figure comes from a CUDA graph that calls the method several times (`triton.testing`), with inputs rotated so that
+none is still in the L2 cache, and is the median over replays. Decoding is reported as bytes of KV that must be read
 over time, prefill as floating-point operations that causal attention needs over time. Roofs (a device-to-device
 copy and a sum that only reads) are measured in the same run. Errors are ||out - ref|| / ||ref|| against fp64.
 The file keeps its parts "attention" and "ladder" apart, because notebooks 06 and 07 read them so.
@@ -13,74 +13,38 @@ The file keeps its parts "attention" and "ladder" apart, because notebooks 06 an
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
 import torch
 from attention_methods import METHODS, Case, Inputs, Run, cases, reference
 from common import command_line, machine, versions
+from triton.testing import do_bench, do_bench_cudagraph
 
 from pagedlab.lessons import ladder
 
 
-def seconds(runs: list[Run], budget: float = 0.15) -> float:
-    """Median seconds of one call, over replays of a CUDA graph that makes each of `runs` a few times."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for run in runs:
-            run()  # compiles, and loads what is loaded on first use
-        stream.synchronize()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for run in runs:
-            run()
-        stop.record()
-        stream.synchronize()
-        one_call = max(1e-6, start.elapsed_time(stop) * 1e-3 / len(runs))
-        calls = max(len(runs), min(64, round(5e-3 / one_call)))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            kept = [runs[i % len(runs)]() for i in range(calls)]
-        times: list[float] = []
-        for _ in range(3):
-            graph.replay()
-        while sum(times) < budget or len(times) < 5:
-            start.record()
-            graph.replay()
-            stop.record()
-            stream.synchronize()
-            times.append(start.elapsed_time(stop) * 1e-3)
-    del kept
-    return statistics.median(times) / calls
+def seconds(runs: list[Run]) -> float:
+    """Median seconds of one call, over replays of a CUDA graph that makes each of `runs` many times."""
+    return 1e-3 * do_bench_cudagraph(lambda: [run() for run in runs], return_mode="median") / len(runs)
 
 
 def roofs() -> dict[str, float]:
     """Bytes a second of a device-to-device copy, read and written, and of a sum that only reads."""
     source = torch.randn(1 << 31, dtype=torch.bfloat16, device="cuda")
     target, words = torch.empty_like(source), source.view(torch.float32)
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-    def rate(moved: int, run: Callable[[], object]) -> float:
-        # Not in a graph: there a copy becomes a node that a slower engine carries out.
-        times = []
-        for _ in range(20):
-            start.record()
-            run()
-            stop.record()
-            stop.synchronize()
-            times.append(start.elapsed_time(stop) * 1e-3)
-        return moved / statistics.median(times)
-
+    # Not in a graph: there a copy becomes a node that a slower engine carries out.
+    copy_ms = do_bench(lambda: target.copy_(source), return_mode="median")
+    read_ms = do_bench(words.sum, return_mode="median")
     size = source.numel() * source.element_size()
-    return {"copy": rate(2 * size, lambda: target.copy_(source)), "read": rate(size, lambda: words.sum())}
+    return {"copy": 2 * size / copy_ms * 1e3, "read": size / read_ms * 1e3}
 
 
 def product() -> float:
     """Operations a second of the tensor cores, in a product of two 8,192 x 8,192 matrices in bf16."""
     a, b = torch.randn(2, 8192, 8192, dtype=torch.bfloat16, device="cuda")
-    return 2 * 8192**3 / seconds([lambda: a @ b], budget=1)
+    return 2 * 8192**3 / seconds([lambda: a @ b])
 
 
 def measure(case: Case, methods: list[str], copy: float, seed: int) -> Iterator[dict[str, Any]]:

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.lessons import ladder
@@ -103,10 +103,7 @@ class Inputs:
             ids = torch.arange(self.num_blocks, dtype=torch.int32, device=device)
             if case.shuffled:
                 ids = ids[torch.randperm(self.num_blocks, generator=generator, device=device)]
-            table = torch.zeros((len(pages), max(pages)), dtype=torch.int32, device=device)
-            for row, part in zip(table, ids.split(pages), strict=True):
-                row[: len(part)] = part
-            self.tables.append(table)
+            self.tables.append(pad_sequence(ids.split(pages), batch_first=True))
             self.page_lists.append(ids)
         self.pages = pages
         self.seq_lens = torch.tensor(case.lengths, dtype=torch.int32, device=device)
@@ -125,18 +122,14 @@ class Inputs:
 
 
 def reference(inputs: Inputs) -> torch.Tensor:
-    """Attention of set 0 in fp64, sequence by sequence and head by head."""
+    """Attention of set 0 in fp64, sequence by sequence."""
     parts = []
     for b, (length, n) in enumerate(zip(inputs.case.lengths, inputs.case.queries, strict=True)):
-        q, k, v = (t.double().transpose(0, 1) for t in inputs.sequence(0, b))
-        hidden = torch.ones(n, length, dtype=torch.bool, device=q.device).triu(length - n + 1)
-        group = inputs.heads // inputs.kv_heads
-        heads = [
-            torch.softmax((q[h] @ k[h // group].T * inputs.dim**-0.5).masked_fill(hidden, float("-inf")), 1)
-            @ v[h // group]
-            for h in range(inputs.heads)
-        ]
-        parts.append(torch.stack(heads, 1))
+        q, k, v = (t.double().transpose(0, 1)[None] for t in inputs.sequence(0, b))
+        seen = torch.ones(n, length, dtype=torch.bool, device=q.device).tril(length - n)
+        with sdpa_kernel(SDPBackend.MATH):
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        parts.append(out[0].transpose(0, 1))
     return torch.cat(parts)
 
 
@@ -164,27 +157,22 @@ def _same_length(inputs: Inputs) -> None:
         raise NotImplementedError("needs decodes of one length")
 
 
-def unpaged_sdpa(inputs: Inputs, backend: SDPBackend, layout: str, packed: bool) -> list[Run]:
-    """The floor: KV contiguous, as if paging had never been thought of.
+def copied_together(inputs: Inputs, i: int) -> list[torch.Tensor]:
+    """Keys and values of set i without pages: [B, Hkv, S, D] each."""
+    table = inputs.tables[i].long()
+    return [cache[i][table].flatten(1, 2).transpose(1, 2) for cache in (inputs.k, inputs.v)]
 
-    `packed` makes the group's heads the queries of one head, which is the same sum; else torch is told of the
-    group. Each backend gets the form in which it is faster.
-    """
+
+def unpaged_sdpa(inputs: Inputs) -> list[Run]:
+    """The floor: KV contiguous, as if paging had never been thought of, by cuDNN, which is the fastest at that."""
     _same_length(inputs)
-    runs = []
-    for i in range(inputs.sets):
-        table = inputs.tables[i].long()
-        k, v = (cache[i][table].flatten(1, 2).transpose(1, 2) for cache in (inputs.k, inputs.v))  # [B, Hkv, S, D]
-        if layout == "head first":
-            k, v = k.contiguous(), v.contiguous()
-        q = inputs.q[i].unflatten(1, (inputs.kv_heads, -1)) if packed else inputs.q[i][:, :, None]
+    together = [copied_together(inputs, i) for i in range(inputs.sets)]
 
-        def run(q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
-            with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v, enable_gqa=not packed).flatten(1, 2)
+    def run(i: int) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(inputs.q[i][:, :, None], *together[i], enable_gqa=True).flatten(1, 2)
 
-        runs.append(run)
-    return runs
+    return for_each_set(inputs, run)
 
 
 def gather_sdpa(inputs: Inputs) -> list[Run]:
@@ -192,35 +180,32 @@ def gather_sdpa(inputs: Inputs) -> list[Run]:
     _same_length(inputs)
 
     def run(i: int) -> torch.Tensor:
-        table = inputs.tables[i].long()
-        k, v = (cache[i][table].flatten(1, 2).transpose(1, 2) for cache in (inputs.k, inputs.v))
-        return F.scaled_dot_product_attention(inputs.q[i].unflatten(1, (inputs.kv_heads, -1)), k, v).flatten(1, 2)
+        q = inputs.q[i].unflatten(1, (inputs.kv_heads, -1))
+        return F.scaled_dot_product_attention(q, *copied_together(inputs, i)).flatten(1, 2)
 
     return for_each_set(inputs, run)
 
 
 def flashinfer(inputs: Inputs, backend: str) -> list[Run]:
     """FlashInfer's kernels over the same pages, planned outside the clock."""
+    if inputs.case.is_decode != (backend == "decode"):
+        raise NotImplementedError("decodes have a backend of their own")
     library = importlib.import_module("flashinfer")
     device = inputs.seq_lens.device
     indptr = torch.tensor([0, *inputs.pages], device=device).cumsum(0).int()
     last = (inputs.seq_lens - 1) % inputs.case.block_size + 1
+    shape = (inputs.heads, inputs.kv_heads, inputs.dim, inputs.case.block_size)
+    types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
     space = torch.empty(256 << 20, dtype=torch.uint8, device=device)
     runs = []
-    for i in range(inputs.sets):
-        types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
-        shape = (inputs.heads, inputs.kv_heads, inputs.dim, inputs.case.block_size)
+    for q, k, v, ids in zip(inputs.q, inputs.k, inputs.v, inputs.page_lists, strict=True):
         if backend == "decode":
-            if not inputs.case.is_decode:
-                raise NotImplementedError("decodes only")
             wrapper = library.BatchDecodeWithPagedKVCacheWrapper(space, "NHD", use_tensor_cores=True)
-            wrapper.plan(indptr, inputs.page_lists[i], last, *shape, **types)
+            wrapper.plan(indptr, ids, last, *shape, **types)
         else:
-            if inputs.case.is_decode:
-                raise NotImplementedError("not a decode")
             wrapper = library.BatchPrefillWithPagedKVCacheWrapper(space, "NHD", backend=backend)
-            wrapper.plan(inputs.starts, indptr, inputs.page_lists[i], last, *shape, causal=True, **types)
-        runs.append(lambda w=wrapper, i=i: w.run(inputs.q[i], (inputs.k[i], inputs.v[i])))
+            wrapper.plan(inputs.starts, indptr, ids, last, *shape, causal=True, **types)
+        runs.append(partial(wrapper.run, q, (k, v)))
     return runs
 
 
@@ -251,21 +236,13 @@ def vllm_triton(inputs: Inputs) -> list[Run]:
     return for_each_set(inputs, run)
 
 
-def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
-    """FlashAttention over the same pages. Its own package wants pages of 256; vLLM's build takes any.
-
-    vLLM's build has several versions: this is FlashAttention 3, for Hopper.
-    """
-    function = getattr(importlib.import_module(module), name)
-    starts, lengths = inputs.starts, inputs.seq_lens
+def flash_attention(inputs: Inputs) -> list[Run]:
+    """FlashAttention 3, for Hopper, over the same pages, in vLLM's build, which takes pages of any size."""
+    function = importlib.import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
     longest = {"max_seqlen_q": max(inputs.case.queries), "max_seqlen_k": max(inputs.case.lengths)}
-    if name == "flash_attn_with_kvcache":
-        _same_length(inputs)
 
     def run(i: int) -> torch.Tensor:
-        q, k, v, table = inputs.q[i], inputs.k[i], inputs.v[i], inputs.tables[i]
-        if name == "flash_attn_with_kvcache":
-            return function(q[:, None], k, v, cache_seqlens=lengths, block_table=table, causal=True)[:, 0]
+        q, k, v, table, lengths, starts = inputs.paged(i)
         return function(
             q, k, v, cu_seqlens_q=starts, seqused_k=lengths, block_table=table, softmax_scale=inputs.dim**-0.5,
             causal=True, fa_version=3, **longest,
@@ -274,30 +251,14 @@ def flash_attention(inputs: Inputs, module: str, name: str) -> list[Run]:
     return for_each_set(inputs, run)
 
 
-def with_arguments(method: Callable[..., list[Run]], *arguments: Any) -> Callable[[Inputs], list[Run]]:
-    """The method with all arguments but its inputs."""
-
-    def call(inputs: Inputs) -> list[Run]:
-        return method(inputs, *arguments)
-
-    return call
-
-
-FLASH, CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
 METHODS: dict[str, Callable[[Inputs], list[Run]]] = {
     "pagedlab": ours,
-    **{name: with_arguments(rung, kernel) for name, kernel in ladder.RUNGS.items()},
-    "unpaged SDPA (flash, head first)": with_arguments(unpaged_sdpa, FLASH, "head first", True),
-    "unpaged SDPA (flash, token first)": with_arguments(unpaged_sdpa, FLASH, "token first", True),
-    "unpaged SDPA (cudnn, head first)": with_arguments(unpaged_sdpa, CUDNN, "head first", False),
-    "unpaged SDPA (cudnn, token first)": with_arguments(unpaged_sdpa, CUDNN, "token first", False),
+    **{name: partial(rung, kernel=kernel) for name, kernel in ladder.RUNGS.items()},
+    "unpaged SDPA (cudnn, token first)": unpaged_sdpa,
     "gather + SDPA": gather_sdpa,
-    "FlashInfer decode": with_arguments(flashinfer, "decode"),
-    "FlashInfer fa2": with_arguments(flashinfer, "fa2"),
-    "FlashInfer fa3": with_arguments(flashinfer, "fa3"),
+    "FlashInfer decode": partial(flashinfer, backend="decode"),
+    "FlashInfer fa2": partial(flashinfer, backend="fa2"),
+    "FlashInfer fa3": partial(flashinfer, backend="fa3"),
     "vLLM Triton": vllm_triton,
-    "FlashAttention paged": with_arguments(flash_attention, "flash_attn", "flash_attn_with_kvcache"),
-    "FlashAttention paged, vLLM's build": with_arguments(
-        flash_attention, "vllm.vllm_flash_attn", "flash_attn_varlen_func"
-    ),
+    "FlashAttention paged, vLLM's build": flash_attention,
 }

@@ -11,10 +11,12 @@ have more. The reader prints the median of the rounds and their range. It refuse
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -53,8 +55,7 @@ def command_line(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
 def machine() -> dict[str, Any]:
     """What a result is true of: two results can be compared if this is the same for both."""
-    gpus = gpu_query("name,driver_version,uuid")
-    name, driver, identity = gpus[0] if gpus else ("none", "", "")
+    name, driver, identity = first_gpu()
     boot = read_or_nothing("/proc/sys/kernel/random/boot_id")
     return {
         "gpu": name,
@@ -65,14 +66,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def gpu_query(fields: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU; nothing where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+def first_gpu() -> list[str]:
+    """Name, driver and identity of a GPU, as nvidia-smi says."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,uuid", "--format=csv,noheader"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return []
-    return [line.split(", ") for line in said.splitlines()]
+        return ["none", "", ""]
+    return said.splitlines()[0].split(", ")
 
 
 def processor() -> str:
@@ -146,6 +147,34 @@ def quantiles(name: str, seconds: list[float]) -> dict[str, float]:
         f"{name}, median": 1000 * ranked[last // 2],
         f"{name}, 99th percentile": 1000 * ranked[int(0.99 * last)],
     }
+
+
+def requests(
+    count: int, prompt: tuple[int, int], answer: tuple[int, int], vocabulary: int, seed: int
+) -> tuple[list[list[int]], list[int]]:
+    """Prompts of random token ids, and how many tokens each answer has.
+
+    Args:
+        count: of requests.
+        prompt: the fewest and the most tokens of a prompt. Lengths are uniform.
+        answer: the same of an answer.
+        vocabulary: token ids are below.
+        seed: of lengths and ids.
+    """
+    rng = random.Random(seed)
+    lengths = [(rng.randint(*prompt), rng.randint(*answer)) for _ in range(count)]
+    prompts = [[rng.randrange(vocabulary) for _ in range(length)] for length, _ in lengths]
+    return prompts, [length for _, length in lengths]
+
+
+def give_back() -> None:
+    """Free the memory of what was measured: the next engine takes what is free."""
+    import torch
+
+    gc.unfreeze()  # `warm_up` froze its engine
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def show(paths: list[Path]) -> None:

@@ -16,12 +16,12 @@ On an H200 it takes some minutes; with --tiny it runs in small on a CPU. Prompts
 
 from __future__ import annotations
 
-import gc
-import math
+import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+import timeit
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from common import Result, command_line
+from attention import seconds
+from attention_methods import HEADS, Case, Inputs, Run, decode_case
+from common import Result, command_line, give_back, requests
 
 from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
 from pagedlab.attention import get_backend, paged_attention
@@ -47,9 +49,7 @@ TEXTS = (
     "docs/teaching.md",
 )
 KINDS = ("auto", "fp8")
-HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}
 BLOCK = 16
-Run = Callable[[], torch.Tensor]
 QUESTIONS = [
     "Write a Python function that merges two sorted lists.",
     "Explain what a hash table is to a child.",
@@ -109,35 +109,30 @@ def logits_of(model: Model, ids: list[int], dtype: torch.dtype | None, backend: 
     return model.forward(batch, model.kv_cache(num_blocks, BLOCK, dtype), get_backend(backend))
 
 
-def compared(expected: torch.Tensor, found: torch.Tensor, ids: list[int]) -> dict[str, list[float]]:
+def compared(expected: torch.Tensor, found: torch.Tensor, ids: list[int]) -> tuple[torch.Tensor, ...]:
     """Of each token: the KL divergence, whether the likeliest token is the same, and the nats of the next token."""
-    figures: dict[str, list[float]] = {"kl": [], "same": [], "nats": []}
-    for rows in torch.arange(len(ids)).split(256):
-        p = F.log_softmax(expected[rows].float(), dim=1)
-        q = F.log_softmax(found[rows].float(), dim=1)
-        figures["kl"] += (p.exp() * (p - q)).sum(dim=1).tolist()
-        figures["same"] += (p.argmax(dim=1) == q.argmax(dim=1)).float().tolist()
-        following = torch.tensor(ids[int(rows[0]) + 1 : int(rows[-1]) + 2], device=q.device)
-        figures["nats"] += F.nll_loss(q[: len(following)], following, reduction="none").tolist()
-    return figures
+    p, q = (logits.float().log_softmax(dim=1) for logits in (expected, found))
+    kl = F.kl_div(q, p, reduction="none", log_target=True).sum(dim=1)
+    same = (p.argmax(dim=1) == q.argmax(dim=1)).float()
+    nats = F.nll_loss(q[:-1], torch.tensor(ids[1:], device=q.device), reduction="none")
+    return kl, same, nats
 
 
 def measure_quality(result: Result, model: Model, sizes: Sizes) -> None:
     variants: dict[str, tuple[torch.dtype | None, str]] = {"auto": (None, "auto"), "fp8": (FP8, "auto")}
     variants["torch"] = (None, "torch")
-    figures: dict[str, dict[str, list[float]]] = {name: {"kl": [], "same": [], "nats": []} for name in variants}
+    figures: dict[str, list[tuple[torch.Tensor, ...]]] = {name: [] for name in variants}
     for path in TEXTS:
         ids = model.encode((ROOT / path).read_text(encoding="utf-8"))[: sizes.text]
         expected = logits_of(model, ids, *variants["auto"])
         for name, variant in variants.items():
-            for figure, values in compared(expected, logits_of(model, ids, *variant), ids).items():
-                figures[name][figure] += values
-    for name, found in figures.items():
-        kl = sorted(found["kl"])
-        tail = {"99th percentile": kl[int(0.99 * (len(kl) - 1))], "tokens": len(kl)}
-        result.add("KL divergence", name, max(0.0, statistics.fmean(kl)), "nats a token", **tail)
-        result.add("same likeliest token", name, 100 * statistics.fmean(found["same"]), "%")
-        result.add("perplexity", name, math.exp(statistics.fmean(found["nats"])), "equally likely tokens")
+            figures[name].append(compared(expected, logits_of(model, ids, *variant), ids))
+    for name, of_texts in figures.items():
+        kl, same, nats = map(torch.cat, zip(*of_texts, strict=True))
+        tail = {"99th percentile": float(kl.quantile(0.99)), "tokens": len(kl)}
+        result.add("KL divergence", name, max(0.0, float(kl.mean())), "nats a token", **tail)
+        result.add("same likeliest token", name, 100 * float(same.mean()), "%")
+        result.add("perplexity", name, float(nats.mean().exp()), "equally likely tokens")
 
 
 # ---------------------------------------------------------------------- answers
@@ -150,16 +145,9 @@ def measure_greedy(result: Result, engines: dict[str, LLM], sizes: Sizes) -> Non
         kind: [completion.outputs[0].token_ids for completion in llm.generate(chats, params)]
         for kind, llm in engines.items()
     }
-    shares = [equal_share(*pair) for pair in zip(answers["auto"], answers["fp8"], strict=True)]
+    equal = torch.tensor(answers["auto"]) == torch.tensor(answers["fp8"])  # [questions, tokens]
+    shares = equal.cumprod(dim=1).double().mean(dim=1).tolist()
     result.add("greedy", "fp8", 100 * statistics.fmean(shares), "% before the first other token", each=shares)
-
-
-def equal_share(one: list[int], other: list[int]) -> float:
-    """The share of tokens before the first that differs."""
-    for i, (a, b) in enumerate(zip(one, other, strict=True)):
-        if a != b:
-            return i / len(one)
-    return 1.0
 
 
 def measure_pass_keys(result: Result, engines: dict[str, LLM], sizes: Sizes, rng: random.Random) -> None:
@@ -180,25 +168,14 @@ def measure_pass_keys(result: Result, engines: dict[str, LLM], sizes: Sizes, rng
 # ---------------------------------------------------------------------- the kernel
 
 
-def decode_runs(heads: tuple[int, int, int], batch: int, context: int, device: str) -> dict[str, list[Run]]:
-    """One new token a sequence on shuffled blocks, with each kind of cache, whose keys and values are the same.
+def decode_runs(case: Case, device: str) -> dict[str, list[Run]]:
+    """One new token a sequence, with each kind of cache, whose keys and values are the same. The seed is fixed.
 
-    On a GPU there are several sets of tensors, together larger than its L2 cache, even in FP8. The seed is fixed.
+    On a GPU there are several sets of tensors, together larger than its L2 cache, even in FP8.
     """
-    num_heads, kv_heads, dim = heads
-    pages = -(-context // BLOCK)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    generator = torch.Generator(device).manual_seed(0)
-    shape = (batch * pages, BLOCK, kv_heads, dim)
-    lengths = torch.full((batch,), context, dtype=torch.int32, device=device)
-    starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    inputs = Inputs(case, seed=0, rotate_bytes=1 << 29 if device == "cuda" else 0, device=device)
     runs: dict[str, list[Run]] = {kind: [] for kind in KINDS}
-    num_sets = 1 + (1 << 28) // (2 * math.prod(shape)) if device == "cuda" else 1
-    for _ in range(num_sets):
-        k, v = (torch.randn(shape, generator=generator, dtype=dtype, device=device) for _ in range(2))
-        q = torch.randn((batch, num_heads, dim), generator=generator, dtype=dtype, device=device)
-        order = torch.randperm(batch * pages, generator=generator, device=device)
-        rest = order.int().view(batch, pages), lengths, starts
+    for q, k, v, *rest in map(inputs.paged, range(inputs.sets)):
         runs["auto"].append(partial(paged_attention, q, k, v, *rest))
         runs["fp8"].append(partial(paged_attention, q, in_fp8(k), in_fp8(v), *rest))
     return runs
@@ -212,47 +189,36 @@ def in_fp8(cache: torch.Tensor) -> Any:
 
 
 def measure_kernel(result: Result, sizes: Sizes, device: str) -> None:
-    for model, heads in HEADS.items():
-        for context in sizes.contexts:
-            runs = decode_runs(heads, sizes.batch, context, device)
-            exact, rounded = (of_kind[0]().double() for of_kind in runs.values())
-            error = float((rounded - exact).norm() / exact.norm())
-            for kind, of_kind in runs.items():
-                more = {"error": error} if kind == "fp8" else {}
-                name = f"{model} {sizes.batch} x {context}"
-                result.add(name, kind, 1e6 * seconds_of(of_kind, device), "us", **more)
-            runs.clear()
-            give_back()
+    for model, context in itertools.product(HEADS, sizes.contexts):
+        runs = decode_runs(decode_case(model, sizes.batch, context), device)
+        exact, rounded = (of_kind[0]().double() for of_kind in runs.values())
+        error = float((rounded - exact).norm() / exact.norm())
+        for kind, of_kind in runs.items():
+            more = {"error": error} if kind == "fp8" else {}
+            result.add(f"{model} {sizes.batch} x {context}", kind, 1e6 * seconds_of(of_kind, device), "us", **more)
+        runs.clear()
+        give_back()
 
 
 def seconds_of(runs: list[Run], device: str) -> float:
     """Seconds of a call, on a GPU in a CUDA graph."""
     if device == "cuda":
-        from attention import seconds
-
         return seconds(runs)
-    began = time.perf_counter()
-    for run in runs:
-        run()
-    return (time.perf_counter() - began) / len(runs)
+    return timeit.timeit(lambda: [run() for run in runs], number=1) / len(runs)
 
 
 # ---------------------------------------------------------------------- the engine
 
 
-def long_prompts(model: Model, sizes: Sizes, rng: random.Random) -> list[list[int]]:
-    return [[rng.randrange(model.vocab_size) for _ in range(sizes.prompt)] for _ in range(sizes.prompts)]
-
-
 def measure_long(result: Result, workload: str, engines: Iterator[tuple[str, LLM]], sizes: Sizes, seed: int) -> None:
     """The second of two runs counts: kernels and graphs are there by then. The runs have different prompts."""
     for kind, llm in engines:
-        rng = random.Random(seed)
+        shape = (sizes.prompt, sizes.prompt), (sizes.new, sizes.new)
         params = SamplingParams(max_tokens=sizes.new, ignore_eos=True)
         for is_counted in (False, True):
             llm.prefix_cache.clear()
             before = llm.stats.preemptions
-            prompts = long_prompts(llm.model, sizes, rng)
+            prompts, _ = requests(sizes.prompts, *shape, llm.model.vocab_size, seed + is_counted)
             began = time.perf_counter()
             llm.generate(prompts, params)
             seconds = time.perf_counter() - began
@@ -270,13 +236,6 @@ def small_engines(model: Model, sizes: Sizes) -> Iterator[tuple[str, LLM]]:
     num_bytes = sizes.prompts * of_prompt * 5 // 8 * plain
     for kind, bytes_per_block in zip(KINDS, (plain, packed), strict=True):
         yield kind, LLM(model, kv_cache_dtype=kind, num_blocks=num_bytes // bytes_per_block, verbose=False)
-
-
-def give_back() -> None:
-    """Free the memory of what was measured."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ Every time is taken in the caller's thread: before the call that hands the reque
 the call that returns the last token.
 
 Commands are lines of JSON on standard input. Answers are lines of JSON on the descriptor that the
-second argument names, because engines write to standard output themselves.
+second argument names, because engines write to standard output themselves. The last argument is
+JSON, too: what an engine's class is called with.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import peer_workloads
 from common import quantiles
@@ -50,11 +52,7 @@ class PagedLab:
         # Imported here: the import takes a second, which no request may wait.
         self.new_thread, self.new_ticket, self.new_room = EngineThread, Ticket, Room
         self.options = {"max_sequences": MAX_SEQUENCES, "tensor_parallel": ranks}
-        source: Any = model
-        if random_weights:
-            from parallel import random_model
-
-            source = random_model(model, "cuda", "bfloat16")
+        source: Any = random_model(model) if random_weights else model
         occupied = None
         if torch.cuda.is_available():
             # The engine takes what is free, so the rest of the card is occupied while it starts.
@@ -66,7 +64,6 @@ class PagedLab:
         torch.cuda.empty_cache()
         self.llm.warm_up()
         self.thread: Any = None
-        self.versions = {"pagedlab": version("pagedlab") if _is_installed("pagedlab") else "source"}
 
     def generate(self, work: Work) -> Answers:
         params = [
@@ -98,6 +95,22 @@ class PagedLab:
                 yield moment, count
 
 
+def random_model(folder: str) -> Any:
+    """As `pagedlab.model.load_model`, with weights that are drawn on the card."""
+    import torch
+    import transformers
+
+    from pagedlab.model import Model, paged_hook
+
+    transformers.AttentionInterface.register("pagedlab", paged_hook)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    kind = {"dtype": torch.bfloat16, "attn_implementation": "pagedlab"}
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        module = transformers.AutoModelForCausalLM.from_config(config, **kind).eval()
+    return Model(module, transformers.AutoTokenizer.from_pretrained(folder), Path(folder).name, "random weights")
+
+
 class VLLM:
     """vLLM, through `LLM.generate` with its engine in a process of its own, as by default."""
 
@@ -114,8 +127,6 @@ class VLLM:
         if random_weights:
             self.options["load_format"] = "dummy"
         self.engine = self.start(model)
-        self.versions = {"vllm": version("vllm")}
-        self._number = 0
 
     def start(self, model: str) -> Any:
         from vllm import LLM
@@ -146,10 +157,9 @@ class VLLMServer(VLLM):
     async def stream(self, request: Arrival) -> Pieces:
         from vllm.sampling_params import RequestOutputKind
 
-        self._number += 1
         params = self.params(request.length, TEMPERATURE, output_kind=RequestOutputKind.DELTA)
         prompt = {"prompt_token_ids": request.prompt}
-        async for output in self.engine.generate(prompt, params, str(self._number)):
+        async for output in self.engine.generate(prompt, params, uuid4().hex):
             count = len(output.outputs[0].token_ids)
             if count:
                 yield time.perf_counter(), count
@@ -178,7 +188,6 @@ class SGLang:
         if random_weights:
             self.options["load_format"] = "dummy"
         self.llm = sglang.Engine(model_path=model, **self.options)
-        self.versions = {"sglang": sglang.__version__}
 
     def generate(self, work: Work) -> Answers:
         params = [
@@ -206,7 +215,6 @@ class NanoVLLM:
     def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
         from nanovllm import LLM, SamplingParams
 
-        one_rank("nano-vllm", ranks)
         self.params = SamplingParams
         self.options = {
             "max_model_len": MAX_LENGTH,
@@ -217,7 +225,6 @@ class NanoVLLM:
         if random_weights:
             for parameter in self.llm.model_runner.model.parameters():
                 parameter.data.normal_(0, 0.02)
-        self.versions = {"nano-vllm": version("nano-vllm") if _is_installed("nano-vllm") else "source"}
 
     def generate(self, work: Work) -> Answers:
         if work.answers > 1 or work.temperature == 0:
@@ -236,7 +243,6 @@ class Transformers:
         import torch
         import transformers
 
-        one_rank("transformers", ranks)
         config = transformers.AutoConfig.from_pretrained(model)
         if random_weights:
             with torch.device("cuda"):
@@ -246,7 +252,6 @@ class Transformers:
             module = load(model, dtype=torch.bfloat16).to("cuda")
         self.module = module.eval()
         self.options: dict[str, Any] = {}
-        self.versions = {"transformers": transformers.__version__}
 
     def generate(self, work: Work) -> Answers:
         from transformers import GenerationConfig
@@ -281,19 +286,14 @@ ENGINES = {
     "nano-vllm": NanoVLLM,
     "transformers": Transformers,
 }
+ON_ONE_GPU = ("nano-vllm", "transformers")  # as they are measured here
 
 
-def one_rank(name: str, ranks: int) -> None:
-    if ranks > 1:
-        raise NotImplementedError(f"{name} is measured here on one GPU only")
-
-
-def _is_installed(package: str) -> bool:
+def version_of(package: str) -> str:
     try:
-        version(package)
-    except Exception:
-        return False
-    return True
+        return version(package)
+    except PackageNotFoundError:
+        return "source"
 
 
 def timed(engine: Any, work: Work) -> tuple[float, Answers]:
@@ -378,7 +378,10 @@ async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    name, descriptor, model, random_weights, share, vocabulary, ranks = sys.argv[1:8]
+    name, descriptor, vocabulary, settings = sys.argv[1:5]
+    options = json.loads(settings)
+    if options["ranks"] > 1 and name in ON_ONE_GPU:
+        raise NotImplementedError(f"{name} is measured here on one GPU only")
     peer_workloads.VOCABULARY = int(vocabulary)
     answers = os.fdopen(int(descriptor), "w", buffering=1)
 
@@ -386,8 +389,9 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     began = time.perf_counter()
-    engine = ENGINES[name](str(Path(model)), random_weights == "yes", float(share), int(ranks))
-    say(start_s=time.perf_counter() - began, options=engine.options, versions=engine.versions)
+    engine = ENGINES[name](**options)
+    package = name.removesuffix("-server")
+    say(start_s=time.perf_counter() - began, options=engine.options, versions={package: version_of(package)})
     loop = asyncio.new_event_loop()
     for line in sys.stdin:
         command = json.loads(line)
@@ -395,7 +399,7 @@ def main() -> None:
             if "rate" in command:
                 answer = loop.run_until_complete(serve(engine, **command))
             else:
-                answer = measure(engine, command["name"], command["seed"], model)
+                answer = measure(engine, **command, model=options["model"])
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         say(**answer)

@@ -181,10 +181,6 @@ WORKLOADS = {
 }
 
 
-def uniform_length(rng: random.Random) -> int:
-    return rng.randint(100, 1024)
-
-
 def short_length(rng: random.Random) -> int:
     return rng.randint(16, 64)
 
@@ -192,7 +188,6 @@ def short_length(rng: random.Random) -> int:
 # Of prompts and of answers that arrive at a rate.
 LENGTHS = {
     "chat": (chat_prompt_length, chat_answer_length),
-    "uniform": (uniform_length, uniform_length),
     "short": (short_length, short_length),
 }
 

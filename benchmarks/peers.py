@@ -62,13 +62,11 @@ class Peer:
         environment["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
         if args.ranks > 1:
             environment |= NO_MULTICAST
-        weights = "yes" if args.random_weights else "no"
         self._log_path = Path(f"{args.json}.{name}.log")
-        command = [
-            sys.executable,
-            str(HERE / "peer_engines.py"),
-            *(name, str(write), str(args.model), weights, str(args.share), str(args.vocabulary), str(args.ranks)),
-        ]
+        settings = {"model": str(args.model), "random_weights": args.random_weights}
+        settings |= {"share": args.share, "ranks": args.ranks}
+        program = [sys.executable, str(HERE / "peer_engines.py")]
+        command = [*program, name, str(write), str(args.vocabulary), json.dumps(settings)]
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
                 command,

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import time
 from collections import Counter
 from typing import Any
 
 import torch
-from common import Result, command_line
+from common import Result, command_line, give_back, requests
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.lessons.baseline import generate_baseline
@@ -60,16 +59,6 @@ GROUPS = {
     "matrix products": ("nvjet", "gemm", "cutlass", "splitK", "gemv", "product_kernel"),
     "norm, rotate, gate, write": ("norm_kernel", "rotate_kernel", "gate_kernel", "angles_kernel", "write_kernel"),
 }
-
-
-def workload(
-    requests: int, shortest: int, longest: int, vocabulary: int, seed: int
-) -> tuple[list[list[int]], list[int]]:
-    """Prompts of random ids, and how many tokens each answer has."""
-    rng = random.Random(seed)
-    lengths = [(rng.randint(shortest, longest), rng.randint(shortest, longest)) for _ in range(requests)]
-    prompts = [[rng.randrange(vocabulary) for _ in range(prompt)] for prompt, _ in lengths]
-    return prompts, [answer for _, answer in lengths]
 
 
 def clock() -> float:
@@ -118,14 +107,6 @@ def one_by_one(llm: LLM) -> None:
     """Have the host wait for each step before it plans the next."""
     assert llm.run_ahead is not None
     llm.run_ahead.max_in_flight = llm.run_ahead.num_steps = llm.run_ahead.max_steps = 1
-
-
-def give_back() -> None:
-    """Free the memory of a rung's engine: the next rung takes what is free."""
-    gc.unfreeze()  # `warm_up` froze its engine
-    gc.collect()
-    if GPU:
-        torch.cuda.empty_cache()
 
 
 def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str, Any]:
@@ -186,7 +167,8 @@ def main() -> None:
     parser.add_argument("--rungs", nargs="+", default=["generate", *RUNGS], choices=["generate", *RUNGS])
     args = parser.parse_args()
     model = load_model(args.model, dtype=args.dtype)
-    prompts, outputs = workload(args.requests, args.shortest, args.longest, model.vocab_size, args.seed)
+    lengths = (args.shortest, args.longest)
+    prompts, outputs = requests(args.requests, lengths, lengths, model.vocab_size, args.seed)
     LLM(model, num_blocks=8, verbose=False).generate([[1, 2]], SamplingParams(max_tokens=2))  # the first pass is slower
     result = Result(
         "output tokens a second, rung by rung, see benchmarks/serving.py",

@@ -23,8 +23,9 @@ import time
 from collections import Counter
 from typing import Any
 
+import psutil
 import torch
-from common import Result, command_line, read_or_nothing
+from common import Result, command_line
 
 from pagedlab import LLM, Completion, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
@@ -59,7 +60,7 @@ def token_ids(completion: Completion) -> list[list[int]]:
 
 def resident() -> int:
     """MiB of this process."""
-    return int(read_or_nothing("/proc/self/statm").split()[1]) * resource.getpagesize() // 2**20
+    return psutil.Process().memory_info().rss // 2**20
 
 
 def memory() -> dict[str, int]:

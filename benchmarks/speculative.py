@@ -20,6 +20,7 @@ from common import Result, command_line, versions
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL, load_model
+from pagedlab.outputs import Output
 from pagedlab.speculative import PromptLookup
 
 PASSAGE = """The library of Alderbrook was founded in 1891 by Margaret Finch, a schoolteacher who left her collection of
@@ -34,8 +35,8 @@ PROMPTS = {
 }
 
 
-def generate(llm: LLM, question: str, tokens: int, repeat: int) -> dict[str, Any]:
-    """One greedy answer, in the least of `repeat` times."""
+def generate(llm: LLM, question: str, tokens: int, repeat: int) -> tuple[dict[str, Any], Output]:
+    """The figures of a greedy answer, in the least of `repeat` times, and the answer."""
     chat = [[{"role": "user", "content": question}]]
     params = SamplingParams(max_tokens=tokens)
     if repeat > 1:  # graphs are captured when a step's shape occurs a second time
@@ -52,18 +53,7 @@ def generate(llm: LLM, question: str, tokens: int, repeat: int) -> dict[str, Any
         figures["drafted"] = llm.stats.drafted_tokens
         figures["accepted"] = llm.stats.accepted_tokens
         figures["acceptance length"] = round(llm.stats.acceptance_length, 2)
-    return {**figures, "token_ids": output.token_ids, "text": output.text}
-
-
-def compare(plain: dict[str, Any], row: dict[str, Any], exact: bool) -> None:
-    """Add to a row how it compares with the answer without drafts."""
-    row["same tokens"] = row["token_ids"] == plain["token_ids"]
-    assert row["same tokens"] or not exact, "drafts have changed a greedy answer"
-    row["times as fast"] = round(plain["seconds"] / row["seconds"], 2)
-
-
-def without_answer(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("token_ids", "text")}
+    return figures, output
 
 
 def main() -> None:
@@ -78,19 +68,21 @@ def main() -> None:
     name = f"{model.name}, {args.dtype} on {args.device}, greedy, block size 16"
     found: dict[str, Any] = {}
     result = Result(about, args.json, model=name, **versions(), results=found)  # notebook 12 reads these
-    plain: dict[str, dict[str, Any]] = {}
+    plain: dict[str, Output] = {}
     for k in (0, *args.k):
         drafter = PromptLookup(k) if k else None
         llm = LLM(model, num_blocks=128, prefix_caching=False, speculative=drafter, verbose=False)
         llm.generate("Hello.", SamplingParams(max_tokens=4))  # the first forward pass of a process is slower
         for prompt in args.prompts:
-            row = generate(llm, PROMPTS[prompt], args.tokens, args.repeat)
+            row, output = generate(llm, PROMPTS[prompt], args.tokens, args.repeat)
             if k == 0:
-                plain[prompt] = row
-                found[prompt] = {"lookup": {}, "text": row["text"], "plain": without_answer(row)}
+                plain[prompt] = output
+                found[prompt] = {"lookup": {}, "text": output.text, "plain": row}
             else:
-                compare(plain[prompt], row, exact=args.dtype == "float32")
-                found[prompt]["lookup"][str(k)] = without_answer(row)
+                row["same tokens"] = output.token_ids == plain[prompt].token_ids
+                assert row["same tokens"] or args.dtype != "float32", "drafts have changed a greedy answer"
+                row["times as fast"] = round(found[prompt]["plain"]["seconds"] / row["seconds"], 2)
+                found[prompt]["lookup"][str(k)] = row
             variant = f"k = {k}" if k else "plain"
             result.add(prompt, variant, row["tokens"] / row["seconds"], "tokens/s", steps=row["steps"])
 

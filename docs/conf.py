@@ -46,6 +46,7 @@ extensions = [
     "myst_nb",
     "notfound.extension",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinxext.opengraph",
@@ -76,6 +77,7 @@ napoleon_custom_sections = [
     ("Your own classes", "params_style"),
     ("Speed", "params_style"),
 ]
+autosummary_generate = False  # tables only, no page a name
 default_role = "literal"  # docstrings have `names` in single backticks
 
 html_theme = "furo"
@@ -104,7 +106,6 @@ ogp_image_alt = "Blocks of memory, coloured by chat"
 ogp_social_cards = {"enable": False}  # a card would be a picture of the title
 ogp_description_length = 200
 IMPORTED = imported_names(sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")))
-REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')
 NO_KEYS = (
     "All code on this page has been run. You can play what has a ▶, point at its parts (or tap them), open hints and "
@@ -115,7 +116,7 @@ NO_SCRIPT = "<noscript>Without JavaScript, the drawings on this page do not play
 STILL = '<p class="still">This is a picture. In the notebook, you can click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
-# what tools/normalise_notebooks.py writes
+# the links between notebooks
 TO_THE_MAP = re.compile(r"^(‹ .* \| )?(map|The map is in this notebook)( \| .* ›)?$")
 TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 # Each picture is a link to its file. The picture's description would be the name of the link.
@@ -193,16 +194,6 @@ def add_names_of_notebooks(_: Sphinx, docname: str, source: list[str]) -> None:
     """The end of the reference lists what else notebooks import, so that it has all of it."""
     if docname == "docs/api":
         source[0] += "\n" + reference(IMPORTED, source[0])
-
-
-def shorten(
-    _: Sphinx, what: str, name: str, item: object, options: object, lines: list[str]
-) -> None:
-    """Of what only notebooks import, the reference has the first paragraph of each docstring."""
-    module, _dot, own_name = name.rpartition(".")
-    is_listed = own_name in IMPORTED.get(module, ()) and name not in REFERENCE
-    if is_listed and "" in lines:
-        del lines[lines.index("") :]
 
 
 def ways_to_run(stem: str) -> str:
@@ -289,7 +280,6 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.connect("doctree-read", say_pictures)
     app.connect("doctree-read", leave_out_of_search)
     app.connect("build-finished", write_openings)
-    app.connect("autodoc-process-docstring", shorten, priority=400)  # before napoleon reads it
     app.connect(
         "html-page-context", finish_page, priority=900
     )  # after the theme, which makes the tree

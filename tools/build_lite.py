@@ -1,12 +1,12 @@
 """Build the notebooks that run without PyTorch as a static site with Python inside: JupyterLite, in build/live/lite.
 
-python tools/build_lite.py [--output build/live/lite] [--cache build/lite-cache] [--wheels FOLDER]
+python tools/build_lite.py [--wheels FOLDER]
 
 The page loads everything from its own server. Pyodide is from its npm package. The compiled wheels (NumPy, Matplotlib,
 Pillow) are from Pyodide's server; the lock file in the npm package has the sha256 of each. Where that server cannot be
 reached, `--wheels` names a folder with Pyodide's files, such as an unpacked release. Pure-Python wheels are from PyPI.
 All of them, and pagedlab's own, are entries of Pyodide's lock file, which loads a package when a cell imports it: no
-notebook installs anything.
+notebook installs anything. tools/jupyter-lite.json has JupyterLite's own settings.
 
 By hand, because `jupyter lite build` alone loads Pyodide and packages from other servers while a reader waits.
 """
@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 import venv
 import zipfile
@@ -53,13 +52,10 @@ DEPENDS = {
     "pagedlab": ["anywidget", "matplotlib", "numpy", "xxhash"],
 }
 TOO_LARGE = ("pagedlab/data/tiny-qwen2/", "pagedlab/data/benchmarks/")  # no use without PyTorch
-SETTINGS = {
-    "appName": "pagedlab",
-    "exposeAppInBrowser": True,  # for the tests
-    "litePluginSettings": {"@jupyterlite/pyodide-kernel-extension:kernel": {"disablePyPIFallback": True}},
-    # Widgets outside the window stay on the page, as they are.
-    "settingsOverrides": {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}},
-}
+# The tests ask for the application, and widgets outside the window stay on the page as they are.
+SETTINGS = Path(__file__).parent / "jupyter-lite.json"
+OUTPUT = ROOT / "build" / "live" / "lite"
+CACHE = ROOT / "build" / "lite-cache"
 
 
 class CannotFetch(RuntimeError):
@@ -104,39 +100,29 @@ def closure(packages: dict[str, Any], roots: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def locked_files(entries: dict[str, Any], cache: Path, wheels: Path | None = None) -> None:
+def locked_files(entries: dict[str, Any], cache: Path, server: str) -> None:
     """Put the entries' files into `cache`, each with the sha256 that Pyodide's lock file gives.
 
     Args:
         entries: entries of the lock file.
         cache: a folder; what it has is not fetched again.
-        wheels: a folder with Pyodide's files. Without it they are fetched from Pyodide's server.
+        server: the address of Pyodide's files, which may be that of a folder.
 
     Raises:
         CannotFetch: a file is out of reach, or has another sha256.
     """
     for entry in entries.values():
-        name = entry["file_name"]
-        if (cache / name).is_file():
+        file = cache / entry["file_name"]
+        if file.is_file():
             continue
-        if wheels is None:
-            data = fetched(PYODIDE_SERVER + name)
-        elif (wheels / name).is_file():
-            data = (wheels / name).read_bytes()
-        else:
-            raise CannotFetch(f"{wheels} has no {name}")
+        try:
+            with urllib.request.urlopen(server + file.name, timeout=60) as answer:  # noqa: S310 - https or a folder
+                data = answer.read()
+        except OSError as error:
+            raise CannotFetch(f"{server}{file.name}: {error}; name a folder that has it, --wheels FOLDER") from error
         if sha256(data) != entry["sha256"]:
-            raise CannotFetch(f"{name} has another sha256 than Pyodide's lock file gives")
-        (cache / name).write_bytes(data)
-
-
-def fetched(address: str) -> bytes:
-    """The file at an https address. Raises CannotFetch if it is out of reach."""
-    try:
-        with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - https
-            return bytes(answer.read())
-    except (urllib.error.URLError, TimeoutError) as error:
-        raise CannotFetch(f"{address} cannot be reached ({error}): name a folder with it, --wheels FOLDER") from error
+            raise CannotFetch(f"{file.name} has another sha256 than Pyodide's lock file gives")
+        file.write_bytes(data)
 
 
 def pypi_wheel(requirement: str, cache: Path, *options: str) -> Path:
@@ -174,12 +160,12 @@ def lock_entry(wheel: Path) -> dict[str, Any]:
     }
 
 
-def distribution(cache: Path, target: Path, pyodide_files: Path | None) -> None:
+def distribution(cache: Path, target: Path, server: str) -> None:
     """Pyodide with every wheel beside it, and a lock file that names those and no others."""
     source = pyodide(cache)
     lock = json.loads((source / "pyodide-lock.json").read_text())
     entries = closure(lock["packages"], LOCKED)
-    locked_files(entries, cache, pyodide_files)
+    locked_files(entries, cache, server)
     files = [cache / entry["file_name"] for entry in entries.values()]
     wheels = [pypi_wheel(f"{name}=={version(name)}", cache, "--platform", "any") for name in PURE]
     tags = ("--python-version", PYODIDE_PYTHON, "--platform", PYODIDE_PLATFORM)
@@ -192,11 +178,12 @@ def distribution(cache: Path, target: Path, pyodide_files: Path | None) -> None:
     (target / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": entries}))
 
 
-def jupyterlite(cache: Path) -> Path:
+def jupyterlite() -> Path:
     """The Python of an environment with JupyterLite; installed here, its extensions would be loaded by JupyterLab."""
     widgets = [f"{name}=={version(name)}" for name in ("anywidget", "ipywidgets", "jupyterlab_widgets")]
     recipe = "\n".join([*JUPYTERLITE, *widgets])
-    folder, stamp = cache.resolve() / "jupyterlite", cache / "jupyterlite" / "installed"
+    folder = CACHE / "jupyterlite"
+    stamp = folder / "installed"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not stamp.is_file() or stamp.read_text() != recipe:
         venv.create(folder, clear=True)
@@ -205,39 +192,36 @@ def jupyterlite(cache: Path) -> Path:
     return python
 
 
-def build(output: Path, cache: Path, pyodide_files: Path | None = None) -> None:
-    """Build the site in `output`, anew. Raises CannotFetch if a part of it is out of reach."""
-    cache.mkdir(parents=True, exist_ok=True)
-    python = jupyterlite(cache)
+def build(server: str) -> None:
+    """Build the site anew. Raises CannotFetch if a part of it is out of reach."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    python = jupyterlite()
     with tempfile.TemporaryDirectory() as scratch:
         lite = Path(scratch)
-        distribution(cache.resolve(), lite / "static" / "pyodide", pyodide_files)
+        distribution(CACHE, lite / "static" / "pyodide", server)
         contents = lite / "files"
         names = [f"{name}.ipynb" for name in NOTEBOOKS]
         linked = convert(ROOT / "notebooks", names, contents / "notebooks")
         for path in (file.removeprefix("../") for file in sorted(linked)):
             (contents / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / path, contents / path)
-        config = {"jupyter-lite-schema-version": 0, "jupyter-config-data": SETTINGS}
-        (lite / "jupyter-lite.json").write_text(json.dumps(config))
-        shutil.rmtree(output, ignore_errors=True)
-        options = ("--contents", contents, "--output-dir", output.resolve(), "--no-sourcemaps")
+        shutil.copy2(SETTINGS, lite)
+        shutil.rmtree(OUTPUT, ignore_errors=True)
+        options = ("--contents", contents, "--output-dir", OUTPUT, "--no-sourcemaps")
         run(python, "-m", "jupyter", "lite", "build", "--lite-dir", lite, *options, cwd=lite)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "live" / "lite")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "lite-cache")
     parser.add_argument("--wheels", type=Path, help="a folder with Pyodide's files, in place of Pyodide's server")
-    arguments = parser.parse_args()
+    wheels = parser.parse_args().wheels
     try:
-        build(arguments.output, arguments.cache, arguments.wheels)
+        build(f"{wheels.resolve().as_uri()}/" if wheels else PYODIDE_SERVER)
     except CannotFetch as error:
         print(error, file=sys.stderr)
         return 3
-    size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
-    print(f"{arguments.output}: {size / 2**20:.0f} MiB. Look at it: python -m http.server --bind 127.0.0.1 8000")
+    size = sum(file.stat().st_size for file in OUTPUT.rglob("*") if file.is_file())
+    print(f"{OUTPUT}: {size / 2**20:.0f} MiB. Look at it: python -m http.server --bind 127.0.0.1 8000")
     return 0
 
 

@@ -21,6 +21,7 @@ By hand, because uv cannot see a torch that .venv borrows, and a reader may have
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
@@ -51,25 +52,16 @@ def answers(*command: str) -> bool:
         return False
 
 
-def find_uv(torch_sees_gpu: bool) -> str | None:
-    """The path of uv; None without it, and where .venv borrows torch, which uv would install a second time."""
-    return None if torch_sees_gpu else shutil.which("uv")
-
-
 def install(uv: str | None, *arguments: str, retries: int = 5) -> None:
     """Install with uv, or with pip if there is no uv or uv fails. The last argument names what is installed."""
     if uv:
-        if run(uv, "pip", "install", "--python", str(PYTHON), *arguments):
+        command = [uv, "pip", "install", "--python", str(PYTHON), *arguments]
+        if subprocess.run(command, check=False).returncode == 0:
             return
         print("uv could not install it, see above: now pip tries", flush=True)
     pip = (str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", f"--retries={retries}")
     if not run_briefly(*pip, *arguments):
         sys.exit(f"pip could not install {arguments[-1]}; see its message above, then run this again")
-
-
-def run(*command: str) -> bool:
-    """Run a command, whose output the user sees. Whether it ended well."""
-    return subprocess.run(list(command), check=False).returncode == 0
 
 
 def run_briefly(*command: str) -> bool:
@@ -94,7 +86,7 @@ def set_up(groups: tuple[str, ...]) -> None:
         )
     has_gpu = answers("nvidia-smi", "-L")
     torch_sees_gpu = has_gpu and answers(sys.executable, "-c", "import torch; assert torch.cuda.is_available()")
-    uv = find_uv(torch_sees_gpu)
+    uv = None if torch_sees_gpu else shutil.which("uv")  # it would install a torch that .venv borrows a second time
     recipe = hashlib.sha256(f"{sys.version} {ROOT} {has_gpu} {torch_sees_gpu} {NEWEST}".encode())
     base = recipe.hexdigest()
     for name in ("pyproject.toml", "constraints.txt", "tools/environment.py"):
@@ -137,10 +129,10 @@ def set_up(groups: tuple[str, ...]) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option in ("--reader", "--site"):
+        parser.add_argument(option, dest="groups", action="store_const", const=GROUPS[option], default=GROUPS[""])
     try:
-        asked = sys.argv[1] if len(sys.argv) > 1 else ""
-        if asked not in GROUPS:
-            sys.exit(f"setup_env.py takes --reader, --site or nothing, not {asked}")
-        set_up(GROUPS[asked])
+        set_up(parser.parse_args().groups)
     except OSError as error:  # the disk is full, say; without its stamp, .venv is made anew next time
         sys.exit(f"the set-up could not write {VENV.name}: {error}; mend that, then run this again")

@@ -7,6 +7,7 @@ npm, biome, tsc and node do the work; by hand is only that nobody has to install
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "package-lock.json"
 PACKAGES = ROOT / "node_modules"
 INSTALLED = PACKAGES / "pagedlab-setup"  # the package-lock.json whose packages are there
-COMMANDS = ("lint", "format", "test")
 
 
 def npm(*arguments: str) -> int:
@@ -43,10 +43,11 @@ def install() -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
-        sys.exit(f"usage: python tools/javascript.py {' | '.join(COMMANDS)}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["lint", "format", "test"])
+    command = parser.parse_args().command
     install()
-    sys.exit(npm("run", "--silent", sys.argv[1]))
+    sys.exit(npm("run", "--silent", command))
 
 
 if __name__ == "__main__":

@@ -32,13 +32,14 @@ STARTS = (
     "you run loads Python and NumPy. The first time this can take twenty seconds or more, and the circle at the top "
     "right turns meanwhile. Later cells are fast."
 )
+KERNEL = {"display_name": "Python (Pyodide)", "language": "python", "name": "python"}
 NEEDS_TORCH = "needs-torch"  # the tag of a cell that needs PyTorch
 CELLS = Path(__file__).parent / "lite_cells"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")  # not to an address with a scheme
 
 
 def for_browser(notebook: NotebookNode, present: Collection[str], imports: str = "") -> NotebookNode:
-    """A copy for the browser.
+    """The notebook for the browser; it is changed in place.
 
     Args:
         notebook: a notebook of the series.
@@ -48,27 +49,23 @@ def for_browser(notebook: NotebookNode, present: Collection[str], imports: str =
     cells: list[NotebookNode] = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cells.append(new_markdown_cell(_links(cell.source, present), id=cell.id))
-        elif has_tag(cell, NEEDS_TORCH):
-            cells.append(_as_text(cell))
-            if imports:
-                cells.append(new_code_cell(imports, id="imports"))
-                imports = ""
-        elif not is_for_colab(cell):
-            cells.append(new_code_cell(cell.source, id=cell.id, outputs=cell.outputs, metadata=cell.metadata))
+            cell.source = LINK.sub(lambda match: match[0] if match[2] in present else match[1], cell.source)
+        needs_torch = has_tag(cell, NEEDS_TORCH)
+        if not is_for_colab(cell):
+            cells.append(_as_text(cell) if needs_torch else cell)
+        if needs_torch and imports:
+            cells.append(new_code_cell(imports, id="imports"))
+            imports = ""
     cells.insert(1, new_markdown_cell(STARTS, id="in-the-browser"))
-    kernel = {"display_name": "Python (Pyodide)", "language": "python", "name": "python"}
-    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    notebook.cells = cells
+    notebook.metadata = {"kernelspec": KERNEL}
+    return notebook
 
 
 def linked(notebook: NotebookNode) -> set[str]:
     """The relative paths that a notebook's text links to."""
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     return {target for _, target, _ in LINK.findall(text)}
-
-
-def _links(text: str, present: Collection[str]) -> str:
-    return LINK.sub(lambda match: match[0] if match[2] in present else match[1], text)
 
 
 def _as_text(cell: NotebookNode) -> NotebookNode:

@@ -1,6 +1,6 @@
 """Make docs/chat.svg: a picture of a real conversation in `pagedlab chat`.
 
-PAGEDLAB_MODEL=FOLDER python tools/make_terminal.py [docs/chat.svg]
+PAGEDLAB_MODEL=FOLDER python tools/make_terminal.py
 
 The model answers greedily on the CPU in fp32, /fork has a fixed seed, and no time is shown. So the same weights give
 the same picture. The caption of the picture, its title, names the model. rich draws; by hand is its form without fonts
@@ -85,7 +85,7 @@ def picture(llm: LLM) -> str:
 
 
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else REPO / "docs" / "chat.svg"
+    path = REPO / "docs" / "chat.svg"
     llm = LLM(device="cpu", dtype="float32", num_blocks=64, attention_backend="torch")
     path.write_text(picture(llm), encoding="utf-8")
     print(f"{path.name}: {path.stat().st_size:,} bytes")

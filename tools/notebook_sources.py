@@ -6,7 +6,7 @@ This renews the package's sources that notebooks show, without running the noteb
 `show_source(Name, Name.attribute, ...)` shows what is in a file, so its output depends on the file alone. Each stored
 output of such a call is replaced by what the call shows now. docs/conf.py adds the imported names to docs/api.md.
 
-By hand, because only this series has `show_source`, and Sphinx documents modules, not what notebooks import of them.
+By hand, because only this series has `show_source`. Sphinx describes the names; it does not know who imports them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+
+from pagedlab.lessons.show import show_source
 
 MAGIC = re.compile(r"^(\s*)[%!].*", re.MULTILINE)
 PACKAGE = "pagedlab"
@@ -57,8 +58,6 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
     Raises:
         ValueError: For a call of `show_source` whose arguments are not imported from pagedlab by the notebook.
     """
-    from pagedlab.lessons.show import show_source
-
     names: dict[str, Any] = {}
     changed = 0
     for cell in notebook.cells:
@@ -68,11 +67,19 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
         if not shown:
             continue
         for output, call in zip(shown, calls(tree), strict=True):
-            source = show_source(*[value_of(argument, names) for argument in call.args])
+            source = shown_by(call, names)
             data = {"text/markdown": source._repr_markdown_(), "text/plain": source.text}
             changed += output.data != data
             output.data = nbformat.from_dict(data)
     return changed
+
+
+def shown_by(call: ast.Call, names: dict[str, Any]) -> Any:
+    """What a call of `show_source` returns. It is evaluated, since its arguments may be attributes of names."""
+    try:
+        return eval(ast.unparse(call), {"show_source": show_source}, names)  # noqa: S307 - a cell of our own notebook
+    except NameError as error:
+        raise ValueError(f"{ast.unparse(call)}: {error.name} is not imported from pagedlab by the notebook") from error
 
 
 def plain_text(output: nbformat.NotebookNode) -> str:
@@ -86,17 +93,6 @@ def calls(tree: ast.Module) -> list[ast.Call]:
     return sorted(found, key=lambda call: (call.lineno, call.col_offset))
 
 
-def value_of(argument: ast.expr, names: dict[str, Any]) -> Any:
-    """The object that an argument such as `Scheduler.schedule` names."""
-    first, *attributes = ast.unparse(argument).split(".")
-    if first not in names:
-        raise ValueError(f"show_source({ast.unparse(argument)}): {first} is not imported from pagedlab by the notebook")
-    value = names[first]
-    for attribute in attributes:
-        value = getattr(value, attribute)
-    return value
-
-
 # Imported names
 
 
@@ -107,42 +103,29 @@ def imported_names(notebooks: Iterable[Path]) -> dict[str, set[str]]:
         for cell in nbformat.read(path, as_version=4).cells:
             for module, alias in imports(parsed(cell)):
                 names[module].add(alias.name)
-    return dict(names)
+    return names
 
 
 def reference(names: dict[str, set[str]], page: str) -> str:
-    """Markdown with an entry for each name that the page does not mention, a heading a module.
+    """Markdown with a table of each module's names that the page does not mention.
 
     Args:
         names: of each module, the names.
         page: the source of the page so far.
     """
     parts = []
-    for module in sorted(names):
-        missing = [name for name in sorted(names[module]) if not re.search(rf"\b{name}\b", page)]
+    for module, found in sorted(names.items()):
+        missing = [name for name in sorted(found) if not re.search(rf"\b{name}\b", page)]
+        documented = [name for name in missing if callable(item_of(module, name))]
+        other = [f"`{name}`" for name in missing if name not in documented]
         if missing:
-            parts.append(f"### {module}\n\n{entries(module, missing)}")
+            parts.append(f"### {module}")
+        if documented:
+            rows = [f"   ~{module}.{name}" for name in documented]
+            parts.append("\n".join(["```{eval-rst}", ".. autosummary::", "", *rows, "```"]))
+        if other:
+            parts.append(f"Also: {', '.join(other)}.")
     return "\n\n".join(parts)
-
-
-def entries(module: str, names: list[str]) -> str:
-    """The entries of a module's functions and classes, then a line with its other names."""
-    documented = [directive for name in names if (directive := directive_of(module, name))]
-    other = [f"`{name}`" for name in names if not directive_of(module, name)]
-    parts = []
-    if documented:
-        parts.append("```{eval-rst}\n" + "\n".join(documented) + "\n```")
-    if other:
-        parts.append(f"Also: {', '.join(other)}.")
-    return "\n\n".join(parts)
-
-
-def directive_of(module: str, name: str) -> str:
-    """The directive that documents a function or a class; nothing for other things."""
-    item = item_of(module, name)
-    if inspect.isclass(item):
-        return f".. autoclass:: {module}.{name}\n   :no-members:"
-    return f".. autofunction:: {module}.{name}" if inspect.isfunction(item) else ""
 
 
 def main() -> None:

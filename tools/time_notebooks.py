@@ -1,9 +1,9 @@
 """Execute notebooks and say how long they and their longest cells take.
 
-python tools/time_notebooks.py [--out FOLDER] [--over 3] notebooks/08_qwen.ipynb ...
+python tools/time_notebooks.py [--out FOLDER] notebooks/08_qwen.ipynb ...
 
 Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names. It can import the
-modules beside it. --over N lists every cell of more than N seconds.
+modules beside it. Cells of more than 20 seconds are listed.
 
 --out keeps what was executed, with what a page without a kernel plays (pagedlab/widgets/opening.py), which takes
 longer than a reader's run; `--out notebooks` is what `make notebooks` commits, and a notebook that failed stays as
@@ -23,15 +23,17 @@ import os
 import sys
 import tempfile
 import tokenize
-from datetime import datetime
 from pathlib import Path
 
 import nbformat
 import torch
 from cells import has_tag, moved
 from colab_cell import is_for_colab
+from dateutil.parser import isoparse
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+LONG = 20.0  # seconds that a cell may take
 
 
 def seconds_of(cell: nbformat.NotebookNode) -> float:
@@ -40,11 +42,7 @@ def seconds_of(cell: nbformat.NotebookNode) -> float:
     began, ended = times.get("iopub.execute_input"), times.get("shell.execute_reply")
     if not began or not ended:
         return 0.0
-    return (as_time(ended) - as_time(began)).total_seconds()
-
-
-def as_time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return (isoparse(ended) - isoparse(began)).total_seconds()
 
 
 def is_of(cell: nbformat.NotebookNode, kind: str, mixed: bool) -> bool:
@@ -91,22 +89,16 @@ def kept(notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> None
     notebook.metadata["pagedlab"] = (ran if mixed else {}) | {here: code_of(notebook, here)}
 
 
-def environment_beside(path: Path) -> dict[str, str]:
-    """The environment of a kernel that can import the modules in the notebook's own folder."""
-    folders = [str(path.resolve().parent), os.environ.get("PYTHONPATH")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-
-
 def measure(path: Path, out: Path | None) -> tuple[list[float], str]:
     """Execute one notebook in an empty folder: the seconds of each cell, and the error, if one ended it."""
     notebook = nbformat.read(path, as_version=4)
     stored = copy.deepcopy(notebook)
     error = ""
+    beside = os.pathsep.join([str(path.resolve().parent), os.environ.get("PYTHONPATH", "")])
+    client = NotebookClient(notebook, timeout=1800, extra_arguments=["--log-level=ERROR"])
     with tempfile.TemporaryDirectory() as folder:
-        options = {"resources": {"metadata": {"path": folder}}, "extra_arguments": ["--log-level=ERROR"]}
-        client = NotebookClient(notebook, timeout=1800, **options)
         try:
-            client.execute(env=environment_beside(path))
+            client.execute(cwd=folder, env={**os.environ, "PYTHONPATH": beside})
         except (CellExecutionError, DeadKernelError) as failed:
             error = f"{getattr(failed, 'ename', 'the kernel')}: {getattr(failed, 'evalue', 'died')}"
     seconds = [seconds_of(cell) for cell in notebook.cells]
@@ -120,7 +112,6 @@ def measure(path: Path, out: Path | None) -> tuple[list[float], str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for the executed notebooks")
-    parser.add_argument("--over", type=float, default=20.0, help="list cells that take longer, in seconds (20)")
     parser.add_argument("notebooks", nargs="+", type=Path)
     arguments = parser.parse_args()
     model = os.environ.get("PAGEDLAB_MODEL", "")
@@ -137,7 +128,7 @@ def main() -> int:
         where = f"{longest:10.1f} s in cell {seconds.index(longest):3}"
         print(f"{path.stem:28}{sum(seconds):9.1f}{where}  {error}", flush=True)
         for index, each in enumerate(seconds):
-            if each > arguments.over:
+            if each > LONG:
                 print(f"    cell {index}: {each:.1f} s", flush=True)
         bad += bool(error)
     return bad

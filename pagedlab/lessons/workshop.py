@@ -867,7 +867,7 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
         return svg(1080, 24, [label(0, 15, refused, 13, look=BOLD)])
 
     def speed(run: Any) -> float:
-        return case.kv_bytes / seconds(run, 0.05) * 1e-9
+        return case.kv_bytes / seconds(run) * 1e-9
 
     speeds = {"yours": speed(methods.rung(inputs, own))}
     for method, name in tqdm(METHODS.items(), "measuring", leave=False):

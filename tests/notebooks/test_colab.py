@@ -1,5 +1,6 @@
 """The cell for Google Colab: it does nothing elsewhere, and in Colab it leaves PyTorch and Triton alone."""
 
+import copy
 import shlex
 import sys
 from types import ModuleType
@@ -34,34 +35,29 @@ def cell():
     return TransformerManager().transform_cell(colab_cell("https://example.org/pagedlab").source)
 
 
-def series(folder):
-    """Two numbered notebooks, without a cell for Colab."""
-    for name in ("00_one", "01_two"):
-        cells = [new_markdown_cell("# A title", id="a"), new_code_cell("x = 1", id="b")]
-        nbformat.write(new_notebook(cells=cells), folder / f"{name}.ipynb")
-    return sorted(folder.glob("*.ipynb"))
+def a_notebook():
+    """One without a cell for Colab."""
+    cells = [new_markdown_cell("# A title", id="a"), new_markdown_cell("map", id="b"), new_code_cell("x = 1", id="c")]
+    return new_notebook(cells=cells)
 
 
-def test_once_published_each_notebook_has_the_cell_folded_and_not_first(tmp_path, monkeypatch):
+def test_once_published_a_notebook_has_the_cell_folded_and_after_its_navigation(monkeypatch):
     monkeypatch.setattr(normalise_notebooks, "repository", lambda: "https://github.com/you/pagedlab")
-    for path in series(tmp_path):
-        notebook = normalise_notebooks.in_series(nbformat.read(path, as_version=4), path)
-        assert [cell.id for cell in notebook.cells] == ["a", "navigation", "colab", "b", "navigation-end"]
-        cell = notebook.cells[2]
-        assert is_for_colab(cell)
-        assert cell.metadata.jupyter.source_hidden
-        assert 'repository = "https://github.com/you/pagedlab"' in cell.source
-        nbformat.write(notebook, path)
-        assert normalise_notebooks.in_series(nbformat.read(path, as_version=4), path) == notebook
+    notebook = normalise_notebooks.with_colab_cell(a_notebook())
+    assert [cell.id for cell in notebook.cells] == ["a", "b", "colab", "c"]
+    cell = notebook.cells[2]
+    assert is_for_colab(cell)
+    assert cell.metadata.jupyter.source_hidden
+    assert 'repository = "https://github.com/you/pagedlab"' in cell.source
+    assert normalise_notebooks.with_colab_cell(copy.deepcopy(notebook)) == notebook
 
 
-def test_before_that_a_notebook_keeps_what_it_has(tmp_path, monkeypatch):
+def test_before_that_a_notebook_keeps_what_it_has(monkeypatch):
     monkeypatch.setattr(normalise_notebooks, "repository", str)
-    path, _ = series(tmp_path)
-    notebook = nbformat.read(path, as_version=4)
-    assert not any(map(is_for_colab, normalise_notebooks.in_series(notebook, path).cells))
+    notebook = a_notebook()
+    assert not any(map(is_for_colab, normalise_notebooks.with_colab_cell(notebook).cells))
     notebook.cells.insert(1, colab_cell("https://example.org/old"))
-    (cell,) = filter(is_for_colab, normalise_notebooks.in_series(notebook, path).cells)
+    (cell,) = filter(is_for_colab, normalise_notebooks.with_colab_cell(notebook).cells)
     assert cell.source == colab_cell("").source
 
 

@@ -212,7 +212,7 @@ def test_every_cell_for_the_browser_takes_the_place_of_one():
         assert file.stem[3:] in ids | {"imports"}
 
 
-def test_a_wheel_with_another_sha256_is_refused(tmp_path, monkeypatch):
+def test_a_wheel_with_another_sha256_is_refused(tmp_path):
     lock = {
         "a": {"depends": ["B_c"], "sha256": sha256(b"a"), "file_name": "a.whl"},
         "b-c": {"depends": [], "sha256": sha256(b"b"), "file_name": "b.whl"},
@@ -224,24 +224,18 @@ def test_a_wheel_with_another_sha256_is_refused(tmp_path, monkeypatch):
     (tmp_path / "server" / "a.whl").write_bytes(b"a")
     (tmp_path / "server" / "b.whl").write_bytes(b"something else")
     (tmp_path / "cache").mkdir()
-    monkeypatch.setattr("build_lite.PYODIDE_SERVER", f"{(tmp_path / 'server').as_uri()}/")
     with pytest.raises(CannotFetch, match=r"b\.whl"):
-        locked_files(entries, tmp_path / "cache")
+        locked_files(entries, tmp_path / "cache", f"{(tmp_path / 'server').as_uri()}/")
     assert [file.name for file in (tmp_path / "cache").iterdir()] == ["a.whl"]
 
 
-def test_wheels_can_be_taken_from_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("build_lite.PYODIDE_SERVER", "file:///nowhere/")
+def test_what_cannot_be_fetched_is_named_and_what_is_there_is_not_fetched(tmp_path):
     entries = {"a": {"sha256": sha256(b"a"), "file_name": "a.whl"}}
-    for folder in ("wheels", "cache"):
-        (tmp_path / folder).mkdir()
-    with pytest.raises(CannotFetch, match="--wheels FOLDER"):
-        locked_files(entries, tmp_path / "cache")
-    with pytest.raises(CannotFetch, match=r"wheels has no a\.whl"):
-        locked_files(entries, tmp_path / "cache", tmp_path / "wheels")
-    (tmp_path / "wheels" / "a.whl").write_bytes(b"a")
-    locked_files(entries, tmp_path / "cache", tmp_path / "wheels")
-    assert (tmp_path / "cache" / "a.whl").read_bytes() == b"a"
+    nowhere = f"{(tmp_path / 'nowhere').as_uri()}/"
+    with pytest.raises(CannotFetch, match=r"nowhere/a\.whl.*--wheels FOLDER"):
+        locked_files(entries, tmp_path, nowhere)
+    (tmp_path / "a.whl").write_bytes(b"a")
+    locked_files(entries, tmp_path, nowhere)
 
 
 @pytest.fixture(scope="module")

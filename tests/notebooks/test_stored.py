@@ -10,9 +10,10 @@ import re
 import nbformat
 import pytest
 
+from build_front import MAP_ROW, TAKES
 from notebook_sources import refresh
 from pagedlab.lessons.show import show_source
-from support.paths import NOTEBOOKS
+from support.paths import NOTEBOOKS, each_notebook
 from time_notebooks import code_of, without_comments
 
 BY_NUMBER = {path.name[:2]: path for path in NOTEBOOKS}
@@ -114,3 +115,33 @@ def test_a_cell_that_draws_a_figure_shows_it(number):
             shown = [output.get("data", {}) for output in cell.outputs]
             has_figure = any("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
             assert has_figure, f"{cell.id} shows no figure"
+
+
+@each_notebook
+def test_a_notebook_leads_to_its_neighbours_and_to_the_map(path):
+    """The links are written by hand; a new notebook changes those of its neighbours."""
+    here = NOTEBOOKS.index(path)
+    links = [f"[map]({NOTEBOOKS[0].name})"] if here else ["The map is in this notebook"]
+    if here:
+        links.insert(0, f"[‹ {title(NOTEBOOKS[here - 1])}]({NOTEBOOKS[here - 1].name})")
+    if path != NOTEBOOKS[-1]:
+        links.append(f"[{title(NOTEBOOKS[here + 1])} ›]({NOTEBOOKS[here + 1].name})")
+    cells = nbformat.read(path, 4).cells
+    assert [cells[1].source, cells[-1].source] == 2 * [" | ".join(links)]
+
+
+def words(path):
+    return "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
+
+
+def title(path):
+    return words(path).splitlines()[0].removeprefix("# ")
+
+
+def test_the_map_has_every_notebook_and_its_minutes():
+    page = words(NOTEBOOKS[0])
+    rows = MAP_ROW.findall(page)
+    assert [stem for _, _, stem, _ in rows] == [path.stem for path in NOTEBOOKS]
+    for number, _, stem, question in rows:
+        for minutes in TAKES.findall(words(BY_NUMBER[number])):
+            assert f"({stem}.ipynb) | {question} | {minutes} |" in page

@@ -1,13 +1,17 @@
 """benchmarks/peers.py: its requests, and one engine from end to end."""
 
 import json
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import peer_engines
 import peer_workloads
 import peers
+from pagedlab import LLM, SamplingParams
+from pagedlab.model import load_model
 from support.paths import ROOT
 
 
@@ -78,6 +82,60 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     (arrived,) = result["load"]["32"]["pagedlab"]
     assert arrived["first token ms, median"] > 0
     assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": 2}
+
+
+def test_random_weights_have_the_shape_of_the_folder():
+    model = peer_engines.random_model(str(ROOT / "data/tiny-qwen2"))
+    llm = LLM(model, num_blocks=8, verbose=False)
+    (answer,) = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert len(answer.outputs[0].token_ids) == 4
+    assert model.vocab_size == load_model(ROOT / "data/tiny-qwen2").vocab_size
+
+
+def test_an_engine_of_one_gpu_is_not_started_on_two(monkeypatch):
+    settings = json.dumps({"model": "", "random_weights": False, "share": 0.5, "ranks": 2})
+    monkeypatch.setattr(sys, "argv", ["peer_engines.py", "nano-vllm", "1", "100", settings])
+    with pytest.raises(NotImplementedError, match="nano-vllm is measured here on one GPU only"):
+        peer_engines.main()
+
+
+class StandIn:
+    """Takes the place of vLLM's `LLM` and of SGLang's `Engine`."""
+
+    def __init__(self, model="", model_path="", **options):
+        self.model = model or model_path
+
+    def generate(self, prompts=None, params=None, use_tqdm=None, input_ids=None, sampling_params=None):
+        if input_ids is not None:
+            return [{"output_ids": [7] * each["max_new_tokens"]} for each in sampling_params]
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=(7,) * each.max_tokens)]) for each in params]
+
+
+LIBRARIES = {
+    "vllm": SimpleNamespace(LLM=StandIn, SamplingParams=lambda **options: SimpleNamespace(**options)),
+    "sglang": SimpleNamespace(Engine=StandIn),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_process_of_an_engine_answers_each_line(name, monkeypatch):
+    settings = {"model": "a folder", "random_weights": True, "share": 0.5, "ranks": 2}
+    read, write = os.pipe()
+    commands = [{"name": "prefill", "seed": 1}, {"name": "samples", "seed": 1}]
+    monkeypatch.setitem(sys.modules, name, LIBRARIES[name])
+    monkeypatch.setattr(sys, "argv", ["peer_engines.py", name, str(write), "100", json.dumps(settings)])
+    monkeypatch.setattr(sys, "stdin", map(json.dumps, commands))
+    monkeypatch.setattr(peer_workloads, "VOCABULARY", 100)
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    peer_engines.main()
+    start, prefill, samples = map(json.loads, os.fdopen(read))
+    assert start["versions"].keys() == {name}
+    assert start["options"]["load_format"] == "dummy"
+    assert 2 in start["options"].values(), "the ranks"
+    assert 0.5 in start["options"].values(), "the share of memory"
+    assert prefill["new tokens"] == 64
+    assert prefill["unit"] == "prompt tokens/s"
+    assert "did not get the tokens" in samples["error"], "one answer in place of eight"
 
 
 def test_an_engine_that_does_not_start_is_named(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def test_a_rung_gives_its_blocks_back(tiny, monkeypatch):
 
     monkeypatch.setattr(serving, "LLM", made)
     monkeypatch.setattr(serving, "GPU", False)
-    row = serving.measure(tiny, "ragged", *serving.workload(3, 4, 8, tiny.vocab_size, seed=0))
+    row = serving.measure(tiny, "ragged", *serving.requests(3, (4, 8), (4, 8), tiny.vocab_size, 0))
     assert row["tokens/s"] > 0
     serving.give_back()
     assert [cache() for cache in caches] == [None]

@@ -170,8 +170,11 @@ def test_a_reader_gets_less_than_the_tests_need(setup_env, monkeypatch):
     assert len(asked) == done, "what the tests need holds what a reader needs"
 
 
-def test_an_unknown_option(setup_env):
-    assert message(setup_env, "--readr") == "setup_env.py takes --reader, --site or nothing, not --readr"
+def test_an_unknown_option(setup_env, capsys):
+    with pytest.raises(SystemExit):
+        setup_env.start("--everything")
+    assert "unrecognized arguments: --everything" in capsys.readouterr().err
+    assert not setup_env.STAMP.exists()
 
 
 def with_uv(setup_env, monkeypatch, code):
@@ -282,7 +285,7 @@ def modules_of_the_site():
     modules = set()
     for file in files:  # it grows
         for name in imported_modules(file):
-            own = [ROOT / folder / f"{name}.py" for folder in ("tools", "docs")]
+            own = [ROOT / folder / f"{name}.py" for folder in ("tools", "docs", "docs/front")]
             tool = next((path for path in own if path.exists()), None)
             if tool is None:
                 modules.add(name)
