@@ -16,6 +16,7 @@ JSON, too: what an engine's class is called with.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -30,10 +31,12 @@ from uuid import uuid4
 
 import peer_workloads
 from common import quantiles
+from peer_traces import busy_seconds, take_traces
 from peer_workloads import TEMPERATURE, WORKLOADS, Arrival, Work, arrivals
 
 MAX_LENGTH = 16_384
 MAX_SEQUENCES = 256
+Options = dict[str, Any]  # of an engine
 Answers = list[list[list[int]]]  # token ids: of each prompt, of each answer
 Pieces = AsyncIterator[tuple[float, int]]  # when tokens reached the caller, and how many
 
@@ -41,7 +44,7 @@ Pieces = AsyncIterator[tuple[float, int]]  # when tokens reached the caller, and
 class PagedLab:
     """pagedlab, through `LLM.generate`, and through the server's thread where requests arrive."""
 
-    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
         import torch
 
         from pagedlab import LLM, SamplingParams
@@ -51,7 +54,7 @@ class PagedLab:
         self.params = SamplingParams
         # Imported here: the import takes a second, which no request may wait.
         self.new_thread, self.new_ticket, self.new_room = EngineThread, Ticket, Room
-        self.options = {"max_sequences": MAX_SEQUENCES, "tensor_parallel": ranks}
+        self.options = {"max_sequences": MAX_SEQUENCES, "tensor_parallel": ranks} | further
         source: Any = random_model(model) if random_weights else model
         occupied = None
         if torch.cuda.is_available():
@@ -65,9 +68,20 @@ class PagedLab:
         self.llm.warm_up()
         self.thread: Any = None
 
+    def start_trace(self, folder: str) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        self.trace = (profile(activities=[ProfilerActivity.CUDA]), f"{folder}/trace.json")
+        self.trace[0].start()
+
+    def stop_trace(self) -> None:
+        profiler, path = self.trace
+        profiler.stop()
+        profiler.export_chrome_trace(path)
+
     def generate(self, work: Work) -> Answers:
         params = [
-            self.params(max_tokens=n, ignore_eos=not work.ends, temperature=work.temperature, n=work.answers)
+            self.params(max_tokens=n, ignore_eos=not work.ends, n=work.answers, **how_to_sample(work.temperature))
             for n in work.lengths
         ]
         done = self.llm.generate(work.prompts, params)
@@ -78,7 +92,7 @@ class PagedLab:
         if self.thread is None:
             self.thread = self.new_thread(self.llm, max_waiting=100_000)
             self.thread.start()
-        params = self.params(max_tokens=request.length, ignore_eos=True, temperature=TEMPERATURE)
+        params = self.params(max_tokens=request.length, ignore_eos=True, **how_to_sample(TEMPERATURE))
         ticket = self.new_ticket(self.thread, params, True)
         await self.thread.submit(ticket, [request.prompt], None, self.new_room(request.length))
         came = []
@@ -114,8 +128,8 @@ def random_model(folder: str) -> Any:
 class VLLM:
     """vLLM, through `LLM.generate` with its engine in a process of its own, as by default."""
 
-    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
-        self.options: dict[str, Any] = {
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
+        self.options: Options = {
             "max_model_len": MAX_LENGTH,
             "max_num_seqs": MAX_SEQUENCES,
             "gpu_memory_utilization": share,
@@ -126,6 +140,7 @@ class VLLM:
             self.options["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
         if random_weights:
             self.options["load_format"] = "dummy"
+        self.options |= further
         self.engine = self.start(model)
 
     def start(self, model: str) -> Any:
@@ -133,10 +148,18 @@ class VLLM:
 
         return LLM(model, **self.options)
 
+    def start_trace(self, folder: str) -> None:
+        """The folder was named when the engine started, see `peers.py`."""
+        self.engine.start_profile()
+
+    def stop_trace(self) -> None:
+        self.engine.stop_profile()
+
     def params(self, length: int, temperature: float, ends: bool = False, **more: Any) -> Any:
         from vllm import SamplingParams
 
-        return SamplingParams(max_tokens=length, ignore_eos=not ends, temperature=temperature, detokenize=False, **more)
+        how = how_to_sample(temperature)
+        return SamplingParams(max_tokens=length, ignore_eos=not ends, detokenize=False, **how, **more)
 
     def generate(self, work: Work) -> Answers:
         params = [self.params(length, work.temperature, work.ends, n=work.answers) for length in work.lengths]
@@ -168,10 +191,10 @@ class VLLMServer(VLLM):
 class SGLang:
     """SGLang's `Engine`, for both."""
 
-    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
         import sglang
 
-        self.options: dict[str, Any] = {
+        self.options: Options = {
             "dtype": "bfloat16",
             "context_length": MAX_LENGTH,
             "max_running_requests": MAX_SEQUENCES,
@@ -187,11 +210,18 @@ class SGLang:
             self.options["enforce_disable_flashinfer_allreduce_fusion"] = True
         if random_weights:
             self.options["load_format"] = "dummy"
+        self.options |= further
         self.llm = sglang.Engine(model_path=model, **self.options)
+
+    def start_trace(self, folder: str) -> None:
+        self.llm.start_profile(output_dir=folder, activities=["GPU"], with_stack=False)
+
+    def stop_trace(self) -> None:
+        self.llm.stop_profile()
 
     def generate(self, work: Work) -> Answers:
         params = [
-            {"max_new_tokens": n, "ignore_eos": not work.ends, "temperature": work.temperature, "n": work.answers}
+            {"max_new_tokens": n, "ignore_eos": not work.ends, "n": work.answers} | how_to_sample(work.temperature)
             for n in work.lengths
         ]
         done = self.llm.generate(input_ids=work.prompts, sampling_params=params)
@@ -199,7 +229,7 @@ class SGLang:
         return [flat[at : at + work.answers] for at in range(0, len(flat), work.answers)]
 
     async def stream(self, request: Arrival) -> Pieces:
-        params = {"max_new_tokens": request.length, "ignore_eos": True, "temperature": TEMPERATURE}
+        params = {"max_new_tokens": request.length, "ignore_eos": True} | how_to_sample(TEMPERATURE)
         pieces = await self.llm.async_generate(input_ids=request.prompt, sampling_params=params, stream=True)
         seen = 0
         async for piece in pieces:
@@ -212,7 +242,7 @@ class SGLang:
 class NanoVLLM:
     """nano-vllm. It has neither greedy sampling nor several answers."""
 
-    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
         from nanovllm import LLM, SamplingParams
 
         self.params = SamplingParams
@@ -220,7 +250,7 @@ class NanoVLLM:
             "max_model_len": MAX_LENGTH,
             "max_num_seqs": MAX_SEQUENCES,
             "gpu_memory_utilization": share,
-        }
+        } | further
         self.llm = LLM(model, **self.options)
         if random_weights:
             for parameter in self.llm.model_runner.model.parameters():
@@ -239,7 +269,7 @@ class NanoVLLM:
 class Transformers:
     """Transformers' own continuous batching. It samples all requests alike, and greedily here."""
 
-    def __init__(self, model: str, random_weights: bool, share: float, ranks: int) -> None:
+    def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
         import torch
         import transformers
 
@@ -251,7 +281,7 @@ class Transformers:
             load = transformers.AutoModelForCausalLM.from_pretrained
             module = load(model, dtype=torch.bfloat16).to("cuda")
         self.module = module.eval()
-        self.options: dict[str, Any] = {}
+        self.options = further  # it has none here
 
     def generate(self, work: Work) -> Answers:
         from transformers import GenerationConfig
@@ -296,6 +326,11 @@ def version_of(package: str) -> str:
         return "source"
 
 
+def how_to_sample(temperature: float) -> dict[str, float]:
+    """All engines have the same names for it."""
+    return {"temperature": temperature, **peer_workloads.LIMITS}
+
+
 def timed(engine: Any, work: Work) -> tuple[float, Answers]:
     """Seconds from the call to its return, and the answers, whose lengths are checked."""
     began = time.perf_counter()
@@ -318,8 +353,13 @@ def chat_prompts(texts: list[str], model: str) -> list[list[int]]:
     return [tokenizer.encode(form.format(text)).ids for text in texts]
 
 
-def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
-    """Run a workload: its figure, and the seconds of each of its works."""
+def measure(engine: Any, name: str, seed: int, model: str, traces: str = "") -> dict[str, Any]:
+    """Run a workload: its figure, and the seconds of each of its works.
+
+    Args:
+        traces: a folder. If it is named, the figure is of the seconds in which the card computes.
+            The profiler makes the host slower, so the other seconds are not comparable then.
+    """
     workload = WORKLOADS[name](seed)
     for work in workload.rounds:
         work.prompts = work.prompts or chat_prompts(work.texts, model)
@@ -331,7 +371,12 @@ def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
     for work in workload.rounds:
         if workload.continues:
             work.prompts = [old + new for old, new in zip(before, work.prompts, strict=True)]
+        if traces:
+            engine.start_trace(traces)
         spent, answers = timed(engine, work)
+        if traces:
+            engine.stop_trace()
+            spent = busy_seconds(take_traces(Path(traces)))
         seconds.append(spent)
         num_tokens += sum(len(answer) for each in answers for answer in each)
         before = [old + new[0] for old, new in zip(work.prompts, answers, strict=True)]
@@ -348,6 +393,8 @@ def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
 async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, Any]:
     """Send requests when they are due: what their callers see, in milliseconds."""
     requests = arrivals(rate, lengths, seed)
+    gc.collect()
+    gc.freeze()  # no engine's callers pause for what was there before
     origin = time.perf_counter() + 0.5
 
     async def one(request: Arrival) -> list[tuple[float, int]]:
@@ -383,6 +430,7 @@ def main() -> None:
     if options["ranks"] > 1 and name in ON_ONE_GPU:
         raise NotImplementedError(f"{name} is measured here on one GPU only")
     peer_workloads.VOCABULARY = int(vocabulary)
+    peer_workloads.LIMITS = options.pop("limits")
     answers = os.fdopen(int(descriptor), "w", buffering=1)
 
     def say(**answer: Any) -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 VOCABULARY = 10_000
 TEMPERATURE = 0.6
+LIMITS: dict[str, float] = {}  # top_k and top_p of all samples
 SUBJECTS = (
     "a bicycle", "a bridge", "a library", "a clock", "bread", "a river", "a telescope", "a violin", "rain", "a garden",
     "a lighthouse", "a train", "salt", "a kite", "a mirror", "a mountain", "honey", "a compass", "a ship", "the moon",

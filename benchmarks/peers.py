@@ -15,7 +15,11 @@ An engine that lives in a folder of its own (`pip install --target FOLDER`) is n
 vllm=FOLDER`. `--random-weights` takes a folder with a configuration and a tokenizer only.
 
 With `--rates`, requests arrive at random, so many a second, through each engine's own asynchronous interface. The
-result has what their callers see: time to first token, time a token after the first, longest gap.
+result has what their callers see: time to first token, time a token after the first, longest gap. They arrive once
+before, untimed.
+
+With `--trace`, torch's profiler runs in each engine, and the result has the seconds in which the card computes.
+`--options 'sglang={"page_size": 16}'` gives an engine options of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +49,13 @@ NO_MULTICAST = {
 }
 
 
+VLLM_PROFILER = {
+    "profiler": "torch",
+    "torch_profiler_with_stack": False,
+    "torch_profiler_dump_cuda_time_total": False,
+}
+
+
 class Peer:
     """An engine's process.
 
@@ -65,6 +76,12 @@ class Peer:
         self._log_path = Path(f"{args.json}.{name}.log")
         settings = {"model": str(args.model), "random_weights": args.random_weights}
         settings |= {"share": args.share, "ranks": args.ranks}
+        further = dict(args.options).get(name, {})
+        if args.trace and name == "vllm":  # it has to know before it starts
+            further |= {"profiler_config": VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}}
+        limits = {"top_k": args.top_k, "top_p": args.top_p}
+        settings["further"] = further
+        settings["limits"] = {limit: value for limit, value in limits.items() if value is not None}
         program = [sys.executable, str(HERE / "peer_engines.py")]
         command = [*program, name, str(write), str(args.vocabulary), json.dumps(settings)]
         with self._log_path.open("w") as log:
@@ -115,6 +132,7 @@ def run(args: argparse.Namespace) -> None:
         model=args.model.name,
         weights="random" if args.random_weights else "of the folder",
         limits={"tokens a sequence": MAX_LENGTH, "sequences": MAX_SEQUENCES, "share": args.share},
+        sampling={"top_k": args.top_k, "top_p": args.top_p},
         ranks=args.ranks,
         alone=args.alone,
         engines={},
@@ -146,11 +164,31 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
                     note(result, "rounds", workload, peer, answer)
         for rate in args.rates:
             for peer in peers:
-                answer = peer.ask(rate=rate, lengths=args.lengths, seed=args.seed)
-                note(result, "load", f"{rate:g}", peer, answer)
+                peer.ask(rate=rate, lengths=args.lengths, seed=args.seed - 1)
+                for round_number in range(args.rounds):
+                    answer = peer.ask(rate=rate, lengths=args.lengths, seed=args.seed + round_number)
+                    note(result, "load", f"{rate:g}", peer, answer)
+        for workload in args.trace:
+            for peer in peers:
+                folder = trace_folder(args, peer.name)
+                answer = peer.ask(name=workload, seed=args.seed + args.rounds, traces=str(folder))
+                note(result, "on the card", workload, peer, answer)
     finally:
         for peer in peers:
             peer.end()
+
+
+def trace_folder(args: argparse.Namespace, name: str) -> Path:
+    """Where an engine writes its traces."""
+    folder = Path(f"{args.json}.{name}.traces").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def engine_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Read ENGINE={"option": value}."""
+    name, _, options = text.partition("=")
+    return name, json.loads(options)
 
 
 def note(result: Result, part: str, workload: str, peer: Peer, answer: dict[str, Any]) -> None:
@@ -169,6 +207,10 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.28, help="of the card's memory, for each engine")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="token ids of prompts are below")
     parser.add_argument("--random-weights", action="store_true")
+    parser.add_argument("--trace", nargs="*", default=[], choices=WORKLOADS, help="how long the card computes for them")
+    parser.add_argument("--top-k", type=int, help="of all samples")
+    parser.add_argument("--top-p", type=float, help="of all samples")
+    parser.add_argument("--options", type=engine_options, nargs="*", default=[], metavar="ENGINE=JSON")
     parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--alone", action="store_true", help="end each engine before the next one starts")
     parser.add_argument("--path", nargs="*", default=[], metavar="ENGINE=FOLDER")

@@ -1,5 +1,6 @@
 """benchmarks/peers.py: its requests, and one engine from end to end."""
 
+import gzip
 import json
 import os
 import sys
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import peer_engines
+import peer_traces
 import peer_workloads
 import peers
 from pagedlab import LLM, SamplingParams
@@ -74,6 +76,7 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     out = tmp_path / "result.json"
     options = ["--model", ROOT / "data/tiny-qwen2", "--workloads", "one", "--rounds", 1, "--vocabulary", 2000]
     options += ["--ranks", 2, "--alone", "--rates", 32, "--lengths", "short", "--json", out]
+    options += ["--top-k", 9, "--options", 'pagedlab={"num_blocks": 2048}']
     run(monkeypatch, *options)
     result = json.loads(out.read_text())
     (answer,) = result["rounds"]["one"]["pagedlab"]
@@ -81,7 +84,35 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     assert 0 < answer["figure"] < 1000
     (arrived,) = result["load"]["32"]["pagedlab"]
     assert arrived["first token ms, median"] > 0
-    assert result["engines"]["pagedlab"]["options"] == {"max_sequences": 256, "tensor_parallel": 2}
+    options = {"max_sequences": 256, "tensor_parallel": 2, "num_blocks": 2048}
+    assert result["engines"]["pagedlab"]["options"] == options
+    assert result["sampling"] == {"top_k": 9, "top_p": None}
+
+
+def test_the_card_is_busy_while_any_kernel_runs(tmp_path):
+    """Kernels of 3 and 4 us overlap by 1 us, and one of 2 us comes later; the host's work does not count."""
+    times = {"kernel": [(10, 3), (12, 4)], "gpu_memcpy": [(20, 2)], "cpu_op": [(0, 100)]}
+    events = [{"cat": kind, "ts": ts, "dur": dur} for kind, each in times.items() for ts, dur in each]
+    with gzip.open(tmp_path / "trace.json.gz", "wt") as file:
+        json.dump({"traceEvents": [*events, {"ph": "M"}]}, file)
+    found = peer_traces.take_traces(tmp_path)
+    assert len(found) == 3
+    assert peer_traces.busy_seconds(found) == pytest.approx(8e-6)
+    assert peer_traces.take_traces(tmp_path) == []
+
+
+def test_a_traced_figure_is_of_the_seconds_on_the_card(tmp_path):
+    """The card works half a millisecond a token, of the millisecond that the engine needs."""
+    engine = FakeEngine()
+    engine.start_trace = lambda folder: setattr(engine, "began", engine.now)
+
+    def stop_trace():
+        kernel = {"cat": "kernel", "ts": 0, "dur": 0.5e6 * (engine.now - engine.began)}
+        (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [kernel]}))
+
+    engine.stop_trace = stop_trace
+    found = peer_engines.measure(engine, "one", seed=1, model="", traces=str(tmp_path))
+    assert found["figure"] == pytest.approx(0.5)
 
 
 def test_random_weights_have_the_shape_of_the_folder():
@@ -120,12 +151,14 @@ LIBRARIES = {
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_process_of_an_engine_answers_each_line(name, monkeypatch):
     settings = {"model": "a folder", "random_weights": True, "share": 0.5, "ranks": 2}
+    settings |= {"further": {"page_size": 16}, "limits": {"top_k": 20}}
     read, write = os.pipe()
     commands = [{"name": "prefill", "seed": 1}, {"name": "samples", "seed": 1}]
     monkeypatch.setitem(sys.modules, name, LIBRARIES[name])
     monkeypatch.setattr(sys, "argv", ["peer_engines.py", name, str(write), "100", json.dumps(settings)])
     monkeypatch.setattr(sys, "stdin", map(json.dumps, commands))
     monkeypatch.setattr(peer_workloads, "VOCABULARY", 100)
+    monkeypatch.setattr(peer_workloads, "LIMITS", {})
     monkeypatch.setattr(os, "_exit", lambda code: None)
     peer_engines.main()
     start, prefill, samples = map(json.loads, os.fdopen(read))
@@ -133,6 +166,8 @@ def test_the_process_of_an_engine_answers_each_line(name, monkeypatch):
     assert start["options"]["load_format"] == "dummy"
     assert 2 in start["options"].values(), "the ranks"
     assert 0.5 in start["options"].values(), "the share of memory"
+    assert start["options"]["page_size"] == 16
+    assert peer_engines.how_to_sample(0.6) == {"temperature": 0.6, "top_k": 20}
     assert prefill["new tokens"] == 64
     assert prefill["unit"] == "prompt tokens/s"
     assert "did not get the tokens" in samples["error"], "one answer in place of eight"
