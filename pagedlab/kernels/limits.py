@@ -67,16 +67,17 @@ def tally(candidates, row, CHUNK: tl.constexpr):
     """For each candidate, count the tokens whose logit is at least that, and sum their weights."""
     logits, largest, _, _, size = row
     lowest = tl.min(candidates, 0)
-    count = tl.zeros_like(candidates).to(tl.int32)
-    weight = tl.zeros_like(candidates)
+    # Each thread adds up its own tokens. A sum over threads in every block would take longer.
+    counts = tl.zeros([CANDIDATES, BLOCK], tl.int32)
+    weights = tl.zeros([CANDIDATES, BLOCK], tl.float32)
     for start in range(0, size, BLOCK):
         if tl.load(largest + start // CHUNK) >= lowest:  # else no token here reaches a candidate
             token = start + tl.arange(0, BLOCK)
             x = tl.load(logits + token, mask=token < size, other=float("-inf")).to(tl.float32)
             reaches = x[None, :] >= candidates[:, None]
-            count += tl.sum(reaches.to(tl.int32), 1)
-            weight += tl.sum(tl.where(reaches, weight_of(x, row)[None, :], 0.0), 1)
-    return count, weight
+            counts += reaches.to(tl.int32)
+            weights += tl.where(reaches, weight_of(x, row)[None, :], 0.0)
+    return tl.sum(counts, 1), tl.sum(weights, 1)
 
 
 @triton.jit
