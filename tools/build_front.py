@@ -55,7 +55,7 @@ STEPS_A_SECOND = 4  # slow enough that the words can be read
 COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
-    "00": "0110 101 .... 0.... 1......",
+    "00": "0110 101 .... 0....",
     "01": "0666666 1666666 2666666 5......",
     "02": "012 ..0.1.2 0..2..1 .1..0.2",
     "03": "0000... 000014. 0000.14 ...1..4",

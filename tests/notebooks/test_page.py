@@ -178,7 +178,7 @@ def test_a_checker_of_accessibility_finds_nothing_serious(site, chromium, width,
         assert page.inner_text(".ps-root [data-op=play]").endswith("Again"), "but can ask for it"
         assert serious(page) == []
         start(page)
-        assert "that block is copied" in page.inner_text("#fork-section")
+        assert "so it is copied first" in page.inner_text("#fork-section")
         page.check("#forget")
         page.wait_for_function("() => document.querySelector('#progress').textContent.includes('forgets')")
         for name in ("s0", "s1"):
@@ -186,7 +186,7 @@ def test_a_checker_of_accessibility_finds_nothing_serious(site, chromium, width,
         page.wait_for_selector(".wrong")
         assert "never wrote" in page.inner_text("#progress"), "a screen reader is told, too"
         text = page.inner_text("#fork-section")
-        assert "that block is copied" not in text, "the text tells what happens now"
+        assert "so it is copied first" not in text, "the text tells what happens now"
         assert "s0 reads a word that it never wrote" in text
         assert serious(page) == []
 
@@ -225,7 +225,7 @@ def test_all_of_it_can_be_done_with_the_keyboard(site, chromium):
         page.keyboard.press("ArrowRight")  # to "one step back"
         page.keyboard.press("Enter")
         page.wait_for_function(
-            "() => document.querySelector('.ps-root .pl-spoken').textContent.startsWith('Step 35 of')"
+            "() => document.querySelector('.ps-root .pl-spoken').textContent.startsWith('Step 23 of')"
         )
         tab_to("#forget")
         page.keyboard.press("Space")
