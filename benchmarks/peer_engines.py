@@ -173,9 +173,12 @@ class VLLMServer(VLLM):
 
     def start(self, model: str) -> Any:
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **self.options))
+        args = AsyncEngineArgs(model=model, **self.options)
+        # With this context it has the server's defaults, among them 8,192 tokens a step on an H200.
+        return AsyncLLM.from_engine_args(args, usage_context=UsageContext.OPENAI_API_SERVER)
 
     async def stream(self, request: Arrival) -> Pieces:
         from vllm.sampling_params import RequestOutputKind

@@ -114,29 +114,21 @@ def search(
 
 
 @triton.jit
-def cut_by_count(k, row, CHUNK: tl.constexpr, ZERO_BITS: tl.constexpr):
-    """Find the cut that keeps k tokens: its rank, and the ties that are kept."""
-    rank = search(lowest_rank(row, ZERO_BITS), k, row, CHUNK, ZERO_BITS, False)
-    count, _ = tally_above(rank, row, CHUNK, ZERO_BITS)
-    return rank, k - count
-
-
-@triton.jit
-def cut_by_weight(p, least, ties, row, CHUNK: tl.constexpr, ZERO_BITS: tl.constexpr):
-    """Find the cut that keeps the fewest tokens whose share of the weight is p or more.
+def cut_by_weight(goal, least, row, CHUNK: tl.constexpr, ZERO_BITS: tl.constexpr):
+    """Find the cut whose kept tokens are the fewest that have this weight.
 
     Args:
-        p: the share.
-        least, ties: the cut that top_k has made. Tokens that it excluded have no weight.
+        goal: the weight.
+        least: a rank that the cut is not below.
+
+    Returns:
+        The rank of the cut, and how many of the tokens that equal it are kept.
     """
-    _, above = tally_above(least, row, CHUNK, ZERO_BITS)
-    total = above + ties * weight_of(logit_of(least, ZERO_BITS), row)
-    goal = p * total * (1 - ROUNDING)
     rank = search(least, goal, row, CHUNK, ZERO_BITS, True)
     _, above = tally_above(rank, row, CHUNK, ZERO_BITS)
     weight = tl.maximum(weight_of(logit_of(rank, ZERO_BITS), row), 1e-30)
-    wanted = tl.minimum(tl.ceil((goal - above) / weight), 1e9)  # what int32 can hold
-    return rank, tl.maximum(wanted, 1).to(tl.int32)
+    ties = tl.minimum(tl.ceil((goal - above) / weight), 1e9)  # what int32 can hold
+    return rank, tl.maximum(ties, 1).to(tl.int32)
 
 
 @triton.jit
@@ -181,11 +173,14 @@ def cut_kernel(
         top = tl.max(tl.load(largest + part, mask=part < CHUNKS, other=float("-inf")), 0)
         row = (logits + number * row_stride, largest, top, LOG2E / t, VOCABULARY)
         rank = lowest_rank(row, ZERO_BITS)
-        ties = tl.zeros_like(k) + VOCABULARY
         if k > 0:
-            rank, ties = cut_by_count(k, row, CHUNK, ZERO_BITS)
-        if p < 1:
-            rank, ties = cut_by_weight(p, rank, ties, row, CHUNK, ZERO_BITS)
+            rank = search(rank, k, row, CHUNK, ZERO_BITS, False)
+        count, above = tally_above(rank, row, CHUNK, ZERO_BITS)
+        ties = tl.where(k > 0, k - count, VOCABULARY)
+        if p < 1:  # of the weight that top_k has left
+            total = above + ties * weight_of(logit_of(rank, ZERO_BITS), row)
+            goal = p * total * (1 - ROUNDING)
+            rank, ties = cut_by_weight(goal, rank, row, CHUNK, ZERO_BITS)
         cut = logit_of(rank, ZERO_BITS)
         last = keep(cut, ties, row, sums + 2 * number * CHUNKS, CHUNKS, CHUNK)
         tl.store(cuts + number, cut)
