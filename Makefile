@@ -50,8 +50,9 @@ test-js: setup
 test-browser:
 	$(RUN) -m pytest -m browser --reruns 1 -rR --ignore tests/notebooks tests
 
+# Each in a kernel that has imported torch already.
 test-notebooks:
-	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
+	$(RUN) -m pytest -p tests.support.warm_kernels --nbmake --nbmake-timeout=300 notebooks
 
 # Those about the notebooks, the site and the repository. Some look at the built site in a browser.
 test-about:

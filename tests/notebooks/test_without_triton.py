@@ -4,12 +4,15 @@ Each alone in an empty folder: what they read, they find through the package.
 """
 
 import os
+import subprocess
+import sys
 
 import nbclient
 import nbformat
 import pytest
 
 from pagedlab.lessons.without_triton import SKIPPED
+from support.exercises import imports_of
 from support.paths import ROOT
 
 # As if it were not installed: no finder finds it.
@@ -39,3 +42,12 @@ def test_it_runs_to_the_end(name, at_most, tmp_path):
     assert skipped <= at_most
     assert bool(skipped) == bool(at_most)
     assert not any("The benchmark failed" in text for text in printed)
+
+
+def test_07_imports_triton_through_the_package():
+    """So the package chooses Triton's interpreter where there is no GPU. Warm kernels have imported Triton before."""
+    cells = nbformat.read(ROOT / "notebooks" / "07_the_paged_kernel.ipynb", 4).cells
+    imports = [line for cell in cells if cell.cell_type == "code" for line in imports_of(cell.source)]
+    before = imports[: imports.index("from pagedlab.kernels.runtime import INTERPRETED")]
+    code = "\n".join([*before, "import sys", "sys.exit('triton' in sys.modules)"])
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
