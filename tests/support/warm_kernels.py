@@ -9,21 +9,15 @@ job `qwen` starts each kernel from nothing.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 from typing import Any
 
 from jupyter_client.provisioning import local_provisioner
 
-IMPORTED = [
-    "torch",
-    "transformers.generation.utils",
-    "transformers.models.qwen2.modeling_qwen2",
-    "matplotlib.pyplot",
-    "anywidget",
-    "ipykernel.kernelapp",
-]
+from tests.support.warm import IMPORTED, can_copy, processes
+
+ALSO_IMPORTED = ["matplotlib.pyplot", "anywidget", "ipykernel.kernelapp"]
 
 
 def run(command: list[str], folder: str | None, environment: dict[str, str], has_own_group: Any) -> None:
@@ -46,8 +40,8 @@ class WarmKernel:
     stdin = stdout = stderr = None
 
     def __init__(self, command: list[str], *, cwd: str | None = None, env: dict[str, str], **options: Any) -> None:
-        has_own_group = processes.Event()
-        self._process = processes.Process(target=run, args=(command, cwd, env, has_own_group))
+        has_own_group = processes().Event()
+        self._process = processes().Process(target=run, args=(command, cwd, env, has_own_group))
         self._process.start()
         assert has_own_group.wait(60), "no kernel started"
         self.pid = self._process.pid
@@ -69,9 +63,8 @@ class WarmKernel:
         self._process.kill()
 
 
-if "forkserver" in multiprocessing.get_all_start_methods():
+if can_copy():
     if shutil.which("nvidia-smi") is None:  # Triton reads it when it is first imported, and transformers imports it
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(IMPORTED)
+    processes().set_forkserver_preload([*IMPORTED, *ALSO_IMPORTED])
     local_provisioner.launch_kernel = WarmKernel
