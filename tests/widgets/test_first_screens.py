@@ -145,7 +145,7 @@ def test_the_first_cell_alone_makes_the_picture_and_widgets_further_down_work(la
 
 
 def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab):
-    with first_cell_run(lab, "notebooks/13_serve_it.ipynb", ".ps-root", "aborted") as (page, _):
+    with first_cell_run(lab, shortened(lab, "13_serve_it", []), ".ps-root", "aborted") as (page, _):
         address = page.locator(".jp-OutputArea a").first.get_attribute("href")
         live = page.context.new_page()
         live.goto(address)
