@@ -24,6 +24,10 @@ ON_A_GPU := $(wildcard notebooks/07_*.ipynb notebooks/08_*.ipynb notebooks/10_*.
 ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
+# Each notebook in a kernel that has imported torch already.
+RUNS_NOTEBOOKS := -p tests.support.warm_kernels --nbmake --nbmake-timeout=300
+# Files that have tests in a browser: to collect all files takes as long as some of these.
+IN_BROWSER = $(shell grep -rl --include "test_*.py" --exclude-dir notebooks "in_browser\|mark.browser" tests)
 # JupyterLab refuses to start as root without it.
 AS_ROOT := $(if $(filter 0,$(shell id -u 2>/dev/null)),--allow-root)
 
@@ -36,10 +40,12 @@ lab: setup-reader
 # Three parts at once, the longest first: a browser waits more than it computes, and the main part has $(WORKERS)
 # processes. So two cores are busy to the end. test-js is first, since it installs what lint and the browser need.
 test: test-js
-	$(MAKE) -j 3 test-main test-browser lint test-about test-notebooks
+	$(MAKE) -j 3 test-main test-browser lint test-about
 
+# With the notebooks, which the processes share as they share the tests: alone they would be the last to end.
 test-main:
-	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" --ignore tests/notebooks --ignore tests/repo tests
+	$(RUN) -m pytest $(RUNS_NOTEBOOKS) -n $(WORKERS) --dist worksteal -m "not browser" \
+		--ignore tests/notebooks --ignore tests/repo notebooks tests
 
 # The widgets' scripts, under node.
 test-js: setup
@@ -48,10 +54,10 @@ test-js: setup
 # In one process: they share Chromium and JupyterLab. A failure is tried once more, and reported: three programs and two
 # processors take part in each of these tests, beside the other parts of `make test`.
 test-browser:
-	$(RUN) -m pytest -m browser --reruns 1 -rR --ignore tests/notebooks tests
+	$(RUN) -m pytest -m browser --reruns 1 -rR $(IN_BROWSER)
 
 test-notebooks:
-	$(RUN) -m pytest --nbmake --nbmake-timeout=300 notebooks
+	$(RUN) -m pytest $(RUNS_NOTEBOOKS) notebooks
 
 # Those about the notebooks, the site and the repository. Some look at the built site in a browser.
 test-about:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import os
 import random
 import secrets
 import shutil
 import signal
 import zlib
-from dataclasses import replace
-from functools import cache
 from weakref import WeakKeyDictionary
 
 if shutil.which("nvidia-smi") is None:  # Triton reads it when it is first imported, by whoever that may be
@@ -26,44 +23,14 @@ import pytest
 import torch
 from hypothesis import Phase, settings
 
+from support import interpreter
+
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
 gc.disable()  # what is imported and collected stays: nobody looks for garbage in it, neither before the first test ...
 
-
-def spare_the_interpreter() -> None:
-    """Spare Triton's interpreter nearly half of its time.
-
-    Before each call of a kernel or of a helper it puts functions of its own in the places of the language's, and looks
-    through all members of each module for them: here it keeps their names from one call to the next. After each sum
-    and product of integers it looks for an overflow, of which it says nothing unless it debugs: here it does not look.
-    """
-    try:
-        from triton.language.core import is_builtin
-        from triton.runtime import interpreter
-
-        patch = interpreter._patch_attr
-        options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
-    except (ImportError, AttributeError, TypeError):  # no Triton, or another one: as slow as it is
-        return
-
-    @cache
-    def names(place: object) -> list[str]:
-        return [name for name, member in inspect.getmembers(place) if is_builtin(member)]
-
-    def patch_builtin(place: object, *rest: object) -> None:
-        for name in names(place):
-            if not is_builtin(member := getattr(place, name)):
-                return  # a helper: the kernel that calls it has had them all put in
-            patch(place, name, member, *rest)
-
-    interpreter._patch_builtin = patch_builtin
-    if not options.debug:
-        interpreter.interpreter_builder.options = options
-
-
 if os.environ.get("TRITON_INTERPRET") == "1":
-    spare_the_interpreter()
+    interpreter.spare()
 # A slow machine is no bug, and how fast pagedlab is belongs to benchmarks/.
 # The same examples in every run, so a pull request fails for what it changes; new ones every night.
 FRESH_SEEDS = os.environ.get("PAGEDLAB_SEED") == "fresh"

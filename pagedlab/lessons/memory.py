@@ -157,13 +157,14 @@ class FirstFit:
     @property
     def num_free(self) -> int:
         """Free slots, wherever they are."""
-        return sum(hole.size for hole in self.holes)
+        return self.num_slots - sum(region.size for region in self.taken)
 
     def allocate(self, size: int) -> Region:
         """Take `size` neighbouring slots, or raise `OutOfMemory`."""
-        large_enough = [hole for hole in self.holes if hole.size >= size]
+        holes = self.holes
+        large_enough = [hole for hole in holes if hole.size >= size]
         if not large_enough:
-            largest = max((hole.size for hole in self.holes), default=0)
+            largest = max((hole.size for hole in holes), default=0)
             free = (
                 f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has "
                 f"{largest:,}"

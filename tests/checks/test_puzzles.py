@@ -21,6 +21,7 @@ from pagedlab.lessons.fence import Memory, Outside, define, source_of
 from pagedlab.lessons.puzzles import PUZZLES, decoder, splits_for
 from support.exercises import EXERCISES, solution_of
 from support.exercises import edited_answer as answer
+from support.warm import processes
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="Triton compiles here")
 EXERCISES_OF_07 = {exercise.name: exercise for exercise in EXERCISES if exercise.notebook.startswith("07")}
@@ -100,6 +101,7 @@ def test_source_brings_along_what_a_kernel_uses():
 def test_where_triton_compiles_another_process_judges(monkeypatch):
     monkeypatch.setattr(runtime, "INTERPRETED", False)
     monkeypatch.setattr(tracer, "INTERPRETED", False)
+    monkeypatch.setattr(tracer, "get_context", lambda kind: processes())  # test_tracer.py starts one from nothing
     result = check.decode(answer("decode", "h // GROUP", "h % KV_HEADS"))
     assert result.status == "failed"
     assert "dealt out in turn" in result.message

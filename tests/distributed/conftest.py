@@ -9,10 +9,25 @@ from pagedlab.distributed import RankLost, open_model
 from pagedlab.llm import FOLLOW
 from pagedlab.model import TINY_MODEL
 from support.ranks import listening, other_rank
+from support.warm import can_copy
+
+
+@pytest.fixture(scope="package", autouse=True)
+def warm_ranks():
+    """Ranks that have imported torch already. test_a_child_ends_with_rank_0 starts one from nothing."""
+    if not can_copy():
+        yield
+        return
+    from support.warm_ranks import WarmRank, start_the_original
+
+    start_the_original()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pagedlab.distributed.workers.Popen", WarmRank)
+        yield
 
 
 @pytest.fixture(scope="package")
-def two():
+def two(warm_ranks):
     model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch", FOLLOW if find_spec("triton") else "")
     yield model
     check_close(model)

@@ -1,15 +1,19 @@
 """07 and 10 where Triton is not installed, as on macOS and Windows: what does not need it runs, what does says so.
 
-Each alone in an empty folder: what they read, they find through the package.
+In an empty folder: what they read, they find through the package.
 """
 
 import os
+import subprocess
+import sys
 
 import nbclient
 import nbformat
 import pytest
+from jupyter_client import KernelManager
 
 from pagedlab.lessons.without_triton import SKIPPED
+from support.exercises import imports_of
 from support.paths import ROOT
 
 # As if it were not installed: no finder finds it.
@@ -21,21 +25,39 @@ PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name[:6] == 
 LONG, SHORT = "--requests 40 --shortest 8 --longest 256", "--requests 2 --shortest 2 --longest 5"
 
 
-@pytest.mark.parametrize(("name", "at_most"), [("07_the_paged_kernel", 15), ("10_serving_qwen", 0)])
-def test_it_runs_to_the_end(name, at_most, tmp_path):
-    """The notebook and the benchmark that 10 starts, which gets fewer requests."""
-    (tmp_path / "blocked").mkdir()
-    (tmp_path / "blocked" / "sitecustomize.py").write_text(BLOCK)
-    path = os.pathsep.join([str(tmp_path / "blocked"), str(ROOT)])
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """One kernel in an empty folder, for one notebook after the other. 07 is the last: it changes the kernel."""
+    blocked = tmp_path_factory.mktemp("blocked")
+    (blocked / "sitecustomize.py").write_text(BLOCK)
+    path = os.pathsep.join([str(blocked), str(ROOT)])
     env = os.environ | {"PYTHONPATH": path, "PAGEDLAB_MODEL": str(ROOT / "data" / "tiny-qwen2")}
+    manager = KernelManager()
+    manager.start_kernel(env=env, cwd=str(tmp_path_factory.mktemp("empty")))
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize(("name", "at_most"), [("10_serving_qwen", 0), ("07_the_paged_kernel", 15)])
+def test_it_runs_to_the_end(name, at_most, kernel):
+    """The notebook and the benchmark that 10 starts, which gets fewer requests."""
     source = (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
     assert (LONG in source) == name.startswith("10")
     notebook = nbformat.reads(source.replace(LONG, SHORT), 4)
-    where = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=240, resources=where).execute(env=env)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+    nbclient.NotebookClient(notebook, timeout=240, km=kernel).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     printed = ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]
     skipped = sum(SKIPPED in text for text in printed)
     assert skipped <= at_most
     assert bool(skipped) == bool(at_most)
     assert not any("The benchmark failed" in text for text in printed)
+
+
+def test_07_imports_triton_through_the_package():
+    """So the package chooses Triton's interpreter where there is no GPU. Warm kernels have imported Triton before."""
+    cells = nbformat.read(ROOT / "notebooks" / "07_the_paged_kernel.ipynb", 4).cells
+    imports = [line for cell in cells if cell.cell_type == "code" for line in imports_of(cell.source)]
+    before = imports[: imports.index("from pagedlab.kernels.runtime import INTERPRETED")]
+    code = "\n".join([*before, "import sys", "sys.exit('triton' in sys.modules)"])
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,6 +1,5 @@
 """One can delete a wing, and the rest runs: the core writes on the tiny model without any of them."""
 
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.paths import ROOT
+from support.warm import processes
 
 WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
 WINGS += ("speculative", "beam", "eviction", "hub", "logits", "trace")
@@ -51,27 +51,15 @@ def run(folder, code):
         raise
 
 
-@pytest.fixture(scope="module")
-def processes():
-    """Processes without pagedlab that need not import torch each, where the system can copy one."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2"]
-    )
-    return context
-
-
 @pytest.mark.parametrize("gone", [*[(wing,) for wing in WINGS], WINGS], ids=lambda gone: "+".join(gone)[:24])
-def test_the_rest_runs_without(gone, tmp_path, processes):
+def test_the_rest_runs_without(gone, tmp_path):
     shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=shutil.ignore_patterns("__pycache__"))
     for wing in gone:
         shutil.rmtree(tmp_path / "pagedlab" / wing)
     model = f"MODEL = {str(ROOT / 'data' / 'tiny-qwen2')!r}\n"
     code = model + CORE + (ALSO.get(gone[0], "") if len(gone) == 1 else "")
     code = f"import pagedlab\nassert not pagedlab.__file__.startswith({str(ROOT)!r})\n" + code
-    process = processes.Process(target=run, args=(tmp_path, code))
+    process = processes().Process(target=run, args=(tmp_path, code))
     process.start()
     process.join()
     error = tmp_path / "error"

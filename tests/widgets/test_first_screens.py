@@ -1,15 +1,18 @@
 """Notebooks in JupyterLab: the first cell alone makes a picture that is whole, moves and lights up; and the quiz.
 
-nbmake runs all cells. PAGEDLAB_EVERY_CELL=1 runs them here too, in the browser.
+nbmake runs all cells. PAGEDLAB_EVERY_CELL=1 runs them here too, in the browser. Without it, cells that are not run are
+left out: to draw them takes most of the time.
 """
 
 import os
 from contextlib import contextmanager
 
+import nbformat
 import pytest
 
 from pagedlab.widgets.quiz import quiz_of
 from support import browser
+from support.paths import ROOT
 
 pytestmark = pytest.mark.browser
 
@@ -48,10 +51,20 @@ ALONE = {
 }  # the last part lights up by itself
 
 
+def shortened(lab, name, ids):
+    """A copy of a notebook up to its first code cell, and the cells with these ids: its path in the lab."""
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
+    first = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    notebook.cells = [cell for i, cell in enumerate(notebook.cells) if i <= first or cell.id in ids]
+    path = f"short-{name}.ipynb"
+    nbformat.write(notebook, lab.root / path)
+    return path
+
+
 @contextmanager
-def first_cell_run(lab, name, root, text, **options):
+def first_cell_run(lab, path, root, text, **options):
     """Open a notebook and run its first code cell alone; the page and the picture, once it says this."""
-    with lab.notebook(f"notebooks/{name}.ipynb", width=1440, height=900, **options) as page:
+    with lab.notebook(path, width=1440, height=900, **options) as page:
         page.evaluate(RUN)
         picture = page.locator(root).first
         picture.get_by_text(text).locator("visible=true").first.wait_for(timeout=120_000)
@@ -109,7 +122,10 @@ def answer_quiz(page, name):
 @pytest.mark.parametrize("name", MOVES)
 def test_the_first_cell_alone_makes_the_picture_and_widgets_further_down_work(lab, name):
     control, keys, before, after = MOVES[name]
-    with first_cell_run(lab, name, ".px-root", before, shares_kernel=True) as (page, root):
+    ids, click = CLICKS.get(name, ([], lambda page: None))
+    runs_every_cell = bool(os.environ.get("PAGEDLAB_EVERY_CELL"))
+    path = f"notebooks/{name}.ipynb" if runs_every_cell else shortened(lab, name, [*ids, "quiz"])
+    with first_cell_run(lab, path, ".px-root", before, shares_kernel=True) as (page, root):
         assert page.locator(".jp-CodeCell").first.locator(".jp-InputArea-editor").count() == 0, "its code is not folded"
         if name != "06_online_softmax":  # a plot has no parts
             part = root.locator("[data-link]").last
@@ -121,16 +137,15 @@ def test_the_first_cell_alone_makes_the_picture_and_widgets_further_down_work(la
         if not keys:
             root.locator(control).click()
         root.get_by_text(after).locator("visible=true").first.wait_for(timeout=15_000)
-        ids, click = CLICKS.get(name, ([], lambda page: None))
         page.evaluate(RUN, [*ids, "quiz"])
-        if os.environ.get("PAGEDLAB_EVERY_CELL"):
+        if runs_every_cell:
             browser.run_all(page)
         click(page)
         answer_quiz(page, name[:2])
 
 
 def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab):
-    with first_cell_run(lab, "13_serve_it", ".ps-root", "aborted") as (page, _):
+    with first_cell_run(lab, shortened(lab, "13_serve_it", []), ".ps-root", "aborted") as (page, _):
         address = page.locator(".jp-OutputArea a").first.get_attribute("href")
         live = page.context.new_page()
         live.goto(address)
