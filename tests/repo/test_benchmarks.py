@@ -15,7 +15,7 @@ import common
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-PARTS = ("peer_engines", "peer_workloads", "attention_methods")  # other benchmarks import them
+PARTS = ("peer_engines", "peer_traces", "peer_workloads", "attention_methods")  # other benchmarks import them
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "bursts": "--requests 60 --rounds 2",
