@@ -8,6 +8,7 @@ plan         the launch plan of a call of attention
 cache        writes new KV into its slots, copies blocks
 fp8          rounds to FP8
 sampling     samples the next token of each row
+limits       top_k and top_p: which tokens of a row may be sampled
 """
 
 import importlib.util
