@@ -17,6 +17,7 @@ from pagedlab.fp8 import FP8, dequantise
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
 from pagedlab.kernels.plan import launch_plan
+from pagedlab.kernels.sampling import triton_sample
 from pagedlab.lessons import ladder
 from support.attention_cases import assert_as_close_as_torch, make
 
@@ -58,6 +59,11 @@ def main():
     copy_blocks(keys, values, [0, 5], [1, 2])
     assert torch.equal(values[:, [1, 2]], expected)
     print("write, copy")
+    logits = torch.randn(3, 5000, device="cuda")
+    temperature, top_k, top_p, u = torch.tensor([[0.0, 1, 1], [0, 1, 0], [1, 1, 1e-6], [0.5, 0.5, 0.5]], device="cuda")
+    tokens, _ = triton_sample(logits, temperature, top_k, top_p, u)
+    assert torch.equal(tokens, logits.argmax(1)), "greedy, top_k = 1 and a tiny top_p"
+    print("sample")
 
 
 if __name__ == "__main__":
