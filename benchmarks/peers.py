@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,6 +138,8 @@ def run(args: argparse.Namespace) -> None:
         alone=args.alone,
         engines={},
     )
+    for name in args.engines:
+        shutil.rmtree(trace_folder(args, name), ignore_errors=True)  # of a run that was stopped
     groups = [[name] for name in args.engines] if args.alone else [args.engines]
     for names in groups:
         measure(names, args, result)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedlab import SamplingParams, sampling_params
-from pagedlab.sampling import sample, uniform
+from pagedlab.sampling import probabilities, sample, uniform
 from pagedlab.sampling_params import mix, request_seed
 from support.refused import refused
 
@@ -71,6 +71,13 @@ def test_top_p_counts_what_top_k_left(seed):
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
     assert set(draws(logits, 500, seed, temperature=1.0, top_k=2, top_p=0.5).tolist()) == {0}
     assert set(draws(logits, 500, seed, temperature=1.0, top_p=0.5).tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.1, 1), (0.7, 7), (0.8, 8), (0.9, 9), (0.95, 10)])
+def test_top_p_keeps_no_equal_token_too_many(top_p, kept):
+    """Sums of ten times 0.1 are not exact in float64."""
+    probs = probabilities(torch.zeros(1, 10), [SamplingParams(temperature=1.0, top_p=top_p)])[0]
+    assert int((probs > 0).sum()) == kept
 
 
 @pytest.mark.parametrize("params", [{"top_k": 1}, {"top_p": 1e-12}, {"top_k": 1, "top_p": 1e-300}])

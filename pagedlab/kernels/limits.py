@@ -5,12 +5,12 @@ Sorting the logits of 150,000 tokens takes milliseconds. But a sample needs no o
 
 A search finds the cut. Each pass over a row tries several candidates at once: it counts the tokens
 that reach each candidate, and adds up their weights. The weight of a token is
-exp((logit - largest) / temperature), which is its probability but for a factor.
+exp((logit - top) / temperature), which is its probability but for a factor.
 
 In these functions `row` has what they know of a row:
 
     logits     pointer to its logits
-    largest    pointer to the largest logit of each chunk
+    largest    pointer to the largest logit of each chunk of tokens
     top        its largest logit
     scale      log2(e) / temperature
     size       tokens of the vocabulary
@@ -23,48 +23,50 @@ import torch
 from pagedlab.kernels.runtime import tl, triton
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
-# At a higher temperature all tokens are as likely as at this one, and 1 / t would be 0 in fp32.
-HOTTEST = tl.constexpr(1e30)
+HOTTEST = tl.constexpr(1e30)  # of a higher temperature t, 1 / t would be 0 in fp32
 BLOCK = tl.constexpr(1024)  # tokens that are read at once
 CANDIDATES = tl.constexpr(8)  # of a pass
-# In fp32, a sum may be too small by this share. Then top_p would keep one token too many.
+# Sums in fp32 are rounded. Of equal tokens, top_p would sometimes keep one too many.
 ROUNDING = tl.constexpr(1e-6)
 # Every logit of this dtype ends with so many zeros in fp32. The search skips these bits.
-ZERO_BITS = {torch.bfloat16: 16, torch.float16: 13}
+SKIPPED_BITS = {torch.bfloat16: 16, torch.float16: 13}
 
 
 @triton.jit
-def rank_of(x, ZERO_BITS: tl.constexpr):
-    """Map fp32 to whole numbers that have the same order."""
+def key_of(x, SKIPPED: tl.constexpr):
+    """Map fp32 to whole numbers that have the same order.
+
+    They are int64, because the difference of two may not fit in an int32. A number between two of
+    the dtype is mapped to the lower one.
+    """
     x = tl.where(x == 0, 0.0, x)  # -0.0 equals 0.0, but has other bits
     bits = x.to(tl.int32, bitcast=True)
     # The bits of a negative number grow with its absolute value, so they are inverted.
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) >> ZERO_BITS
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) >> SKIPPED
 
 
 @triton.jit
-def logit_of(rank, ZERO_BITS: tl.constexpr):
-    """Undo `rank_of`."""
-    bits = (rank << ZERO_BITS).to(tl.int32)
+def logit_of(key, SKIPPED: tl.constexpr):
+    """Undo `key_of`."""
+    bits = (key << SKIPPED).to(tl.int32)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return ((bits >> ZERO_BITS) << ZERO_BITS).to(tl.float32, bitcast=True)
+    bits = (bits >> SKIPPED) << SKIPPED  # of a negative number, the inversion has set them
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def weight_of(x, row):
+    """The weight of a token with this logit."""
     _, _, top, scale, _ = row
     return tl.exp2((x - top) * scale)
 
 
 @triton.jit
-def lowest_rank(row, ZERO_BITS: tl.constexpr):
-    _, _, top, _, _ = row
-    return rank_of(tl.zeros_like(top) - float("inf"), ZERO_BITS)
-
-
-@triton.jit
 def tally(candidates, row, CHUNK: tl.constexpr):
-    """For each candidate, count the tokens whose logit is at least that, and sum their weights."""
+    """For each candidate, count the tokens whose logit is at least that, and sum their weights.
+
+    For a candidate of -inf, the count includes padding. Nothing depends on it.
+    """
     logits, largest, _, _, size = row
     lowest = tl.min(candidates, 0)
     # Each thread adds up its own tokens. A sum over threads in every block would take longer.
@@ -81,59 +83,66 @@ def tally(candidates, row, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def tally_above(rank, row, CHUNK: tl.constexpr, ZERO_BITS: tl.constexpr):
-    """Count the tokens above one rank, and sum their weights."""
-    next_rank = rank + 1 + tl.zeros([CANDIDATES], tl.int64)
-    count, weight = tally(logit_of(next_rank, ZERO_BITS), row, CHUNK)
-    return tl.max(count, 0), tl.max(weight, 0)  # all candidates are the same
+def tally_above(key, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr):
+    """Count the tokens above one key, and sum their weights."""
+    same = tl.zeros([CANDIDATES], tl.int64)  # all candidates are the same
+    count, weight = tally(logit_of(same + key + 1, SKIPPED), row, CHUNK)
+    return tl.max(count, 0), tl.max(weight, 0)
 
 
 @triton.jit
 def search(
-    low, goal, row, CHUNK: tl.constexpr, ZERO_BITS: tl.constexpr, BY_WEIGHT: tl.constexpr
+    low, goal, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr, BY_WEIGHT: tl.constexpr
 ):  # fmt: skip
-    """Find the rank of the largest logit that enough tokens reach.
+    """Find the key of the largest logit that enough tokens reach.
+
+    Enough tokens reach `low`, and too few reach `high` + 1. Each pass brings them together. If too
+    few reach even the first `low`, it is returned.
 
     Args:
-        low: a rank that enough tokens reach.
+        low: the key to begin with.
         goal: what is enough: a number of tokens, or a sum of weights.
     """
     _, _, top, _, _ = row
     i = tl.arange(0, CANDIDATES)
-    high = rank_of(top, ZERO_BITS)
+    high = key_of(top, SKIPPED)
     # The first candidates are 1, 2, 4, ..., 128 below the largest logit. Later ones divide what is
-    # left between low and high into equal parts.
-    ranks = tl.maximum(rank_of(top - tl.exp2(i.to(tl.float32)), ZERO_BITS), low)
+    # left between low and high into equal parts, and the last of them is high.
+    keys = tl.maximum(key_of(top - tl.exp2(i.to(tl.float32)), SKIPPED), low)
     while low < high:
-        count, weight = tally(logit_of(ranks, ZERO_BITS), row, CHUNK)
+        count, weight = tally(logit_of(keys, SKIPPED), row, CHUNK)
         enough = (weight if BY_WEIGHT else count) >= goal
-        low = tl.maximum(low, tl.max(tl.where(enough, ranks, low), 0))
-        high = tl.min(tl.where(enough, high, ranks - 1), 0)
-        ranks = low + ((high - low) * (i + 1) + CANDIDATES - 1) // CANDIDATES
+        low = tl.maximum(low, tl.max(tl.where(enough, keys, low), 0))
+        high = tl.min(tl.where(enough, high, keys - 1), 0)
+        keys = low + ((high - low) * (i + 1) + CANDIDATES - 1) // CANDIDATES
     return low
 
 
 @triton.jit
-def cut_by_weight(goal, least, row, CHUNK: tl.constexpr, ZERO_BITS: tl.constexpr):
-    """Find the cut whose kept tokens are the fewest that have this weight.
+def cut_by_weight(goal, least, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr):
+    """Find the cut that keeps the fewest of the likeliest tokens whose weights reach the goal.
 
     Args:
         goal: the weight.
-        least: a rank that the cut is not below.
+        least: the lowest key that the cut may have.
 
     Returns:
-        The rank of the cut, and how many of the tokens that equal it are kept.
+        The key of the cut, and how many of the tokens that equal it are kept.
     """
-    rank = search(least, goal, row, CHUNK, ZERO_BITS, True)
-    _, above = tally_above(rank, row, CHUNK, ZERO_BITS)
-    weight = tl.maximum(weight_of(logit_of(rank, ZERO_BITS), row), 1e-30)
+    key = search(least, goal, row, CHUNK, SKIPPED, True)
+    _, above = tally_above(key, row, CHUNK, SKIPPED)
+    weight = tl.maximum(weight_of(logit_of(key, SKIPPED), row), 1e-30)  # it may be 0 in fp32
     ties = tl.minimum(tl.ceil((goal - above) / weight), 1e9)  # what int32 can hold
-    return rank, tl.maximum(ties, 1).to(tl.int32)
+    return key, tl.maximum(ties, 1).to(tl.int32)  # the likeliest token stays, however small p is
 
 
 @triton.jit
 def keep(cut, ties, row, sums, CHUNKS, CHUNK: tl.constexpr):
-    """Replace the second sum of each chunk by that of its kept tokens. Return the last kept tie."""
+    """Write each chunk's sum at temperature over its kept tokens, `sums[..., 1]` of `chunk_kernel`.
+
+    Returns:
+        The last kept token that equals the cut.
+    """
     logits, largest, _, scale, size = row
     last = -1
     for chunk in range(CHUNKS):
@@ -151,13 +160,14 @@ def keep(cut, ties, row, sums, CHUNKS, CHUNK: tl.constexpr):
     return last
 
 
+# top_k and top_p are columns of one packed tensor, so their alignment depends on the batch.
 @triton.jit(do_not_specialize_on_alignment=["top_k", "top_p"])
 def cut_kernel(
     logits, temperature, top_k, top_p, largest, sums, cuts, last_ties,
     row_stride, VOCABULARY, CHUNKS, COLDEST,
-    CHUNK: tl.constexpr, PARTS: tl.constexpr, ZERO_BITS: tl.constexpr,
+    CHUNK: tl.constexpr, PARTS: tl.constexpr, SKIPPED: tl.constexpr,
 ):  # fmt: skip
-    """Program (row): find the cut, and the last kept token that equals it.
+    """One program a row: find the cut, and the last kept token that equals it.
 
     A row without limits keeps all tokens.
     """
@@ -172,16 +182,16 @@ def cut_kernel(
         part = tl.arange(0, PARTS)
         top = tl.max(tl.load(largest + part, mask=part < CHUNKS, other=float("-inf")), 0)
         row = (logits + number * row_stride, largest, top, LOG2E / t, VOCABULARY)
-        rank = lowest_rank(row, ZERO_BITS)
+        key = key_of(tl.zeros_like(top) - float("inf"), SKIPPED)  # every token reaches it
         if k > 0:
-            rank = search(rank, k, row, CHUNK, ZERO_BITS, False)
-        count, above = tally_above(rank, row, CHUNK, ZERO_BITS)
-        ties = tl.where(k > 0, k - count, VOCABULARY)
-        if p < 1:  # of the weight that top_k has left
-            total = above + ties * weight_of(logit_of(rank, ZERO_BITS), row)
+            key = search(key, k, row, CHUNK, SKIPPED, False)
+        count, above = tally_above(key, row, CHUNK, SKIPPED)
+        ties = tl.where(k > 0, k - count, VOCABULARY)  # without top_k, as many as there are
+        if p < 1:  # p is a share of what top_k keeps
+            total = above + ties * weight_of(logit_of(key, SKIPPED), row)
             goal = p * total * (1 - ROUNDING)
-            rank, ties = cut_by_weight(goal, rank, row, CHUNK, ZERO_BITS)
-        cut = logit_of(rank, ZERO_BITS)
+            key, ties = cut_by_weight(goal, key, row, CHUNK, SKIPPED)
+        cut = logit_of(key, SKIPPED)
         last = keep(cut, ties, row, sums + 2 * number * CHUNKS, CHUNKS, CHUNK)
         tl.store(cuts + number, cut)
         tl.store(last_ties + number, last)

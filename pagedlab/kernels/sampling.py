@@ -5,13 +5,13 @@ for 256 sequences and Qwen's 151,936 tokens. Here one program for each row and c
 vocabulary finds the chunk's largest logit and its sums of exponentials. Then one program for each
 row finds the chunk that the sample falls into, and the token in it. So all logits are read once,
 and those of the sampled chunk a second time. In between, limits.py applies top_k and top_p to the
-rows that have them.
+rows that have them, which it reads about a dozen times.
 """
 
 import torch
 from torch import Tensor
 
-from pagedlab.kernels.limits import HOTTEST, LOG2E, ZERO_BITS, cut_kernel
+from pagedlab.kernels.limits import HOTTEST, LOG2E, SKIPPED_BITS, cut_kernel
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 4096
@@ -74,7 +74,8 @@ def pick_kernel(
 ):  # fmt: skip
     """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
 
-    Tokens that top_k and top_p exclude have no share of this distribution, see limits.py.
+    Tokens that top_k and top_p exclude have no share of it: those below the cut of limits.py, and
+    those that equal it and come after `last_ties`.
     """
     row = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
@@ -136,10 +137,10 @@ def triton_sample(
 
     Args:
         logits: [R, V].
-        temperature: [R]; 0 takes the likeliest token, the first if there are several.
-        top_k: [R], how many tokens are kept; 0 for all.
-        top_p: [R], the share of the probability that is kept; 1 for all.
-        u: [R], uniform in [0, 1].
+        temperature: contiguous [R]; 0 takes the likeliest token, the first if there are several.
+        top_k: contiguous [R], how many tokens are kept, at most `MAX_TOP_K`; 0 for all.
+        top_p: contiguous [R], the share of the probability that is kept; 1 for all.
+        u: contiguous [R], uniform in [0, 1].
 
     Returns:
         The token ids, int64 [R], and their log-probabilities, fp32 [R].
@@ -164,7 +165,7 @@ def triton_sample(
         chunk_kernel[(rows, chunks)](logits, temperature, largest, place, sums, *sizes, num_warps=4)
         cut_kernel[(rows,)](
             logits, temperature, top_k, top_p, largest, sums, cuts, last_ties,
-            *sizes, parts, ZERO_BITS.get(logits.dtype, 0), num_warps=8,
+            *sizes, parts, SKIPPED_BITS.get(logits.dtype, 0), num_warps=8,
         )  # fmt: skip
         pick_kernel[(rows,)](
             logits, temperature, u, largest, place, sums, cuts, last_ties, tokens, logprobs,

@@ -7,7 +7,7 @@ from pagedlab import SamplingParams
 
 pytest.importorskip("triton")
 
-from pagedlab.kernels.limits import ZERO_BITS, cut_kernel
+from pagedlab.kernels.limits import SKIPPED_BITS, cut_kernel
 from pagedlab.kernels.runtime import power_of_two
 from pagedlab.kernels.sampling import CHUNK, COLDEST, triton_sample, triton_uniform
 from pagedlab.sampling import probabilities, uniform
@@ -75,22 +75,24 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     params = SamplingParams(**limits)
     exact = probabilities(logits[None], [params])[0]
     chunks = -(-len(logits) // CHUNK)
-    padded = torch.full((chunks * CHUNK,), -torch.inf)
-    padded[: len(logits)] = logits.float()
-    largest = padded.view(chunks, CHUNK).amax(1).to(DEVICE)
-    columns = ([params.temperature], [min(params.top_k, MAX_TOP_K)], [params.top_p])
-    temperature, top_k, top_p = (torch.tensor(column, dtype=torch.float64, device=DEVICE) for column in columns)
-    cut, sums = torch.empty(1, device=DEVICE), torch.empty(chunks, 2, device=DEVICE)
-    last = torch.empty(1, dtype=torch.int32, device=DEVICE)
-    sizes = (len(logits), len(logits), chunks, COLDEST, CHUNK, power_of_two(chunks), ZERO_BITS.get(logits.dtype, 0))
-    cut_kernel[(1,)](logits.to(DEVICE), temperature, top_k, top_p, largest, sums, cut, last, *sizes)
-    is_tie = (logits == cut.cpu()) & (torch.arange(len(logits)) <= last.cpu())
-    kept = ((logits > cut.cpu()) | is_tie) & (logits > -torch.inf)
+    rows = torch.stack([logits.flip(0), logits])  # the second row is looked at
+    padded = torch.full((2, chunks * CHUNK), -torch.inf)
+    padded[:, : len(logits)] = rows.float()
+    largest = padded.view(2, chunks, CHUNK).amax(2).to(DEVICE)
+    columns = ([params.temperature] * 2, [min(params.top_k, MAX_TOP_K)] * 2, [params.top_p] * 2)
+    temperature, top_k, top_p = torch.tensor(columns, dtype=torch.float32, device=DEVICE)
+    cuts, sums = torch.empty(2, device=DEVICE), torch.empty(2, chunks, 2, device=DEVICE)
+    last_ties = torch.empty(2, dtype=torch.int32, device=DEVICE)
+    sizes = (len(logits), len(logits), chunks, COLDEST, CHUNK, power_of_two(chunks), SKIPPED_BITS.get(logits.dtype, 0))
+    cut_kernel[(2,)](rows.to(DEVICE), temperature, top_k, top_p, largest, sums, cuts, last_ties, *sizes)
+    cut, last, sums, largest = (of_rows[1].cpu() for of_rows in (cuts, last_ties, sums, largest))
+    is_tie = (logits == cut) & (torch.arange(len(logits)) <= last)
+    kept = ((logits > cut) | is_tie) & (logits > -torch.inf)
     assert torch.equal(kept, exact > 0), limits
     below = torch.where(kept, logits.double() - logits.max(), -torch.inf) / params.temperature
     weights = torch.zeros(chunks * CHUNK, dtype=torch.float64)
     weights[: len(logits)] = below.exp()
-    of_chunks = sums[:, 1].cpu() * ((largest.cpu() - logits.max()).double() / params.temperature).exp()
+    of_chunks = sums[:, 1] * ((largest - logits.max()).double() / params.temperature).exp()
     torch.testing.assert_close(of_chunks, weights.view(chunks, CHUNK).sum(1), rtol=1e-4, atol=1e-30)
 
 
