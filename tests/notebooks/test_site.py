@@ -27,6 +27,7 @@ for needed in ("myst_nb", "furo", "latex2mathml"):
     pytest.importorskip(needed, reason="the site needs tools/setup_env.py --site")
 build = pytest.importorskip("sphinx.cmd.build", reason="the site needs tools/setup_env.py --site")
 
+pytestmark = pytest.mark.timeout(900)  # the first test builds the site, which takes long on a busy machine
 
 # What a browser loads of itself: not links, which wait for a click.
 LOADED = re.compile(r"""(?:\bsrc=|<link[^>]*\bhref=|url\(|@import\s)\s*["']?\s*(?:https?:)?//[^\s"')]+""")
