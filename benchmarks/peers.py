@@ -50,6 +50,7 @@ NO_MULTICAST = {
 }
 
 
+# vLLM has to know before it starts that it may be traced.
 VLLM_PROFILER = {
     "profiler": "torch",
     "torch_profiler_with_stack": False,
@@ -75,14 +76,18 @@ class Peer:
         if args.ranks > 1:
             environment |= NO_MULTICAST
         self._log_path = Path(f"{args.json}.{name}.log")
-        settings = {"model": str(args.model), "random_weights": args.random_weights}
-        settings |= {"share": args.share, "ranks": args.ranks}
         further = dict(args.options).get(name, {})
-        if args.trace and name == "vllm":  # it has to know before it starts
-            further |= {"profiler_config": VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}}
+        if args.trace and name == "vllm":
+            further["profiler_config"] = VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}
         limits = {"top_k": args.top_k, "top_p": args.top_p}
-        settings["further"] = further
-        settings["limits"] = {limit: value for limit, value in limits.items() if value is not None}
+        settings = {
+            "model": str(args.model),
+            "random_weights": args.random_weights,
+            "share": args.share,
+            "ranks": args.ranks,
+            "further": further,
+            "limits": {limit: value for limit, value in limits.items() if value is not None},
+        }
         program = [sys.executable, str(HERE / "peer_engines.py")]
         command = [*program, name, str(write), str(args.vocabulary), json.dumps(settings)]
         with self._log_path.open("w") as log:

@@ -71,8 +71,8 @@ class DeviceStep:
         if shape.tokens is not None:
             positions = positions[batch.last_rows]
         u = triton_uniform(buffers.params.seed[: shape.rows], positions, ahead=1)
-        how = buffers.sampling
-        sampled = triton_sample(logits, how.temperature, how.top_k, how.top_p, u)
+        sampling = buffers.sampling
+        sampled = triton_sample(logits, sampling.temperature, sampling.top_k, sampling.top_p, u)
         advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled)
 
     def with_last_layers(self, num_layers: int) -> DeviceStep:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import common
 import peer_engines
 import peer_traces
 import peer_workloads
@@ -113,6 +114,15 @@ def test_a_traced_figure_is_of_the_seconds_on_the_card(tmp_path):
     engine.stop_trace = stop_trace
     found = peer_engines.measure(engine, "one", seed=1, model="", traces=str(tmp_path))
     assert found["figure"] == pytest.approx(0.5)
+
+
+def test_the_reader_prints_what_was_traced(tmp_path, capsys):
+    result = {"machine": {}, "about": "traces", "date": "today", "rounds": {}}
+    result["on the card"] = {"step": {"vllm": [{"figure": 2.5, "unit": "ms a step"}]}}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    common.show([path])
+    assert "step, on the card   vllm 2.500" in capsys.readouterr().out
 
 
 def test_random_weights_have_the_shape_of_the_folder():
