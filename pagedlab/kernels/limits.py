@@ -3,20 +3,14 @@
 Sorting the logits of 150,000 tokens takes milliseconds. But a sample needs no order. It needs the
 **cut**: the limits keep all tokens whose logit is above it, and the first `ties` that equal it.
 
-A search finds the cut. Each pass over a row tries several candidates at once: it counts the tokens
-that reach each candidate, and adds up their weights. The weight of a token is
-exp((logit - top) / temperature), which is its probability but for a factor.
-
-In these functions `row` has what they know of a row:
-
-    logits     pointer to its logits
-    largest    pointer to the largest logit of each chunk of tokens
-    top        its largest logit
-    scale      log2(e) / temperature
-    size       tokens of the vocabulary
+A search finds the cut. Each pass tries several candidates at once: it counts the tokens that reach
+each candidate, and adds up their weights. The weight of a token is its probability but for a
+factor: exp((logit - top) / temperature). A pass reads only the chunks of the vocabulary that have
+a token for one of its candidates. With top_k = 20, these are about 20 chunks of 297.
 """
 
 import math
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,12 +18,34 @@ from pagedlab.kernels.runtime import tl, triton
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
 HOTTEST = tl.constexpr(1e30)  # of a higher temperature t, 1 / t would be 0 in fp32
-BLOCK = tl.constexpr(1024)  # tokens that are read at once
+STAGES = tl.constexpr(3)  # a loop loads chunks before it needs them
 CANDIDATES = tl.constexpr(8)  # of a pass
 # Sums in fp32 are rounded. Of equal tokens, top_p would sometimes keep one too many.
 ROUNDING = tl.constexpr(1e-6)
 # Every logit of this dtype ends with so many zeros in fp32. The search skips these bits.
 SKIPPED_BITS = {torch.bfloat16: 16, torch.float16: 13}
+
+
+class Row(NamedTuple):
+    """What the functions below know of a row.
+
+    Args:
+        logits: pointer to its logits.
+        largest: pointer to the largest logit of each chunk.
+        maxima: the largest logit of each chunk, -inf behind the last chunk.
+        chunks: pointer to memory for a list of chunks.
+        top: its largest logit.
+        scale: log2(e) / temperature.
+        size: tokens of the vocabulary.
+    """
+
+    logits: Any
+    largest: Any
+    maxima: Any
+    chunks: Any
+    top: Any
+    scale: Any
+    size: Any
 
 
 @triton.jit
@@ -57,43 +73,45 @@ def logit_of(key, SKIPPED: tl.constexpr):
 @triton.jit
 def weight_of(x, row):
     """The weight of a token with this logit."""
-    _, _, top, scale, _ = row
-    return tl.exp2((x - top) * scale)
+    return tl.exp2((x - row.top) * row.scale)
+
+
+@triton.jit
+def list_chunks(lowest, row):
+    """List the chunks that have a logit of at least `lowest`, in order, and count them."""
+    reaches = (row.maxima >= lowest) & (row.maxima > float("-inf"))
+    place = tl.cumsum(reaches.to(tl.int32), 0) - 1
+    tl.debug_barrier()  # no thread still reads the list before
+    tl.store(row.chunks + place, tl.arange(0, row.maxima.numel), mask=reaches)
+    tl.debug_barrier()  # each thread reads what others wrote
+    return tl.sum(reaches.to(tl.int32), 0)
+
+
+@triton.jit
+def load_chunk(chunk, row, CHUNK: tl.constexpr):
+    """The tokens of a chunk, and their logits."""
+    token = chunk * CHUNK + tl.arange(0, CHUNK)
+    x = tl.load(row.logits + token, mask=token < row.size, other=float("-inf"))
+    return token, x.to(tl.float32)
 
 
 @triton.jit
 def tally(candidates, row, CHUNK: tl.constexpr):
-    """For each candidate, count the tokens whose logit is at least that, and sum their weights.
-
-    For a candidate of -inf, the count includes padding. Nothing depends on it.
-    """
-    logits, largest, _, _, size = row
-    lowest = tl.min(candidates, 0)
-    # Each thread adds up its own tokens. A sum over threads in every block would take longer.
-    counts = tl.zeros([CANDIDATES, BLOCK], tl.int32)
-    weights = tl.zeros([CANDIDATES, BLOCK], tl.float32)
-    for start in range(0, size, BLOCK):
-        if tl.load(largest + start // CHUNK) >= lowest:  # else no token here reaches a candidate
-            token = start + tl.arange(0, BLOCK)
-            x = tl.load(logits + token, mask=token < size, other=float("-inf")).to(tl.float32)
-            reaches = x[None, :] >= candidates[:, None]
-            counts += reaches.to(tl.int32)
-            weights += tl.where(reaches, weight_of(x, row)[None, :], 0.0)
+    """For each candidate, count the tokens whose logit is at least that, and sum their weights."""
+    listed = list_chunks(tl.min(candidates, 0), row)
+    # Each thread adds up its own tokens. A sum over threads in every chunk would take longer.
+    counts = tl.zeros([CANDIDATES, CHUNK], tl.int32)
+    weights = tl.zeros([CANDIDATES, CHUNK], tl.float32)
+    for i in tl.range(listed, num_stages=STAGES):
+        _, x = load_chunk(tl.load(row.chunks + i), row, CHUNK)
+        reaches = x[None, :] >= candidates[:, None]
+        counts += reaches.to(tl.int32)
+        weights += tl.where(reaches, weight_of(x, row)[None, :], 0.0)
     return tl.sum(counts, 1), tl.sum(weights, 1)
 
 
 @triton.jit
-def tally_above(key, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr):
-    """Count the tokens above one key, and sum their weights."""
-    same = tl.zeros([CANDIDATES], tl.int64)  # all candidates are the same
-    count, weight = tally(logit_of(same + key + 1, SKIPPED), row, CHUNK)
-    return tl.max(count, 0), tl.max(weight, 0)
-
-
-@triton.jit
-def search(
-    low, goal, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr, BY_WEIGHT: tl.constexpr
-):  # fmt: skip
+def search(low, goal, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr, BY_WEIGHT: tl.constexpr):
     """Find the key of the largest logit that enough tokens reach.
 
     Enough tokens reach `low`, and too few reach `high` + 1. Each pass brings them together. If too
@@ -102,68 +120,74 @@ def search(
     Args:
         low: the key to begin with.
         goal: what is enough: a number of tokens, or a sum of weights.
+
+    Returns:
+        The key, the number of tokens above it, and the sum of their weights.
     """
-    _, _, top, _, _ = row
     i = tl.arange(0, CANDIDATES)
-    high = key_of(top, SKIPPED)
+    high = key_of(row.top, SKIPPED)
+    count_above = tl.zeros_like(low).to(tl.int32)
+    weight_above = tl.zeros_like(row.top)
     # The first candidates are 1, 2, 4, ..., 128 below the largest logit. Later ones divide what is
     # left between low and high into equal parts, and the last of them is high.
-    keys = tl.maximum(key_of(top - tl.exp2(i.to(tl.float32)), SKIPPED), low)
+    keys = tl.maximum(key_of(row.top - tl.exp2(i.to(tl.float32)), SKIPPED), low)
     while low < high:
         count, weight = tally(logit_of(keys, SKIPPED), row, CHUNK)
         enough = (weight if BY_WEIGHT else count) >= goal
         low = tl.maximum(low, tl.max(tl.where(enough, keys, low), 0))
         high = tl.min(tl.where(enough, high, keys - 1), 0)
+        # Of the candidates with too few tokens, the lowest has the most: those above `high`.
+        count_above = tl.maximum(count_above, tl.max(tl.where(enough, 0, count), 0))
+        weight_above = tl.maximum(weight_above, tl.max(tl.where(enough, 0.0, weight), 0))
         keys = low + ((high - low) * (i + 1) + CANDIDATES - 1) // CANDIDATES
-    return low
+    return low, count_above, weight_above
 
 
 @triton.jit
-def cut_by_weight(goal, least, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr):
-    """Find the cut that keeps the fewest of the likeliest tokens whose weights reach the goal.
+def reached_by_k(k, row):
+    """A logit that at least k tokens reach: the k-th largest of the chunks' largest logits."""
+    in_order = tl.sort(row.maxima, descending=True)
+    place = tl.arange(0, row.maxima.numel)
+    return tl.max(tl.where(place == k - 1, in_order, float("-inf")), 0)
 
-    Args:
-        goal: the weight.
-        least: the lowest key that the cut may have.
 
-    Returns:
-        The key of the cut, and how many of the tokens that equal it are kept.
+@triton.jit
+def reached_by_p(p, total, row):
+    """A logit that tokens with the share p of all weights reach.
+
+    If no token below it weighs more than w, they weigh at most size * w together. For the logit
+    returned, that is half of what top_p may leave out. (The other half is for rounding.)
     """
-    key = search(least, goal, row, CHUNK, SKIPPED, True)
-    _, above = tally_above(key, row, CHUNK, SKIPPED)
-    weight = tl.maximum(weight_of(logit_of(key, SKIPPED), row), 1e-30)  # it may be 0 in fp32
-    ties = tl.minimum(tl.ceil((goal - above) / weight), 1e9)  # what int32 can hold
-    return key, tl.maximum(ties, 1).to(tl.int32)  # the likeliest token stays, however small p is
+    return row.top + tl.log2((1 - p) * total / (2 * row.size)) / row.scale
 
 
 @triton.jit
-def keep(cut, ties, row, sums, CHUNKS, CHUNK: tl.constexpr):
+def keep(cut, ties, row, sums, CHUNK: tl.constexpr):
     """Write each chunk's sum at temperature over its kept tokens, `sums[..., 1]` of `chunk_kernel`.
 
     Returns:
         The last kept token that equals the cut.
     """
-    logits, largest, _, scale, size = row
-    last = -1
-    for chunk in range(CHUNKS):
-        token = chunk * CHUNK + tl.arange(0, CHUNK)
-        real = token < size
-        x = tl.load(logits + token, mask=real, other=float("-inf")).to(tl.float32)
-        m = tl.load(largest + chunk)
-        equal = (real & (x == cut)).to(tl.int32)
+    part = tl.arange(0, row.maxima.numel)
+    tl.store(sums + 2 * part + 1, 0.0, mask=(part * CHUNK < row.size) & ~(row.maxima >= cut))
+    last = tl.full([CHUNK], -1, tl.int32)
+    for i in tl.range(list_chunks(cut, row), num_stages=STAGES):
+        chunk = tl.load(row.chunks + i)
+        token, x = load_chunk(chunk, row, CHUNK)
+        equal = (x == cut).to(tl.int32)
         kept_ties = (equal > 0) & (tl.cumsum(equal, 0) <= ties)
         ties -= tl.sum(equal, 0)
-        last = tl.maximum(last, tl.max(tl.where(kept_ties, token, -1), 0))
-        below = tl.where(m == float("-inf"), float("-inf"), x - m)
-        weights = tl.where(kept_ties | (x > cut), tl.exp2(below * scale), 0.0)
+        last = tl.maximum(last, tl.where(kept_ties, token, -1))
+        below = x - tl.load(row.largest + chunk)
+        weights = tl.where(kept_ties | (x > cut), tl.exp2(below * row.scale), 0.0)
         tl.store(sums + 2 * chunk + 1, tl.sum(weights, 0))
-    return last
+    return tl.max(last, 0)
 
 
 # top_k and top_p are columns of one packed tensor, so their alignment depends on the batch.
 @triton.jit(do_not_specialize_on_alignment=["top_k", "top_p"])
 def cut_kernel(
-    logits, temperature, top_k, top_p, largest, sums, cuts, last_ties,
+    logits, temperature, top_k, top_p, largest, sums, chunks, cuts, last_ties,
     row_stride, VOCABULARY, CHUNKS, COLDEST,
     CHUNK: tl.constexpr, PARTS: tl.constexpr, SKIPPED: tl.constexpr,
 ):  # fmt: skip
@@ -178,20 +202,32 @@ def cut_kernel(
     tl.store(cuts + number, float("-inf"))
     tl.store(last_ties + number, VOCABULARY)
     if (t >= COLDEST) & ((k > 0) | (p < 1)):
-        largest += number * CHUNKS
+        first = number * CHUNKS  # where the row's chunks begin
+        sums += 2 * first
         part = tl.arange(0, PARTS)
-        top = tl.max(tl.load(largest + part, mask=part < CHUNKS, other=float("-inf")), 0)
-        row = (logits + number * row_stride, largest, top, LOG2E / t, VOCABULARY)
-        key = key_of(tl.zeros_like(top) - float("inf"), SKIPPED)  # every token reaches it
+        real = part < CHUNKS
+        logits += number * row_stride
+        largest += first
+        maxima = tl.load(largest + part, mask=real, other=float("-inf"))
+        top = tl.max(maxima, 0)
+        row = Row(logits, largest, maxima, chunks + first, top, LOG2E / t, VOCABULARY)
         if k > 0:
-            key = search(key, k, row, CHUNK, SKIPPED, False)
-        count, above = tally_above(key, row, CHUNK, SKIPPED)
-        ties = tl.where(k > 0, k - count, VOCABULARY)  # without top_k, as many as there are
-        if p < 1:  # p is a share of what top_k keeps
+            low = key_of(reached_by_k(k, row), SKIPPED)
+            key, count, above = search(low, k, row, CHUNK, SKIPPED, False)
+            ties = k - count
             total = above + ties * weight_of(logit_of(key, SKIPPED), row)
+        else:
+            of_chunks = tl.load(sums + 2 * part + 1, mask=real, other=0.0)
+            total = tl.sum(of_chunks * weight_of(maxima, row), 0)
+            key = key_of(reached_by_p(p, total, row), SKIPPED)
+            ties = VOCABULARY
+        if p < 1:  # p is a share of what top_k keeps
             goal = p * total * (1 - ROUNDING)
-            key, ties = cut_by_weight(goal, key, row, CHUNK, SKIPPED)
+            key, _, above = search(key, goal, row, CHUNK, SKIPPED, True)
+            weight = tl.maximum(weight_of(logit_of(key, SKIPPED), row), 1e-30)  # may be 0 in fp32
+            ties = tl.minimum(tl.ceil((goal - above) / weight), 1e9).to(tl.int32)  # int32 holds 1e9
+            ties = tl.maximum(ties, 1)  # the likeliest token stays, however small p is
         cut = logit_of(key, SKIPPED)
-        last = keep(cut, ties, row, sums + 2 * number * CHUNKS, CHUNKS, CHUNK)
+        last = keep(cut, ties, row, sums, CHUNK)
         tl.store(cuts + number, cut)
         tl.store(last_ties + number, last)

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from pagedlab.kernels.limits import SKIPPED_BITS, cut_kernel
 from pagedlab.kernels.runtime import power_of_two
-from pagedlab.kernels.sampling import CHUNK, COLDEST, triton_sample, triton_uniform
+from pagedlab.kernels.sampling import CHUNK, COLDEST, GROUP, chunk_kernel, triton_sample, triton_uniform
 from pagedlab.sampling import probabilities, uniform
 from pagedlab.sampling_params import MAX_TOP_K
 
@@ -75,16 +75,19 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     params = SamplingParams(**limits)
     exact = probabilities(logits[None], [params])[0]
     chunks = -(-len(logits) // CHUNK)
-    rows = torch.stack([logits.flip(0), logits])  # the second row is looked at
-    padded = torch.full((2, chunks * CHUNK), -torch.inf)
-    padded[:, : len(logits)] = rows.float()
-    largest = padded.view(2, chunks, CHUNK).amax(2).to(DEVICE)
+    rows = torch.stack([logits.flip(0), logits]).to(DEVICE)  # the second row is looked at
     columns = ([params.temperature] * 2, [min(params.top_k, MAX_TOP_K)] * 2, [params.top_p] * 2)
     temperature, top_k, top_p = torch.tensor(columns, dtype=torch.float32, device=DEVICE)
-    cuts, sums = torch.empty(2, device=DEVICE), torch.empty(2, chunks, 2, device=DEVICE)
-    last_ties = torch.empty(2, dtype=torch.int32, device=DEVICE)
-    sizes = (len(logits), len(logits), chunks, COLDEST, CHUNK, power_of_two(chunks), SKIPPED_BITS.get(logits.dtype, 0))
-    cut_kernel[(2,)](rows.to(DEVICE), temperature, top_k, top_p, largest, sums, cuts, last_ties, *sizes)
+    cuts = torch.full((2,), torch.nan, device=DEVICE)
+    largest = torch.full((2, chunks), torch.nan, device=DEVICE)
+    sums = torch.full((2, chunks, 2), torch.nan, device=DEVICE)
+    last_ties = torch.full((2,), -9, dtype=torch.int32, device=DEVICE)
+    place = torch.zeros_like(largest, dtype=torch.int32)
+    listed = torch.zeros_like(place)
+    sizes = (len(logits), len(logits), chunks, COLDEST, CHUNK)
+    chunk_kernel[(2, -(-chunks // GROUP))](rows, temperature, largest, place, sums, *sizes, GROUP)
+    more = (power_of_two(chunks), SKIPPED_BITS.get(logits.dtype, 0))
+    cut_kernel[(2,)](rows, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties, *sizes, *more)
     cut, last, sums, largest = (of_rows[1].cpu() for of_rows in (cuts, last_ties, sums, largest))
     is_tie = (logits == cut) & (torch.arange(len(logits)) <= last)
     kept = ((logits > cut) | is_tie) & (logits > -torch.inf)
@@ -133,10 +136,10 @@ def test_of_equal_logits_the_first_are_kept(values, limits, seed):
 
 @pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 40, "top_p": 0.9}], ids=str)
 def test_limits_over_several_chunks(limits, seed):
-    """The kept tokens lie in several chunks. One chunk has no token at all that could be kept."""
+    """The kept tokens lie in several chunks, of more than one group. Some chunks have none that could be kept."""
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(3 * CHUNK + 5, generator=generator) - 30
-    logits[torch.randint(2 * CHUNK, (60,), generator=generator)] += 31 + torch.rand(60, generator=generator)
+    logits = torch.randn((GROUP + 3) * CHUNK + 5, generator=generator) - 30
+    logits[torch.randint(GROUP * CHUNK, (60,), generator=generator)] += 31 + torch.rand(60, generator=generator)
     logits[-1] = logits.max()
     assert_keeps_what_the_limits_keep(logits, temperature=1.0, **limits)
 
