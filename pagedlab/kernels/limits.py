@@ -220,7 +220,7 @@ def cut_kernel(
             of_chunks = tl.load(sums + 2 * part + 1, mask=real, other=0.0)
             total = tl.sum(of_chunks * weight_of(maxima, row), 0)
             key = key_of(reached_by_p(p, total, row), SKIPPED)
-            ties = VOCABULARY
+            ties = VOCABULARY  # until top_p, which such a row has, says how many
         if p < 1:  # p is a share of what top_k keeps
             goal = p * total * (1 - ROUNDING)
             key, _, above = search(key, goal, row, CHUNK, SKIPPED, True)

@@ -134,11 +134,17 @@ def test_of_equal_logits_the_first_are_kept(values, limits, seed):
     assert_keeps_what_the_limits_keep(logits.bfloat16(), temperature=1.0, **limits)
 
 
+@pytest.mark.parametrize(("kept", "tokens"), [(7, 13), (15, 19), (11, 39)])
+def test_rounding_keeps_no_token_too_many(kept, tokens):
+    """In fp32, kept / tokens * tokens is above `kept`."""
+    assert_keeps_what_the_limits_keep(torch.ones(tokens), temperature=1.0, top_p=kept / tokens)
+
+
 @pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 40, "top_p": 0.9}], ids=str)
 def test_limits_over_several_chunks(limits, seed):
     """The kept tokens lie in several chunks, of more than one group. Some chunks have none that could be kept."""
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn((GROUP + 3) * CHUNK + 5, generator=generator) - 30
+    logits = torch.randn(2 * GROUP * CHUNK - 3, generator=generator) - 30
     logits[torch.randint(GROUP * CHUNK, (60,), generator=generator)] += 31 + torch.rand(60, generator=generator)
     logits[-1] = logits.max()
     assert_keeps_what_the_limits_keep(logits, temperature=1.0, **limits)
