@@ -17,10 +17,11 @@ import torch
 from pagedlab.kernels.runtime import tl, triton
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
-HOTTEST = tl.constexpr(1e30)  # of a higher temperature t, 1 / t would be 0 in fp32
+HOTTEST = tl.constexpr(1e30)  # a temperature may be infinite in fp32, and 1 / t would be 0
 STAGES = tl.constexpr(3)  # a loop loads chunks before it needs them
 CANDIDATES = tl.constexpr(8)  # of a pass
-# Sums in fp32 are rounded. Of equal tokens, top_p would sometimes keep one too many.
+# Sums in fp32 are rounded. Of equal tokens, top_p would sometimes keep one too many. So it asks for
+# a millionth less.
 ROUNDING = tl.constexpr(1e-6)
 # Every logit of this dtype ends with so many zeros in fp32. The search skips these bits.
 SKIPPED_BITS = {torch.bfloat16: 16, torch.float16: 13}
@@ -53,7 +54,7 @@ def key_of(x, SKIPPED: tl.constexpr):
     """Map fp32 to whole numbers that have the same order.
 
     They are int64, because the difference of two may not fit in an int32. A number between two of
-    the dtype is mapped to the lower one.
+    the dtype is rounded towards zero.
     """
     x = tl.where(x == 0, 0.0, x)  # -0.0 equals 0.0, but has other bits
     bits = x.to(tl.int32, bitcast=True)
@@ -80,10 +81,10 @@ def weight_of(x, row):
 def list_chunks(lowest, row):
     """List the chunks that have a logit of at least `lowest`, in order, and count them."""
     reaches = (row.maxima >= lowest) & (row.maxima > float("-inf"))
-    place = tl.cumsum(reaches.to(tl.int32), 0) - 1
-    tl.debug_barrier()  # no thread still reads the list before
-    tl.store(row.chunks + place, tl.arange(0, row.maxima.numel), mask=reaches)
-    tl.debug_barrier()  # each thread reads what others wrote
+    index = tl.cumsum(reaches.to(tl.int32), 0) - 1
+    tl.debug_barrier()  # needed: no thread still reads the list before
+    tl.store(row.chunks + index, tl.arange(0, row.maxima.numel), mask=reaches)
+    tl.debug_barrier()  # needed: each thread reads what others wrote
     return tl.sum(reaches.to(tl.int32), 0)
 
 
@@ -122,7 +123,8 @@ def search(low, goal, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr, BY_WEIGHT
         goal: what is enough: a number of tokens, or a sum of weights.
 
     Returns:
-        The key, the number of tokens above it, and the sum of their weights.
+        The key, the number of tokens above it, and the sum of their weights. (If too few reach the
+        first `low`, tokens that equal it are among them.)
     """
     i = tl.arange(0, CANDIDATES)
     high = key_of(row.top, SKIPPED)
@@ -147,31 +149,35 @@ def search(low, goal, row, CHUNK: tl.constexpr, SKIPPED: tl.constexpr, BY_WEIGHT
 def reached_by_k(k, row):
     """A logit that at least k tokens reach: the k-th largest of the chunks' largest logits."""
     in_order = tl.sort(row.maxima, descending=True)
-    place = tl.arange(0, row.maxima.numel)
-    return tl.max(tl.where(place == k - 1, in_order, float("-inf")), 0)
+    rank = tl.arange(0, row.maxima.numel)
+    return tl.max(tl.where(rank == k - 1, in_order, float("-inf")), 0)
 
 
 @triton.jit
 def reached_by_p(p, total, row):
     """A logit that tokens with the share p of all weights reach.
 
-    If no token below it weighs more than w, they weigh at most size * w together. For the logit
-    returned, that is half of what top_p may leave out. (The other half is for rounding.)
+    Tokens below this logit weigh at most half of what top_p may leave out, even if all tokens are
+    below it. (The other half is for rounding.)
     """
     return row.top + tl.log2((1 - p) * total / (2 * row.size)) / row.scale
 
 
 @triton.jit
-def keep(cut, ties, row, sums, CHUNK: tl.constexpr):
-    """Write each chunk's sum at temperature over its kept tokens, `sums[..., 1]` of `chunk_kernel`.
+def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
+    """Sum the weights of each chunk's kept tokens, and store them in `sums[..., 1]`.
+
+    As in `chunk_kernel`, the weights are relative to the chunk's largest logit.
 
     Returns:
         The last kept token that equals the cut.
     """
+    listed = list_chunks(cut, row)
     part = tl.arange(0, row.maxima.numel)
-    tl.store(sums + 2 * part + 1, 0.0, mask=(part * CHUNK < row.size) & ~(row.maxima >= cut))
+    keeps_none = ~(row.maxima >= cut)  # also if one of the two is not a number
+    tl.store(sums + 2 * part + 1, 0.0, mask=(part * CHUNK < row.size) & keeps_none)
     last = tl.full([CHUNK], -1, tl.int32)
-    for i in tl.range(list_chunks(cut, row), num_stages=STAGES):
+    for i in tl.range(listed, num_stages=STAGES):
         chunk = tl.load(row.chunks + i)
         token, x = load_chunk(chunk, row, CHUNK)
         equal = (x == cut).to(tl.int32)
@@ -198,6 +204,7 @@ def cut_kernel(
     number = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + number).to(tl.float32), HOTTEST)
     k = tl.load(top_k + number).to(tl.int32)
+    k = tl.where(k < VOCABULARY, k, 0)  # all tokens are kept
     p = tl.load(top_p + number).to(tl.float32)
     tl.store(cuts + number, float("-inf"))
     tl.store(last_ties + number, VOCABULARY)
@@ -220,7 +227,7 @@ def cut_kernel(
             of_chunks = tl.load(sums + 2 * part + 1, mask=real, other=0.0)
             total = tl.sum(of_chunks * weight_of(maxima, row), 0)
             key = key_of(reached_by_p(p, total, row), SKIPPED)
-            ties = VOCABULARY  # until top_p, which such a row has, says how many
+            ties = VOCABULARY  # top_p, which such a row has, sets it below
         if p < 1:  # p is a share of what top_k keeps
             goal = p * total * (1 - ROUNDING)
             key, _, above = search(key, goal, row, CHUNK, SKIPPED, True)
@@ -228,6 +235,6 @@ def cut_kernel(
             ties = tl.minimum(tl.ceil((goal - above) / weight), 1e9).to(tl.int32)  # int32 holds 1e9
             ties = tl.maximum(ties, 1)  # the likeliest token stays, however small p is
         cut = logit_of(key, SKIPPED)
-        last = keep(cut, ties, row, sums, CHUNK)
+        last = sum_kept(cut, ties, row, sums, CHUNK)
         tl.store(cuts + number, cut)
         tl.store(last_ties + number, last)

@@ -16,7 +16,7 @@ from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 512  # tokens
 GROUP = 8  # chunks of a program of chunk_kernel
-COLDEST = 1e-30  # a lower temperature is 0 in effect, and would be 0 in fp32
+COLDEST = 1e-30  # a lower temperature is 0 in effect
 
 
 @triton.jit
@@ -72,6 +72,21 @@ def chunk_kernel(
 
 
 @triton.jit
+def first_beyond(target, weights, i):
+    """The first index with a weight at which the sum of weights is above the target.
+
+    Sums are rounded, so the target may be below 0 or above all sums. The result has a weight even
+    then: it is the first or the last index that has one.
+
+    Args:
+        i: 0, 1, 2, ..., as many as there are weights.
+    """
+    last = tl.max(tl.where(weights > 0, i, 0), 0)
+    is_beyond = (tl.cumsum(weights, 0) > target) & (weights > 0)
+    return tl.min(tl.where(is_beyond, i, last), 0)
+
+
+@triton.jit
 def pick_kernel(
     logits, temperature, u, largest, place, sums, cuts, last_ties, tokens, logprobs,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
@@ -89,15 +104,14 @@ def pick_kernel(
     top = tl.max(m, 0)
     sum_of_part = tl.load(sums + 2 * (row * CHUNKS + part), mask=real, other=0.0)
     total = tl.sum(sum_of_part * tl.exp(m - top), 0)
-    token = tl.load(place + row * CHUNKS + tl.argmax(m, 0))
+    # If no logit is a number, this takes the last chunk. `argmax` might take one behind it.
+    top_chunk = tl.min(tl.where(m == top, part, CHUNKS - 1), 0)
+    token = tl.load(place + row * CHUNKS + top_chunk)
     if t >= COLDEST:
         sum_at_t = tl.load(sums + 2 * (row * CHUNKS + part) + 1, mask=real, other=0.0)
         weight = sum_at_t * tl.exp((m - top) / t)
-        upto = tl.cumsum(weight, 0)
         target = tl.load(u + row).to(tl.float32) * tl.sum(weight, 0)
-        # If rounding puts the target above all sums, the last chunk with any weight is taken.
-        last = tl.max(tl.where(weight > 0, part, 0), 0)
-        chunk = tl.minimum(tl.sum((upto <= target).to(tl.int32), 0), last)
+        chunk = first_beyond(target, weight, part)
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
         at = chunk * CHUNK + i
@@ -106,9 +120,7 @@ def pick_kernel(
         cut = tl.load(cuts + row)
         is_kept = (x > cut) | ((x == cut) & (at <= tl.load(last_ties + row)))
         p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
-        last = tl.max(tl.where(p > 0, i, 0), 0)
-        place_in_chunk = tl.sum((tl.cumsum(p, 0) <= target).to(tl.int32), 0)
-        token = chunk * CHUNK + tl.minimum(place_in_chunk, last)
+        token = chunk * CHUNK + first_beyond(target, p, i)
     tl.store(tokens + row, token.to(tl.int64))
     logit = tl.load(logits + row * row_stride + token).to(tl.float32)
     tl.store(logprobs + row, logit - top - tl.log(total))
@@ -119,7 +131,7 @@ def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
 
     Args:
         seeds: int64 [R].
-        positions: int64 [R].
+        positions: contiguous int64 [R].
         ahead: a number that is added to the positions.
 
     Returns:

@@ -187,11 +187,25 @@ def test_rows_with_and_without_limits(seed):
     assert tokens == [last, *[int(logits[0].argmax())] * 3]
 
 
+def test_no_excluded_token_is_drawn_where_two_chunks_meet(seed):
+    """Sums are rounded, so `u` may fall between the last token of a chunk and the first likely one of the next."""
+    generator = torch.Generator().manual_seed(seed)
+    chunks = 20
+    logits = torch.randn(chunks, CHUNK, generator=generator)
+    logits[:, :100] = -torch.inf
+    probs = logits.flatten().double().softmax(0)
+    bounds = probs.view(chunks, CHUNK).sum(1).cumsum(0)[:-1].float()
+    u = torch.cat([bounds + step * bounds * 2**-24 for step in range(-4, 5)])
+    tokens, _ = sampled(logits.view(1, -1).expand(len(u), -1), torch.ones(len(u)), u)
+    assert (probs[tokens] > 0).all()
+
+
 def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
     """A model in half precision may overflow: what is drawn must not point behind the logits."""
-    logits = torch.randn(4, CHUNK + 3, generator=torch.Generator().manual_seed(seed))
+    vocabulary = 2 * CHUNK + 3  # three chunks, so that a power of two has one more
+    logits = torch.randn(4, vocabulary, generator=torch.Generator().manual_seed(seed))
     logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf
     temperature, u = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.full((4,), 0.5)
     for limits in ({}, {"top_k": 3}, {"top_p": 0.5}):
         tokens, _ = sampled(logits, temperature, u, **limits)
-        assert all(0 <= token < CHUNK + 3 for token in tokens.tolist())
+        assert all(0 <= token < vocabulary for token in tokens.tolist())
