@@ -6,7 +6,7 @@ Sorting the logits of 150,000 tokens takes milliseconds. But a sample needs no o
 A search finds the cut. Each pass tries several candidates at once: it counts the tokens that reach
 each candidate, and adds up their weights. The weight of a token is its probability but for a
 factor: exp((logit - top) / temperature). A pass reads only the chunks of the vocabulary that have
-a token for one of its candidates. With top_k = 20, these are about 20 chunks of 297.
+a token for one of its candidates. With top_k = 20, these are about 20 of Qwen's 297 chunks.
 """
 
 import math
@@ -18,7 +18,7 @@ from pagedlab.kernels.runtime import tl, triton
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
 HOTTEST = tl.constexpr(1e30)  # a temperature may be infinite in fp32, and 1 / t would be 0
-STAGES = tl.constexpr(3)  # a loop loads chunks before it needs them
+STAGES = tl.constexpr(3)  # a loop over chunks loads two of them ahead
 CANDIDATES = tl.constexpr(8)  # of a pass
 # Sums in fp32 are rounded. Of equal tokens, top_p would sometimes keep one too many. So it asks for
 # a millionth less.
@@ -204,7 +204,7 @@ def cut_kernel(
     number = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + number).to(tl.float32), HOTTEST)
     k = tl.load(top_k + number).to(tl.int32)
-    k = tl.where(k < VOCABULARY, k, 0)  # all tokens are kept
+    k = tl.where(k < VOCABULARY, k, 0)  # top_k excludes no token
     p = tl.load(top_p + number).to(tl.float32)
     tl.store(cuts + number, float("-inf"))
     tl.store(last_ties + number, VOCABULARY)

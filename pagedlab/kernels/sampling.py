@@ -15,7 +15,7 @@ from pagedlab.kernels.limits import HOTTEST, LOG2E, SKIPPED_BITS, cut_kernel
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 512  # tokens
-GROUP = 8  # chunks of a program of chunk_kernel
+GROUP = 8  # chunks that a program of chunk_kernel reads
 COLDEST = 1e-30  # a lower temperature is 0 in effect
 
 
