@@ -252,7 +252,8 @@ def main() -> None:
     measure_kernel(result, sizes, model.device.type)
     for kind in KINDS:
         smallest = model.kv_cache(1, BLOCK, FP8 if kind == "fp8" else None)
-        result.add("blocks", kind, smallest.blocks_that_fit(), f"blocks of {smallest.bytes_per_block / 2**10:g} KiB")
+        fit = smallest.free_bytes() // smallest.bytes_per_block
+        result.add("blocks", kind, fit, f"blocks of {smallest.bytes_per_block / 2**10:g} KiB")
     # Twice the blocks that the long prompts need: both engines are in memory at once.
     num_blocks = 2 * sizes.prompts * -(-(sizes.prompt + sizes.new) // BLOCK)
     engines = {kind: LLM(model, kv_cache_dtype=kind, num_blocks=num_blocks, verbose=False) for kind in KINDS}

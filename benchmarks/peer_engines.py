@@ -36,6 +36,7 @@ from peer_workloads import TEMPERATURE, WORKLOADS, Arrival, Work, arrivals
 
 MAX_LENGTH = 16_384
 MAX_SEQUENCES = 256
+CONTEXT_BYTES = 650 << 20  # of a card's memory, that a process takes before its first tensor (an H100)
 Options = dict[str, Any]  # of an engine
 Answers = list[list[list[int]]]  # token ids: of each prompt, of each answer
 Pieces = AsyncIterator[tuple[float, int]]  # when tokens reached the caller, and how many
@@ -54,13 +55,17 @@ class PagedLab:
         self.params = SamplingParams
         # Imported here: the import takes a second, which no request may wait.
         self.new_thread, self.new_ticket, self.new_room = EngineThread, Ticket, Room
-        self.options = {"max_sequences": MAX_SEQUENCES, "tensor_parallel": ranks} | further
+        self.options = {
+            "max_sequences": MAX_SEQUENCES,
+            "tensor_parallel": ranks,
+            "free_gpu_memory_fraction": 1.0,  # of the share that is left free here
+        } | further
         source: Any = random_model(model) if random_weights else model
         occupied = None
         if torch.cuda.is_available():
-            # The engine takes what is free, so the rest of the card is occupied while it starts.
+            # The engine sizes its cache by what is free: the rest of the card is occupied meanwhile.
             free, total = torch.cuda.mem_get_info()
-            left = share * total - torch.cuda.memory_allocated()
+            left = share * total - CONTEXT_BYTES - torch.cuda.memory_reserved()
             occupied = torch.empty(int(max(0, free - left)), dtype=torch.uint8, device="cuda")
         self.llm = LLM(source, **self.options)
         del occupied
@@ -320,6 +325,7 @@ ENGINES = {
     "transformers": Transformers,
 }
 ON_ONE_GPU = ("nano-vllm", "transformers")  # as they are measured here
+WITH_UVLOOP = ("vllm-server", "sglang")  # their servers' event loop
 
 
 def version_of(package: str) -> str:
@@ -442,8 +448,14 @@ def main() -> None:
     began = time.perf_counter()
     engine = ENGINES[name](**options)
     package = name.removesuffix("-server")
-    say(start_s=time.perf_counter() - began, options=engine.options, versions={package: version_of(package)})
+    versions = {package: version_of(package)}
     loop = asyncio.new_event_loop()
+    if name in WITH_UVLOOP:
+        import uvloop
+
+        loop = uvloop.new_event_loop()
+        versions["uvloop"] = version_of("uvloop")
+    say(start_s=time.perf_counter() - began, options=engine.options, versions=versions)
     for line in sys.stdin:
         command = json.loads(line)
         try:

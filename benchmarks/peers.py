@@ -50,7 +50,7 @@ NO_MULTICAST = {
 }
 
 
-# vLLM has to know before it starts that it may be traced.
+# vLLM has to know before it starts that it may be traced. So it is started once more for the traces.
 VLLM_PROFILER = {
     "profiler": "torch",
     "torch_profiler_with_stack": False,
@@ -65,9 +65,10 @@ class Peer:
         name: of `ENGINES`.
         args: the command line.
         path: the folder that the engine is installed in; None for this Python's own packages.
+        traced: whether it may be traced.
     """
 
-    def __init__(self, name: str, args: argparse.Namespace, path: str | None) -> None:
+    def __init__(self, name: str, args: argparse.Namespace, path: str | None, traced: bool = False) -> None:
         self.name = name
         read, write = os.pipe()
         places = [path, str(HERE), str(HERE.parent) if name == "pagedlab" else None]
@@ -76,8 +77,8 @@ class Peer:
         if args.ranks > 1:
             environment |= NO_MULTICAST
         self._log_path = Path(f"{args.json}.{name}.log")
-        further = dict(args.options).get(name, {})
-        if args.trace and name == "vllm":
+        further = dict(dict(args.options).get(name, {}))
+        if traced and name == "vllm":
             further["profiler_config"] = VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}
         limits = {"top_k": args.top_k, "top_p": args.top_p}
         settings = {
@@ -176,6 +177,11 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
                 for round_number in range(args.rounds):
                     answer = peer.ask(rate=rate, lengths=args.lengths, seed=args.seed + round_number)
                     note(result, "load", f"{rate:g}", peer, answer)
+        for at, peer in enumerate(peers):
+            if args.trace and peer.name == "vllm":
+                peer.end()
+                peers[at] = Peer(peer.name, args, paths.get(peer.name), traced=True)
+                peers[at].stop()
         for workload in args.trace:
             for peer in peers:
                 folder = trace_folder(args, peer.name)

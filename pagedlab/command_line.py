@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import MODELS, integer, model_name, one_of, similar_name
+from pagedlab.validation import MODELS, integer, model_name, one_of, real, similar_name
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 BAD_INPUT = 2  # the exit code of a command with a bad option
@@ -35,6 +35,7 @@ UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--?[\w-]+)")  # argparse'
 OPTION_OF = {  # of the engine's arguments that errors name
     "max_tokens": "--max-tokens",
     "num_blocks": "--num-blocks",
+    "free_gpu_memory_fraction": "--free-gpu-memory-fraction",
     "block_size": "--block-size",
     "kv_cache_dtype": "--kv-cache-dtype",
     "tensor_parallel": "--ranks",
@@ -150,6 +151,14 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
         help="blocks of the pool; default: as many as the memory holds",
     )
     add(
+        "--free-gpu-memory-fraction",
+        type=number,
+        default=0.9,
+        metavar="SHARE",
+        help="without --num-blocks: how much of the memory that the model leaves free on the GPU "
+        "the blocks and the work of a step may take; default: %(default)s",
+    )
+    add(
         "--kv-cache-dtype",
         default="auto",
         help="auto, the model's dtype, or fp8, one byte a number: about twice the blocks of "
@@ -166,6 +175,7 @@ def check_pool_options(asked: argparse.Namespace) -> None:
     integer("--block-size", asked.block_size, 1)
     if asked.num_blocks is not None:
         integer("--num-blocks", asked.num_blocks, 1)
+    real("--free-gpu-memory-fraction", asked.free_gpu_memory_fraction, 0, 1, above=True)
     one_of("--kv-cache-dtype", asked.kv_cache_dtype, KV_CACHE_DTYPES)
 
 
@@ -203,6 +213,7 @@ def engine_arguments(asked: argparse.Namespace) -> dict[str, Any]:
         "dtype": asked.dtype,
         "block_size": asked.block_size,
         "num_blocks": asked.num_blocks,
+        "free_gpu_memory_fraction": asked.free_gpu_memory_fraction,
         "kv_cache_dtype": asked.kv_cache_dtype,
     }
 

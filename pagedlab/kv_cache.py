@@ -20,7 +20,6 @@ from pagedlab.kernels import compiles_for
 from pagedlab.validation import integer, known_names, one_of, shown
 
 CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
-GPU_KV_SHARE = 0.8  # default size on a GPU, as a share of the memory that the model leaves free
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64, FP8
 
@@ -105,13 +104,11 @@ class KVCache:
             )
         self._in_triton = compiles_for(self.keys.device)  # one kernel for keys and values
 
-    def blocks_that_fit(self) -> int:
-        """How many blocks of this size a cache should have, given the memory that is free now."""
-        memory = CPU_KV_BYTES
+    def free_bytes(self) -> int:
+        """Return how many bytes another cache may take: on a GPU, its free memory."""
         if self.keys.is_cuda:
-            free, _ = torch.cuda.mem_get_info(self.keys.device)
-            memory = int(GPU_KV_SHARE * free)
-        return max(1, memory // self.bytes_per_block)
+            return int(_memory(self.keys.device).num_bytes)
+        return CPU_KV_BYTES
 
     def layer(self, layer: int) -> tuple[Cache, Cache]:
         """Keys and values of one layer, each [num_blocks, block_size, num_kv_heads, head_dim].

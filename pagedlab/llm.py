@@ -46,6 +46,7 @@ from pagedlab.validation import (
     no_attribute,
     one_of,
     optional_integer,
+    real,
     valid_text,
 )
 
@@ -92,6 +93,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     Limits:
         block_size: tokens per block.
         num_blocks: blocks of the pool; None for as many as the memory holds.
+        free_gpu_memory_fraction: where num_blocks is None, the share of a GPU's free memory, beside
+            the weights, that the blocks and the work of a step take together.
         kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
             many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
             kernels need compute capability 8.9 for it.
@@ -161,6 +164,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         dtype: str | torch.dtype = "auto",
         block_size: int = 16,
         num_blocks: int | None = None,
+        free_gpu_memory_fraction: float = 0.9,
         kv_cache_dtype: KVCacheDtype = "auto",
         max_batch_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
@@ -183,6 +187,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         check_kv_cache_dtype(kv_cache_dtype, attention_backend)
         block_size = integer("block_size", block_size, 1)
         num_blocks = optional_integer("num_blocks", num_blocks, 1)
+        fraction = real("free_gpu_memory_fraction", free_gpu_memory_fraction, 0, 1, above=True)
         max_batch_tokens = optional_integer("max_batch_tokens", max_batch_tokens, 1)
         max_prompt_tokens = optional_integer("max_prompt_tokens", max_prompt_tokens, 1)
         max_sequences = integer("max_sequences", max_sequences, 1)
@@ -203,16 +208,19 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         if speculative is not None:
             self.speculation = Speculation(speculative, self, block_size)
 
+        max_batch_tokens = max_batch_tokens or (
+            GPU_BATCH_TOKENS if self._is_on_gpu else CPU_BATCH_TOKENS
+        )
         if num_blocks is None:
-            num_blocks = self._blocks_that_fit(block_size, max_sequences)
+            num_blocks = self._blocks_that_fit(
+                block_size, max_sequences, max_batch_tokens, fraction
+            )
         cache = self.model.kv_cache(num_blocks, block_size, self.kv_dtype)
         pool = make_pool(block_pool, num_blocks, block_size)
         check_table(block_table, pool)
         prefix_cache = make_prefix_cache(prefix_caching, pool, block_table)
-        on_gpu = self.model.device.type == "cuda"
-        max_batch_tokens = max_batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS)
         options: dict[str, Any] = {"preemption": preemption, "swapper": cache}
-        if on_gpu or max_prompt_tokens:  # a reader's scheduler need not have this option
+        if self._is_on_gpu or max_prompt_tokens:  # a reader's scheduler need not have this option
             options["max_prompt_tokens"] = max_prompt_tokens or GPU_PROMPT_TOKENS
         planner = make_scheduler(
             scheduler, pool, max_batch_tokens, max_sequences, prefix_cache, **options
@@ -242,12 +250,40 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         self.forward = chosen.forward
         self.run_ahead = chosen.run_ahead
 
-    def _blocks_that_fit(self, block_size: int, max_sequences: int) -> int:
-        """How many blocks the memory holds, but no more than the sequences can fill."""
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.model.device.type == "cuda"
+
+    def _blocks_that_fit(
+        self, block_size: int, max_sequences: int, max_batch_tokens: int, fraction: float
+    ) -> int:
+        """How many blocks the memory holds, but no more than the sequences can fill.
+
+        Args:
+            block_size: tokens a block.
+            max_sequences: running sequences, at most.
+            max_batch_tokens: tokens of a step, at most.
+            fraction: share of a GPU's free memory for the blocks and the work of a step.
+
+        Raises:
+            ValueError: If the work of a step leaves no room for a block.
+        """
         smallest = self.model.kv_cache(1, block_size, self.kv_dtype)
-        fit = smallest.blocks_that_fit()
+        bytes_per_block = smallest.bytes_per_block
+        memory = free = smallest.free_bytes()
+        if self._is_on_gpu:
+            work = self.model.working_bytes(max_batch_tokens, max_sequences)
+            memory = int(fraction * free) - work
+            if memory < bytes_per_block:
+                raise ValueError(
+                    f"{fraction:g} of the {free / 2**30:.1f} GiB that are free on the GPU leave no "
+                    f"room for a block: a step of {max_batch_tokens:,} tokens takes about "
+                    f"{work / 2**30:.1f} GiB. Lower max_batch_tokens, raise "
+                    f"free_gpu_memory_fraction or give num_blocks"
+                )
+        fit = max(1, memory // bytes_per_block)
         if self.speculation is not None:
-            fit = self.speculation.share_of(fit, smallest.bytes_per_block)
+            fit = self.speculation.share_of(fit, bytes_per_block)
         return min(fit, max_sequences * blocks_for(self.model.max_length, block_size))
 
     # ------------------------------------------------------------------ the runner's parts

@@ -197,6 +197,25 @@ class Model:
             self.device,
         )
 
+    def working_bytes(self, num_tokens: int, num_rows: int) -> int:
+        """Estimate the memory of a step on a GPU, beside the weights and the KV cache.
+
+        The largest tensors are the gates, the values that they multiply, and the products, of all
+        tokens in one layer; and the logits, which sampling has twice more in fp32. Twice their
+        bytes are counted, because torch's allocator holds freed memory, and CUDA graphs hold
+        theirs. `benchmarks/NOTES.md` has what was measured.
+
+        Args:
+            num_tokens: tokens of the step.
+            num_rows: rows that have logits.
+        """
+        config = self.module.config
+        width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        item = self.module.dtype.itemsize
+        activations = 3 * width * num_tokens * item
+        logits = self.vocab_size * num_rows * (item + 2 * torch.float32.itemsize)
+        return 2 * (activations + logits)
+
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
         """Run the model on a ragged batch, and store its keys and values in the cache.
 

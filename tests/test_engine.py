@@ -7,6 +7,7 @@ that was not written gets no text at all.
 import inspect
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -627,6 +628,36 @@ def test_too_many_texts(tiny):
 def test_blocks_for_as_many_texts_as_may_run(tiny):
     llm = LLM(tiny, max_sequences=2)
     assert llm.pool.num_blocks == 2 * blocks_for(tiny.max_length, 16)
+
+
+@pytest.mark.parametrize("bad", [0, -0.1, 1.01, float("nan"), True, None, "half"])
+def test_a_share_of_the_memory_is_a_number(bad):
+    with refused("free_gpu_memory_fraction must be a number above 0 and at most 1, got"):
+        LLM("no such model", free_gpu_memory_fraction=bad)
+
+
+def blocks_on_a_gpu(tiny, free, max_batch_tokens, fraction):
+    """How many blocks an engine would take on a GPU with so many free bytes."""
+    cache = tiny.kv_cache(1, 16)
+    cache.free_bytes = lambda: free
+    on_gpu = SimpleNamespace(
+        device=torch.device("cuda"), kv_cache=lambda *sizes: cache, working_bytes=tiny.working_bytes, max_length=2**40
+    )
+    llm = object.__new__(LLM)
+    llm.model, llm.kv_dtype, llm.speculation = on_gpu, None, None
+    return llm._blocks_that_fit(16, 256, max_batch_tokens, fraction)
+
+
+def test_on_a_gpu_the_work_of_a_step_takes_its_part(tiny):
+    """Three tensors of the widest layer for all tokens, and the logits in fp32 three times, twice over."""
+    config = tiny.module.config
+    work = 2 * (3 * 1000 * config.intermediate_size * 4 + 256 * config.vocab_size * (4 + 2 * 4))
+    block = tiny.kv_cache(1, 16).bytes_per_block
+    assert blocks_on_a_gpu(tiny, work + 7 * block, 1000, 1.0) == 7
+    assert blocks_on_a_gpu(tiny, 2 * (work + 7 * block), 1000, 0.5) == 7
+    assert blocks_on_a_gpu(tiny, work + 8 * block - 1, 1000, 1.0) == 7
+    with refused("free on the GPU leave no room for a block: a step of 1,000 tokens takes .* Lower max_batch_tokens"):
+        blocks_on_a_gpu(tiny, work + block - 1, 1000, 1.0)
 
 
 # When something fails in the middle -----------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ class NewCache:
 
 
 @dataclass(frozen=True)
-class CountBlocks:
-    """Report how many blocks fit."""
+class CountFreeBytes:
+    """Report how many bytes a cache may take."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Poison:
 
 
 Command = (
-    Batch | Stop | Follow | Play | NewCache | CountBlocks | CopyBlocks
+    Batch | Stop | Follow | Play | NewCache | CountFreeBytes | CopyBlocks
     | SwapOut | SwapIn | FreeSwapped | ShowBatch | ShowBlocks | Poison
 )  # fmt: skip
 KINDS: tuple[Any, ...] = get_args(Command)

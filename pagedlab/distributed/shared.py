@@ -22,7 +22,7 @@ from pagedlab.blocks import BlockCopy
 from pagedlab.distributed.commands import (
     Command,
     CopyBlocks,
-    CountBlocks,
+    CountFreeBytes,
     Follow,
     FreeSwapped,
     NewCache,
@@ -67,8 +67,8 @@ class CacheShare(KVCache):
             case FreeSwapped(tickets):
                 for ticket in tickets:
                     del self.swapped[ticket]
-            case CountBlocks():
-                return self.ranks.gather(torch.tensor(KVCache.blocks_that_fit(self)))
+            case CountFreeBytes():
+                return self.ranks.gather(torch.tensor(KVCache.free_bytes(self)))
             case ShowBlocks(block_ids):
                 blocks = KVCache.swap_out(self, block_ids)
                 return self.ranks.gather(torch.stack([part[...] for part in blocks]))
@@ -101,9 +101,9 @@ class SharedCache(CacheShare):
     def _on_all_ranks(self, command: Command) -> Any:
         return self.ranks.call(command, partial(self.obey, command))
 
-    def blocks_that_fit(self) -> int:
-        """Return how many blocks the rank with the least memory should hold."""
-        return int(min(self._on_all_ranks(CountBlocks())))
+    def free_bytes(self) -> int:
+        """Return how many bytes are free where the rank with the least memory runs."""
+        return int(min(self._on_all_ranks(CountFreeBytes())))
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         checked = self._checked_copies(copies)

@@ -75,6 +75,10 @@ def test_a_kv_cache_in_fp8_is_named(capsys):
         ("generate hello --block-size 0", "--block-size must be a whole number of at least 1, got 0"),
         ("generate hello --num-blocks 0", "--num-blocks must be a whole number of at least 1, got 0"),
         (
+            "serve --free-gpu-memory-fraction 2",
+            "--free-gpu-memory-fraction must be a number above 0 and at most 1, got 2",
+        ),
+        (
             "generate hello --kv-cache-dtype int8",
             "--kv-cache-dtype must be one of 'auto', 'fp8', got 'int8'",
         ),

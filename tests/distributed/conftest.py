@@ -40,7 +40,9 @@ def check_close(model):
     workers.remove_folder = lambda: (was_there.append(workers.folder.exists()), remove_folder())
     with LLM(model, attention_backend="torch") as llm:
         assert rank.is_running()
-        assert llm.pool.num_blocks == min(256 * model.max_length // 16, llm.cache.blocks_that_fit())
+        assert llm.pool.num_blocks == min(
+            256 * model.max_length // 16, llm.cache.free_bytes() // llm.cache.bytes_per_block
+        )
     assert not rank.is_running()
     assert workers.processes[0].returncode == 0
     assert was_there[0]
