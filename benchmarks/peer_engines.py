@@ -24,6 +24,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -325,7 +326,7 @@ ENGINES = {
     "transformers": Transformers,
 }
 ON_ONE_GPU = ("nano-vllm", "transformers")  # as they are measured here
-WITH_UVLOOP = ("vllm-server", "sglang")  # their servers' event loop
+WITH_UVLOOP = ("vllm-server", "sglang")  # their servers' event loop, where it is installed
 
 
 def version_of(package: str) -> str:
@@ -450,7 +451,7 @@ def main() -> None:
     package = name.removesuffix("-server")
     versions = {package: version_of(package)}
     loop = asyncio.new_event_loop()
-    if name in WITH_UVLOOP:
+    if name in WITH_UVLOOP and find_spec("uvloop"):
         import uvloop
 
         loop = uvloop.new_event_loop()
