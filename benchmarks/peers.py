@@ -80,7 +80,7 @@ class Peer:
         further = dict(dict(args.options).get(name, {}))
         if traced and name == "vllm":
             further["profiler_config"] = VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}
-        limits = {"top_k": args.top_k, "top_p": args.top_p}
+        limits = sampling_limits(args)
         settings = {
             "model": str(args.model),
             "random_weights": args.random_weights,
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> None:
         model=args.model.name,
         weights="random" if args.random_weights else "of the folder",
         limits={"tokens a sequence": MAX_LENGTH, "sequences": MAX_SEQUENCES, "share": args.share},
-        sampling={"top_k": args.top_k, "top_p": args.top_p},
+        sampling=sampling_limits(args),
         ranks=args.ranks,
         alone=args.alone,
         engines={},
@@ -192,6 +192,11 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
             peer.end()
 
 
+def sampling_limits(args: argparse.Namespace) -> dict[str, Any]:
+    """What all samples have in common. All engines have the same names for it."""
+    return {"top_k": args.top_k, "top_p": args.top_p, "repetition_penalty": args.repetition_penalty}
+
+
 def trace_folder(args: argparse.Namespace, name: str) -> Path:
     """Where an engine writes its traces."""
     folder = Path(f"{args.json}.{name}.traces").resolve()
@@ -224,6 +229,7 @@ def main() -> None:
     parser.add_argument("--trace", nargs="*", default=[], choices=WORKLOADS, help="how long the card computes for them")
     parser.add_argument("--top-k", type=int, help="of all samples")
     parser.add_argument("--top-p", type=float, help="of all samples")
+    parser.add_argument("--repetition-penalty", type=float, help="of all samples")
     parser.add_argument("--options", type=engine_options, nargs="*", default=[], metavar="ENGINE=JSON")
     parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--alone", action="store_true", help="end each engine before the next one starts")

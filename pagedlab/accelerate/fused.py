@@ -258,6 +258,9 @@ class Fused:
         self.ranks = ranks
         with torch.no_grad():
             self.layers = [_joined(layer) for layer in module.model.layers]
+        # Torch's allocator still holds the separate weights' memory, and CUDA graphs need some that
+        # it does not hold.
+        torch.cuda.empty_cache()
         self.small_gemm_rows = SmallGemmRows.of(self.layers[0])
 
     def last_layers(self, num_layers: int) -> "Fused":

@@ -7,10 +7,11 @@ samples, and `report_logprobs` after.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,8 +34,11 @@ class Query(NamedTuple):
     k: int
 
 
+Rows = Sequence[tuple[SamplingParams, Any]]  # the parameters and the sequence of each row
+
+
 @torch.no_grad()
-def adjust(logits: Tensor, rows: Sequence[tuple[SamplingParams, Any]]) -> Tensor:
+def adjust(logits: Tensor, rows: Rows) -> Tensor:
     """Apply each row's penalties, bias and min_p.
 
     Args:
@@ -50,28 +54,96 @@ def adjust(logits: Tensor, rows: Sequence[tuple[SamplingParams, Any]]) -> Tensor
     if not any(params.adjusts for params, _ in rows):
         return logits
     logits = logits.to(torch.float32, copy=True)
-    for row, (params, sequence) in zip(logits, rows, strict=True):
-        _penalise(row, params, sequence)
-        for token, bias in params.logit_bias.items():
-            row[token] += bias
-        limits = torch.finfo(row.dtype)
-        row.clamp_(limits.min, limits.max)  # a tiny repetition_penalty makes infinities
-        if params.min_p:
-            least = row.max() + params.temperature * math.log(params.min_p)
-            row[row < least] = -torch.inf
+    _penalise_seen(logits, rows)
+    _penalise_new(logits, rows)
+    _add_bias(logits, rows)
+    limits = torch.finfo(logits.dtype)
+    logits.clamp_(limits.min, limits.max)  # a tiny repetition_penalty makes infinities
+    _exclude_below_min_p(logits, rows)
     return logits
 
 
-def _penalise(row: Tensor, params: SamplingParams, sequence: Any) -> None:
-    """Apply the three penalties to one row of logits [V], in place."""
-    penalty = params.repetition_penalty
-    if penalty != 1:
-        seen = torch.tensor(sequence.token_ids, device=row.device).unique()
-        row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
-    if (params.presence_penalty or params.frequency_penalty) and sequence.num_outputs:
-        new = torch.tensor(sequence.output_ids, device=row.device)
-        seen, counts = new.unique(return_counts=True)
-        row[seen] -= params.presence_penalty + params.frequency_penalty * counts
+def _penalise_seen(logits: Tensor, rows: Rows) -> None:
+    """Divide the logits of tokens in prompt and answer by repetition_penalty, or multiply them by
+    it where they are negative.
+    """
+    seen = {
+        row: sequence.token_ids
+        for row, (params, sequence) in enumerate(rows)
+        if params.repetition_penalty != 1
+    }
+    if not seen:
+        return
+    places = _places(seen, logits.device)
+    of_rows = _fp32([params.repetition_penalty for params, _ in rows], logits.device)
+    penalty = of_rows[places[0]]
+    before = logits[places]
+    # A token that was seen twice is written twice, with the same value.
+    logits[places] = torch.where(before > 0, before / penalty, before * penalty)
+
+
+def _penalise_new(logits: Tensor, rows: Rows) -> None:
+    """Subtract presence_penalty from the logits of new tokens, and frequency_penalty for each time
+    that they occur.
+    """
+    new: dict[int, list[int]] = {}
+    asked: list[SamplingParams] = []
+    for row, (params, sequence) in enumerate(rows):
+        if (params.presence_penalty or params.frequency_penalty) and sequence.num_outputs:
+            new[row] = sequence.output_ids
+            asked.append(params)
+    if not new:
+        return
+    device = logits.device
+    counts = logits.new_zeros((len(new), logits.shape[1]))
+    row_of_counts, tokens = _places(dict(enumerate(new.values())), device)
+    counts.index_put_((row_of_counts, tokens), counts.new_ones(()), accumulate=True)
+    presence = _fp32([params.presence_penalty for params in asked], device)[:, None]
+    frequency = _fp32([params.frequency_penalty for params in asked], device)[:, None]
+    penalty = torch.where(counts > 0, presence + frequency * counts, 0)
+    logits[torch.tensor(list(new), device=device)] -= penalty
+
+
+def _add_bias(logits: Tensor, rows: Rows) -> None:
+    """Add logit_bias."""
+    tokens = {row: list(p.logit_bias) for row, (p, _) in enumerate(rows) if p.logit_bias}
+    if not tokens:
+        return
+    biases = [bias for params, _ in rows for bias in params.logit_bias.values()]
+    logits[_places(tokens, logits.device)] += _fp32(biases, logits.device)
+
+
+def _exclude_below_min_p(logits: Tensor, rows: Rows) -> None:
+    """Exclude the tokens that have less than min_p of the likeliest token's probability."""
+    with_min_p = [row for row, (params, _) in enumerate(rows) if params.min_p]
+    if not with_min_p:
+        return
+    asked = [rows[row][0] for row in with_min_p]
+    below = _fp32([p.temperature * math.log(p.min_p) for p in asked], logits.device)[:, None]
+    index = torch.tensor(with_min_p, device=logits.device)
+    part = logits[index]
+    least = part.amax(dim=1, keepdim=True) + below
+    logits[index] = part.masked_fill(part < least, -torch.inf)
+
+
+def _places(tokens: Mapping[int, Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the row and the token id of each token, int64 [N] both.
+
+    Args:
+        tokens: the token ids of each row.
+        device: where the logits are.
+    """
+    counts = [len(ids) for ids in tokens.values()]
+    rows = np.repeat(np.array(list(tokens)), counts)
+    # NumPy reads lists several times as fast as torch does.
+    ids = np.fromiter(chain.from_iterable(tokens.values()), dtype=np.int64, count=sum(counts))
+    places = torch.from_numpy(np.stack([rows, ids])).to(device, non_blocking=True)
+    return places[0], places[1]
+
+
+def _fp32(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """Return a tensor in fp32 [N]."""
+    return torch.tensor(numbers, dtype=torch.float32).to(device, non_blocking=True)
 
 
 def likelihoods(logits: Tensor, queries: Sequence[Query]) -> Iterator[TokenLogprob]:

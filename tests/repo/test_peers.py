@@ -87,7 +87,7 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     assert arrived["first token ms, median"] > 0
     options = {"max_sequences": 256, "tensor_parallel": 2, "free_gpu_memory_fraction": 1.0, "num_blocks": 2048}
     assert result["engines"]["pagedlab"]["options"] == options
-    assert result["sampling"] == {"top_k": 9, "top_p": None}
+    assert result["sampling"] == {"top_k": 9, "top_p": None, "repetition_penalty": None}
 
 
 def test_the_card_is_busy_while_any_kernel_runs(tmp_path):
