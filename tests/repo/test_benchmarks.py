@@ -89,7 +89,7 @@ def test_the_reader_prints_the_median_and_the_range():
 
 def test_results_of_different_machines_are_not_compared(tmp_path):
     paths = []
-    for name in ("h100_peers_8b_shape", "h100_arrivals_qwen2.5-0.5b"):
+    for name in ("h100_peers_8b_small_cache", "h100_arrivals_qwen2.5-0.5b"):
         result = json.loads((ROOT / "data/results" / f"{name}.json").read_text())
         paths.append(tmp_path / f"{name}.json")
         paths[-1].write_text(json.dumps(result))
