@@ -22,14 +22,17 @@ from pagedlab.validation import (
 )
 
 # A request that sets only these fields can be sampled without the host, see
-# accelerate/run_ahead.py. The kernels read temperature, top_k, top_p, seed and ignore_eos. The host
-# applies the others before or after the steps.
+# accelerate/run_ahead.py. The kernels read temperature, top_k, top_p, the penalties, seed and
+# ignore_eos. The host applies the others before or after the steps.
 ON_DEVICE = frozenset(
     {
         "max_tokens",
         "temperature",
         "top_k",
         "top_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
         "n",
         "seed",
         "ignore_eos",
@@ -174,6 +177,12 @@ class SamplingParams:
         """Whether logits are changed before sampling, see `pagedlab.logits.adjust`."""
         changes = self.min_p, self.presence_penalty, self.frequency_penalty, self.logit_bias
         return any(changes) or self.repetition_penalty != 1
+
+    @cached_property
+    def penalises(self) -> bool:
+        """Whether tokens that occurred before get other logits."""
+        is_repetition = self.repetition_penalty != 1
+        return bool(is_repetition or self.presence_penalty or self.frequency_penalty)
 
     @cached_property
     def reports_logprobs(self) -> bool:

@@ -257,13 +257,14 @@ def test_a_new_field_is_off_the_fast_path_until_it_is_named():
     assert {each.name for each in fields(SamplingParams)} >= sampling_params.ON_DEVICE
     changed = {
         "beam_width": 2, "logprobs": 0, "prompt_logprobs": 0, "min_p": 0.1,
-        "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "logit_bias": {1: 1.0},
-        "stop_token_ids": (3,),
+        "logit_bias": {1: 1.0}, "stop_token_ids": (3,),
     }  # fmt: skip
     assert {each.name for each in fields(SamplingParams)} - sampling_params.ON_DEVICE == {*changed}
     for name, value in changed.items():
         assert SamplingParams(**{name: value}).wants_host, name
-    assert not SamplingParams(5, 0.7, top_k=3, top_p=0.5, n=3, ignore_eos=True, stop="x", logit_bias={}).wants_host
+    plain = SamplingParams(5, 0.7, top_k=3, top_p=0.5, n=3, ignore_eos=True, stop="x", logit_bias={})
+    assert not plain.wants_host
+    assert not replace(plain, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1).wants_host
 
 
 def test_parameters_cannot_be_changed_and_say_how_to_make_new_ones():

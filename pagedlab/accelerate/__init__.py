@@ -12,6 +12,7 @@ shapes            the shapes that steps are padded to                           
 buffers           what host and device exchange                                   GPU
 device_step       one step: forward pass, sampling, next inputs                   GPU
 decode_state      the kernels between two steps                                   GPU
+token_counts      the tokens of sequences with penalties                          GPU
 graph_runner      steps as CUDA graphs                                            GPU
 parallel_compile  their kernels compiled in parallel                              GPU
 cpu_linear        matrix products of a few tokens                                 CPU
@@ -209,7 +210,7 @@ def _make_decoder(
         forward = fused.forward
     splits = None if ranks else fused  # ranks have no steps that the host samples for
     ends = model.eos_token_ids
-    return Decoder(forward, cache, attend, ends, limits, splits, graphs, ranks)
+    return Decoder(forward, cache, attend, ends, model.vocab_size, limits, splits, graphs, ranks)
 
 
 def _ranks_of(model: Model) -> Any:

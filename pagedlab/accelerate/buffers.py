@@ -30,7 +30,7 @@ class RowParams:
     """The work of a window for each row, int64 [N] each. The host writes it.
 
     Args:
-        packed: int64 [N, 7], all of the others.
+        packed: int64 [N, 8], all of the others.
         start: position of the last token of the first step.
         stop: position at which the row stops.
         may_end: whether a token that ends a text stops the row.
@@ -38,6 +38,7 @@ class RowParams:
         token: token at `start`.
         position: the same as `start`; the row's state begins with it.
         source: row of the window before whose state this row goes on from; -1 for the host's.
+        slot: of `TokenCounts`; -1 for a row without penalties.
     """
 
     packed: Tensor
@@ -48,6 +49,7 @@ class RowParams:
     token: Tensor
     position: Tensor
     source: Tensor
+    slot: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,27 @@ class RowSampling:
     """How each row samples, fp32 [N] each. The host writes it.
 
     Args:
-        packed: fp32 [3, N], all of the others.
+        packed: fp32 [6, N], all of the others.
         temperature: 0 for the likeliest token.
         top_k: how many tokens are kept; 0 for all.
         top_p: the share of the probability that is kept; 1 for all.
+        repetition: repetition_penalty; 1 for none.
+        presence: presence_penalty.
+        frequency: frequency_penalty.
     """
 
     packed: Tensor
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor
+    repetition: Tensor
+    presence: Tensor
+    frequency: Tensor
+
+    @property
+    def penalties(self) -> Tensor:
+        """The last three, [3, N]."""
+        return self.packed[3:]
 
 
 @dataclass(frozen=True)
@@ -191,13 +204,13 @@ class StepBuffers:
             return torch.zeros(size, dtype=dtype, device=device, pin_memory=pin_memory)
 
         max_rows, max_blocks, max_steps, _ = limits
-        params = zeros(max_rows, 7)
+        params = zeros(max_rows, 8)
         samples = zeros(max_steps, max_rows, 2, dtype=torch.float64)
         state = zeros(max_rows, 3, dtype=torch.int32)
         shapes = StepShapes(limits)
         largest = StepShape(shapes.max_graph_tokens, shapes.max_tokens)
         self.params = RowParams(params, *params.unbind(1))
-        sampling = zeros(3, max_rows, dtype=torch.float32)
+        sampling = zeros(6, max_rows, dtype=torch.float32)
         self.sampling = RowSampling(sampling, *sampling)
         self.block_tables = zeros(max_rows, max_blocks, dtype=torch.int32)
         self.inputs_memory = zeros(_packed_size(largest))
@@ -271,6 +284,7 @@ class HostBuffers(StepBuffers):
         rows: int,
         params: Mapping[int, SamplingParams],
         before: Window | None,
+        slots: Seq[int],
     ) -> None:
         """Write what the rows compute and how they sample. Those after the plans are idle.
 
@@ -279,6 +293,7 @@ class HostBuffers(StepBuffers):
             rows: all rows of the step's shape.
             params: what each request asks for, by request id.
             before: the window that has the tokens which the host does not know.
+            slots: of the rows, see `TokenCounts`.
         """
         source_rows = {}
         if before is not None:
@@ -296,9 +311,13 @@ class HostBuffers(StepBuffers):
         _write(columns.token, [plan.token or 0 for plan in plans], rows)
         _write(columns.position, positions, rows)
         _write(columns.source, sources, rows, padding=-1)
+        _write(columns.slot, slots, rows, padding=-1)
         _write(self.sampling.temperature, [each.temperature for each in asked], rows)
         _write(self.sampling.top_k, [min(each.top_k, MAX_TOP_K) for each in asked], rows)
         _write(self.sampling.top_p, [each.top_p for each in asked], rows, padding=1)
+        _write(self.sampling.repetition, [each.repetition_penalty for each in asked], rows)
+        _write(self.sampling.presence, [each.presence_penalty for each in asked], rows)
+        _write(self.sampling.frequency, [each.frequency_penalty for each in asked], rows)
 
     def write_block_tables(self, chunks: Seq[Chunk]) -> None:
         """Write the block ids of each chunk's sequence, where they have changed."""

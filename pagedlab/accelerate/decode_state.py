@@ -4,7 +4,8 @@ step.
 A row is a sequence. `RowParams`, `RowState` and `Samples` of buffers.py say what the columns are.
 The kernels get the packed tensors:
 
-    row_params  int64 [N, 7]               start, stop, may_end, seed, token, position, source
+    row_params  int64 [N, 8]               start, stop, may_end, seed, token, position, source,
+                                           slot
     state       int32 [N, 3]               token, position, ended
     samples     float64 [steps, N, 2]      token, log-probability
 """
@@ -12,6 +13,7 @@ The kernels get the packed tensors:
 from torch import Tensor
 
 from pagedlab.accelerate.buffers import DeviceBuffers, StepInputs
+from pagedlab.accelerate.token_counts import SAMPLED
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 
@@ -38,7 +40,7 @@ def lay_out(
 @triton.jit
 def begin_kernel(
     state, state_before,                      # int32 [N, 3]
-    row_params,                                   # int64 [N, 7]
+    row_params,                               # int64 [N, 8]
     tables, table_stride,                     # int32 [N, M]
     first_tokens, query_starts,               # of a first step with prompts; else None
     token_ids, positions, slots, seq_lens,    # the inputs of decode steps, [N] each
@@ -46,7 +48,7 @@ def begin_kernel(
 ):  # fmt: skip
     """One row a program: begin with the state of the window before, or what the host says."""
     row = tl.program_id(0)
-    param = row_params + row * 7
+    param = row_params + row * 8
     source = tl.load(param + 6)
     goes_on = source >= 0
     before = state_before + source * 3
@@ -68,17 +70,18 @@ def begin_kernel(
 @triton.jit
 def advance_kernel(
     state,                                    # int32 [N, 3]
-    row_params,                                   # int64 [N, 7]
+    row_params,                               # int64 [N, 8]
     tables, table_stride,                     # int32 [N, M]
     sampled, logprobs,                        # [N] each
     ends, num_ends,                           # [E] tokens that end a text
     samples, MAX_ROWS,                        # float64 [steps, MAX_ROWS, 2]
+    counts, VOCABULARY, SAMPLED: tl.constexpr,  # int16 [S, V] of `TokenCounts`; or None
     token_ids, positions, slots, seq_lens,    # the inputs of decode steps, [N] each
     BLOCK_SIZE, ENDS: tl.constexpr,
 ):  # fmt: skip
     """One row a program: take the token that was sampled, unless the row has stopped."""
     row = tl.program_id(0)
-    param = row_params + row * 7
+    param = row_params + row * 8
     token = tl.load(state + row * 3)
     position = tl.load(state + row * 3 + 1)
     ended = tl.load(state + row * 3 + 2)
@@ -89,6 +92,11 @@ def advance_kernel(
     sample = samples + ((position - start) * MAX_ROWS + row) * 2
     tl.store(sample, token.to(tl.float64), mask=active)
     tl.store(sample + 1, tl.load(logprobs + row).to(tl.float64), mask=active)
+    if counts is not None:
+        slot = tl.load(param + 7)
+        count = counts + slot * VOCABULARY + token
+        is_counted = active & (slot >= 0)
+        tl.store(count, tl.load(count, mask=is_counted, other=0) + SAMPLED, mask=is_counted)
     i = tl.arange(0, ENDS)
     is_end = tl.load(ends + i, mask=i < num_ends, other=-1).to(tl.int32) == token
     is_any_end = tl.max(is_end.to(tl.int32), 0)
@@ -130,7 +138,7 @@ def begin(
 
 def advance(
     buffers: DeviceBuffers, rows: int, block_size: int, end_token_ids: Tensor,
-    sampled: tuple[Tensor, Tensor],
+    sampled: tuple[Tensor, Tensor], counts: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Take what a step sampled: note it, move the state on, and lay out the next decode step.
 
@@ -140,6 +148,7 @@ def advance(
         block_size: tokens a block.
         end_token_ids: [E] tokens that end a text.
         sampled: a token and its log-probability for each row, [N] each.
+        counts: of `TokenCounts`, if a row has penalties.
     """
     inputs = buffers.decode_inputs
     with on_device_of(inputs.packed):
@@ -150,6 +159,7 @@ def advance(
             *sampled,
             end_token_ids, len(end_token_ids),
             buffers.samples.packed, buffers.samples.packed.shape[1],
+            counts, 0 if counts is None else counts.stride(0), SAMPLED,
             inputs.token_ids, inputs.positions, inputs.slots, inputs.seq_lens,
             block_size, power_of_two(len(end_token_ids)), num_warps=1,
         )  # fmt: skip

@@ -37,6 +37,7 @@ from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.graph_runner import GraphRunner
 from pagedlab.accelerate.parallel_compile import compile_in_parallel
 from pagedlab.accelerate.shapes import Limits, StepShape, StepShapes, pack_shapes
+from pagedlab.accelerate.token_counts import TokenCounts
 from pagedlab.accelerate.window import RowPlan, Window
 from pagedlab.attention import PagedAttention
 from pagedlab.kv_cache import KVCache
@@ -53,18 +54,20 @@ class Decoder:
         cache: where keys and values are.
         attend: the attention function, which must not wait for the device.
         end_token_ids: tokens that end a text.
+        vocabulary: tokens of the vocabulary.
         limits: of every window.
         fused: the layers of `forward`, if they can run without the logits; else None.
         graphs: whether steps are CUDA graphs; else kernels are launched one by one.
         ranks: distributed's, if several share the model.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one device needs
         self,
         forward: Forward,
         cache: KVCache,
         attend: PagedAttention,
         end_token_ids: Iterable[int],
+        vocabulary: int,
         limits: Limits,
         fused: Fused | None = None,
         graphs: bool = True,
@@ -74,7 +77,10 @@ class Decoder:
         self.shapes = StepShapes(limits)
         self.buffers = DeviceBuffers(limits, device)
         ends = end_token_tensor(end_token_ids, device)
-        self.step = DeviceStep(forward, cache, attend, ends, self.buffers, fused, ranks)
+        self.tokens = TokenCounts(limits.max_rows, vocabulary, device)
+        self.step = DeviceStep(
+            forward, cache, attend, ends, self.buffers, self.tokens, fused, ranks
+        )
         self.runner = GraphRunner(self.step, self.shapes.max_graph_tokens, graphs)
         self.ranks = ranks
         if ranks and graphs:
@@ -105,10 +111,13 @@ class Decoder:
         """
         host = self._take_turn()
         plans = [RowPlan.of(chunk) for chunk in chunks]
-        shape = self._first_shape(plans)
-        self._send_window(host, plans, shape, params, before)
+        slots = self.tokens.slots_of(plans, params)
+        is_penalised = max(slots) >= 0
+        shape = self._first_shape(plans)._replace(is_penalised=is_penalised)
+        self._send_window(host, plans, shape, params, before, slots)
         num_further = max(plan.num_samples for plan in plans) - 1
-        self._start([shape] + [self.shapes.decode(len(plans))] * num_further)
+        further = self.shapes.decode(len(plans))._replace(is_penalised=is_penalised)
+        self._start([shape] + [further] * num_further)
         self.buffers.send_results(host)
         window = Window(plans, host.samples, host.state)
         if self.buffers.params.packed.is_cuda:
@@ -136,6 +145,10 @@ class Decoder:
             collected.append((tokens[row][:count], logprobs[row][:count]))
         return collected
 
+    def abandon(self) -> None:
+        """Forget what windows in flight do: their tokens are not taken."""
+        self.tokens.forget()
+
     def _first_shape(self, plans: Seq[RowPlan]) -> StepShape:
         """The shape of a window's first step."""
         num_tokens = sum(plan.first_stop - plan.chunk.start for plan in plans)
@@ -151,10 +164,11 @@ class Decoder:
         shape: StepShape,
         params: Mapping[int, SamplingParams],
         before: Window | None,
+        slots: Seq[int],
     ) -> None:
         """Write all that a window needs, copy it to the device, and set the rows' state there."""
         buffers = self.buffers
-        host.write_params(plans, shape.rows, params, before)
+        host.write_params(plans, shape.rows, params, before, slots)
         buffers.receive_params(host, shape.rows)
         host.write_block_tables([plan.chunk for plan in plans])
         buffers.receive_block_tables(host, shape.rows)
@@ -234,7 +248,7 @@ class Decoder:
         """Send a step of this shape whose rows are all idle."""
         host = self._take_turn()
         if shape.is_sampled:
-            self._send_window(host, [], shape, {}, None)
+            self._send_window(host, [], shape, {}, None, [])
         else:
             host.write_inputs([], shape)
             self.buffers.receive_inputs(host, shape)

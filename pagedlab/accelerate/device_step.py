@@ -17,8 +17,10 @@ from pagedlab.accelerate.buffers import DeviceBuffers
 from pagedlab.accelerate.decode_state import advance
 from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.shapes import StepShape
+from pagedlab.accelerate.token_counts import TokenCounts
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
+from pagedlab.kernels.penalties import Penalties
 from pagedlab.kernels.sampling import triton_sample, triton_uniform
 from pagedlab.kv_cache import KVCache
 from pagedlab.runner import Forward
@@ -34,6 +36,7 @@ class DeviceStep:
         attend: the attention function. It must not wait for the device; the Triton kernels do not.
         end_token_ids: [E] tokens that end a text, on the device.
         buffers: inputs and results.
+        tokens: the tokens of sequences with penalties.
         fused: the layers of `forward`, if they can run without the logits; else None.
         ranks: distributed's, if several share the model.
     """
@@ -43,6 +46,7 @@ class DeviceStep:
     attend: PagedAttention
     end_token_ids: Tensor
     buffers: DeviceBuffers
+    tokens: TokenCounts
     fused: Fused | None = None
     ranks: Any = None
 
@@ -72,8 +76,15 @@ class DeviceStep:
             positions = positions[batch.last_rows]
         u = triton_uniform(buffers.params.seed[: shape.rows], positions, ahead=1)
         sampling = buffers.sampling
-        sampled = triton_sample(logits, sampling.temperature, sampling.top_k, sampling.top_p, u)
-        advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled)
+        limits = sampling.temperature, sampling.top_k, sampling.top_p
+        counts = None
+        penalties = None
+        if shape.is_penalised:
+            counts = self.tokens.counts
+            assert counts is not None
+            penalties = Penalties(counts, buffers.params.slot, sampling.penalties)
+        sampled = triton_sample(logits, *limits, u, penalties)
+        advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled, counts)
 
     def with_last_layers(self, num_layers: int) -> DeviceStep:
         """The same step on the last layers of the model alone. It needs `fused`."""

@@ -154,6 +154,7 @@ class RunAhead:
         """
         plans = [launched.plan for launched in reversed(self._launched)]
         self._launched.clear()
+        self.decoder.abandon()
         for plan in plans:
             for chunk in plan.chunks:
                 chunk.sequence.drop_draft()

@@ -45,11 +45,13 @@ class StepShape(NamedTuple):
             device lays out.
         is_sampled: whether the device samples; else the host does, and the step ends after the
             layers.
+        is_penalised: whether a row has penalties that the device applies.
     """
 
     rows: int
     tokens: int | None = None
     is_sampled: bool = True
+    is_penalised: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -140,14 +142,17 @@ class StepShapes:
 
 
 def pack_shapes(shapes: Iterable[StepShape]) -> list[int]:
-    """Two numbers a shape, for other ranks: rows, and tokens or 0."""
+    """Three numbers a shape, for other ranks: rows, tokens or 0, and whether a row is penalised."""
     numbers = []
     for shape in shapes:
-        numbers += [shape.rows, shape.tokens or 0]
+        numbers += [shape.rows, shape.tokens or 0, int(shape.is_penalised)]
     return numbers
 
 
 def unpack_shapes(numbers: Iterable[int]) -> list[StepShape]:
     """The shapes that `pack_shapes` made these numbers of."""
-    pairs = iter(numbers)
-    return [StepShape(rows, tokens or None) for rows, tokens in zip(pairs, pairs, strict=True)]
+    threes = iter(numbers)
+    return [
+        StepShape(rows, tokens or None, is_penalised=bool(is_penalised))
+        for rows, tokens, is_penalised in zip(threes, threes, threes, strict=True)
+    ]

@@ -39,7 +39,10 @@ def _run_requests(llm: LLM, num_tokens: int) -> None:
         requests.append(SamplingParams(max_tokens=max_tokens, logprobs=0))
     if is_roomy and llm.pool.num_blocks >= 8 and llm.scheduler.max_sequences > 1:
         requests.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))  # copies a block
-    for i, params in enumerate(requests):
-        llm.add([i] * max(1, min(num_tokens - 1, longest)), params)
-    while llm.num_unfinished:
-        llm.step()
+    # By itself: one request that needs the host would bring the others to the host, too.
+    penalised = [SamplingParams(max_tokens=max_tokens, repetition_penalty=1.1)]
+    for batch in requests, penalised:
+        for i, params in enumerate(batch):
+            llm.add([i] * max(1, min(num_tokens - 1, longest)), params)
+        while llm.num_unfinished:
+            llm.step()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pagedlab.kernels.penalties import RowPenalties, load_logits, slot_and_penalties
 from pagedlab.kernels.runtime import tl, triton
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
@@ -38,6 +39,7 @@ class Row(NamedTuple):
         top: its largest logit.
         scale: log2(e) / temperature.
         size: tokens of the vocabulary.
+        penalties: `RowPenalties`.
     """
 
     logits: Any
@@ -47,6 +49,7 @@ class Row(NamedTuple):
     top: Any
     scale: Any
     size: Any
+    penalties: Any
 
 
 @triton.jit
@@ -92,8 +95,7 @@ def list_chunks(lowest, row):
 def load_chunk(chunk, row, CHUNK: tl.constexpr):
     """The tokens of a chunk, and their logits."""
     token = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = tl.load(row.logits + token, mask=token < row.size, other=float("-inf"))
-    return token, x.to(tl.float32)
+    return token, load_logits(row.logits, token, row.size, row.penalties)
 
 
 @triton.jit
@@ -194,6 +196,7 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
 @triton.jit(do_not_specialize_on_alignment=["top_k", "top_p"])
 def cut_kernel(
     logits, temperature, top_k, top_p, largest, sums, chunks, cuts, last_ties,
+    counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST,
     CHUNK: tl.constexpr, PARTS: tl.constexpr, SKIPPED: tl.constexpr,
 ):  # fmt: skip
@@ -217,7 +220,12 @@ def cut_kernel(
         largest += first
         maxima = tl.load(largest + part, mask=real, other=float("-inf"))
         top = tl.max(maxima, 0)
-        row = Row(logits, largest, maxima, chunks + first, top, LOG2E / t, VOCABULARY)
+        slot, repetition, presence, frequency = slot_and_penalties(
+            counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE, number
+        )
+        penalties = RowPenalties(counts, slot, repetition, presence, frequency)
+        scale = LOG2E / t
+        row = Row(logits, largest, maxima, chunks + first, top, scale, VOCABULARY, penalties)
         if k > 0:
             low = key_of(reached_by_k(k, row), SKIPPED)
             key, count, above = search(low, k, row, CHUNK, SKIPPED, False)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.kernels.limits import HOTTEST, LOG2E, SKIPPED_BITS, cut_kernel
+from pagedlab.kernels.penalties import Penalties, RowPenalties, load_logits, slot_and_penalties
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 512  # tokens
@@ -44,8 +45,9 @@ def uniform_kernel(seeds, SEED_STRIDE, positions, AHEAD, u, ROWS, SIZE: tl.const
 
 @triton.jit
 def chunk_kernel(
-    logits, temperature, largest, place, sums, row_stride, VOCABULARY, CHUNKS, COLDEST,
-    CHUNK: tl.constexpr, GROUP: tl.constexpr,
+    logits, temperature, largest, place, sums,
+    counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE,
+    row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Program (row, group of chunks): find each chunk's largest logit, its token, and two sums.
 
@@ -55,8 +57,11 @@ def chunk_kernel(
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     token = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    x = tl.load(logits + row * row_stride + token, mask=token < VOCABULARY, other=float("-inf"))
-    x = x.to(tl.float32)
+    slot, repetition, presence, frequency = slot_and_penalties(
+        counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE, row
+    )
+    penalties = RowPenalties(counts, slot, repetition, presence, frequency)
+    x = load_logits(logits + row * row_stride, token, VOCABULARY, penalties)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
     m = tl.max(x, 1)
     below = tl.where(m[:, None] == float("-inf"), float("-inf"), x - m[:, None]) * LOG2E
@@ -88,13 +93,17 @@ def first_beyond(target, weights, i):
 
 @triton.jit
 def pick_kernel(
-    logits, temperature, u, largest, place, sums, cuts, last_ties, tokens, logprobs,
+    logits, temperature, u, largest, place, sums, cuts, last_ties,
+    plain_largest, plain_sums, tokens, logprobs,
+    counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
 
     Tokens that top_k and top_p exclude have no share of it: those below the cut of limits.py, and
-    those that equal it and come after `last_ties`.
+    those that equal it and come after `last_ties`. The log-probability is that before penalties:
+    `plain_largest` and `plain_sums` are of the logits without them. They are None if no row has
+    penalties.
     """
     row = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
@@ -102,8 +111,15 @@ def pick_kernel(
     real = part < CHUNKS
     m = tl.load(largest + row * CHUNKS + part, mask=real, other=float("-inf"))
     top = tl.max(m, 0)
-    sum_of_part = tl.load(sums + 2 * (row * CHUNKS + part), mask=real, other=0.0)
-    total = tl.sum(sum_of_part * tl.exp(m - top), 0)
+    plain = m
+    plain_top = top
+    if plain_largest is not None:
+        plain = tl.load(plain_largest + row * CHUNKS + part, mask=real, other=float("-inf"))
+        plain_top = tl.max(plain, 0)
+    else:
+        plain_sums = sums
+    sum_of_part = tl.load(plain_sums + 2 * (row * CHUNKS + part), mask=real, other=0.0)
+    total = tl.sum(sum_of_part * tl.exp(plain - plain_top), 0)
     # If no logit is a number, this takes the last chunk. `argmax` might take one behind it.
     top_chunk = tl.min(tl.where(m == top, part, CHUNKS - 1), 0)
     token = tl.load(place + row * CHUNKS + top_chunk)
@@ -115,15 +131,18 @@ def pick_kernel(
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
         at = chunk * CHUNK + i
-        x = tl.load(logits + row * row_stride + at, mask=at < VOCABULARY, other=float("-inf"))
-        x = x.to(tl.float32)
+        slot, repetition, presence, frequency = slot_and_penalties(
+            counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE, row
+        )
+        penalties = RowPenalties(counts, slot, repetition, presence, frequency)
+        x = load_logits(logits + row * row_stride, at, VOCABULARY, penalties)
         cut = tl.load(cuts + row)
         is_kept = (x > cut) | ((x == cut) & (at <= tl.load(last_ties + row)))
         p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
         token = chunk * CHUNK + first_beyond(target, p, i)
     tl.store(tokens + row, token.to(tl.int64))
     logit = tl.load(logits + row * row_stride + token).to(tl.float32)
-    tl.store(logprobs + row, logit - top - tl.log(total))
+    tl.store(logprobs + row, logit - plain_top - tl.log(total))
 
 
 def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
@@ -147,7 +166,12 @@ def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
 
 
 def triton_sample(
-    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    u: Tensor,
+    penalties: Penalties | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sample one token from each row.
 
@@ -157,9 +181,10 @@ def triton_sample(
         top_k: contiguous [R], how many tokens are kept, at most `MAX_TOP_K`; 0 for all.
         top_p: contiguous [R], the share of the probability that is kept; 1 for all.
         u: contiguous [R], uniform in [0, 1].
+        penalties: of the rows; None if no row has any.
 
     Returns:
-        The token ids, int64 [R], and their log-probabilities, fp32 [R].
+        The token ids, int64 [R], and their log-probabilities before penalties, fp32 [R].
     """
     rows, vocabulary = logits.shape
     device = logits.device
@@ -178,16 +203,29 @@ def triton_sample(
     last_ties = torch.empty(rows, dtype=torch.int32, device=device)
     sizes = (logits.stride(0), vocabulary, chunks, COLDEST, CHUNK)
     parts = power_of_two(chunks)
+    of_chunks = chunk_kernel[(rows, -(-chunks // GROUP))]
+    changed = Penalties.arguments(penalties)
+    skipped_bits = SKIPPED_BITS.get(logits.dtype, 0) if penalties is None else 0
     with on_device_of(logits):
-        chunk_kernel[(rows, -(-chunks // GROUP))](
-            logits, temperature, largest, place, sums, *sizes, GROUP, num_warps=4
+        plain_largest = plain_sums = None
+        if penalties is not None:
+            plain_largest = torch.empty_like(largest)
+            plain_sums = torch.empty_like(sums)
+            plain = Penalties.arguments(None)
+            of_chunks(
+                logits, temperature, plain_largest, place, plain_sums,
+                *plain, *sizes, GROUP, num_warps=4,
+            )  # fmt: skip
+        of_chunks(
+            logits, temperature, largest, place, sums, *changed, *sizes, GROUP, num_warps=4
         )  # fmt: skip
         cut_kernel[(rows,)](
             logits, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties,
-            *sizes, parts, SKIPPED_BITS.get(logits.dtype, 0), num_warps=4,
+            *changed, *sizes, parts, skipped_bits, num_warps=4,
         )  # fmt: skip
         pick_kernel[(rows,)](
-            logits, temperature, u, largest, place, sums, cuts, last_ties, tokens, logprobs,
-            *sizes, parts, num_warps=8,
+            logits, temperature, u, largest, place, sums, cuts, last_ties,
+            plain_largest, plain_sums, tokens, logprobs,
+            *changed, *sizes, parts, num_warps=8,
         )  # fmt: skip
     return tokens, logprobs

@@ -128,7 +128,7 @@ def shapes_of(decoder, tokens, texts):
         for n in edges | {rows, rows + 1}:
             if rows <= n <= tokens:
                 found.add(decoder.shapes.ragged(rows, n))
-    return found | {StepShape(rows, n or rows, False) for rows, n, _ in found}
+    return found | {StepShape(rows, n or rows, False) for rows, n, *_ in found}
 
 
 def ask_for_everything(llm, shapes, copies):
@@ -145,6 +145,11 @@ def ask_for_everything(llm, shapes, copies):
         elif not llm.speculation:
             decoder._send_idle(shape)
             decoder.runner.run(shape)
+    if not llm.speculation:
+        decoder.tokens.counts = torch.zeros(llm.scheduler.max_sequences, llm.model.vocab_size, dtype=torch.int16)
+        for shape in sorted((shape for shape in shapes if shape.is_sampled), key=str)[::7]:
+            decoder._send_idle(shape)
+            decoder.runner.run(shape._replace(is_penalised=True))
     params = [SamplingParams(), SamplingParams(temperature=0.5), SamplingParams(top_k=2, temperature=0.5)]
     sequences = [Sequence("", BlockTable(llm.pool), [1, 2], i, 1) for i in range(40)]
     for rows in (*range(1, 20), 32, 33, 40):

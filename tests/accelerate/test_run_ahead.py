@@ -25,6 +25,8 @@ from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.graph_runner import GraphRunner
 from pagedlab.accelerate.run_ahead import STREAMED_STEPS
 from pagedlab.accelerate.shapes import DECODE_ROWS, TOKENS
+from pagedlab.accelerate.token_counts import TokenCounts
+from pagedlab.accelerate.window import RowPlan
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
@@ -126,8 +128,11 @@ MIXED = [
     SamplingParams(max_tokens=11, temperature=1.2, seed=7, top_p=0.8),
     SamplingParams(max_tokens=10, temperature=0.7, seed=8, min_p=0.1),
     SamplingParams(max_tokens=9, beam_width=3),
+    SamplingParams(max_tokens=20, repetition_penalty=1.4),
+    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.8, seed=9, presence_penalty=1.0, frequency_penalty=0.4),
+    SamplingParams(max_tokens=9, temperature=0.9, seed=10, n=2, repetition_penalty=1.2, top_k=9, top_p=0.9),
 ]
-MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 20]
+MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 20, 18, 3, 6]
 
 
 @pytest.fixture(scope="module")
@@ -174,14 +179,53 @@ def test_tokens_and_logprobs_at_and_beside_the_buckets(tiny, monkeypatch, size, 
     torch.testing.assert_close(*logprobs, rtol=1e-4, atol=1e-4)
 
 
-def test_top_k_and_top_p_are_applied_on_the_device(tiny):
-    prompts = prompts_of(tiny, [9, 20])
-    params = [exactly(9, temperature=0.9, seed=1, top_k=5), exactly(9, temperature=1.5, seed=2, top_p=0.7)]
+def test_limits_and_penalties_are_applied_on_the_device(tiny):
+    prompts = prompts_of(tiny, [9, 20, 12, 15])
+    params = [
+        exactly(9, temperature=0.9, seed=1, top_k=5),
+        exactly(9, temperature=1.5, seed=2, top_p=0.7),
+        exactly(40, repetition_penalty=1.5),
+        exactly(40, presence_penalty=0.5, frequency_penalty=1.0),
+    ]
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead_engine(tiny)
     llm.run_ahead.decoder.runner = replays = Replays(llm.run_ahead.decoder.runner)
     assert texts_of(llm.generate(prompts, params)) == expected
     assert all(shape.is_sampled for shape in replays.shapes)
+
+
+def test_a_slot_is_given_on_and_counts_anew(tiny):
+    """Two slots for four sequences that take turns, as if each had been preempted."""
+    counts = TokenCounts(2, tiny.vocab_size, torch.device("cpu"))
+    params = {0: SamplingParams(repetition_penalty=1.2), 1: SamplingParams()}
+    sequences = [Sequence(f"r{i}", None, [7, 7, 8, 10 + i], 0, 2) for i in range(4)]
+
+    def plan(sequence, num_samples, request_id=0):
+        length = len(sequence.token_ids)
+        chunk = Chunk(SimpleNamespace(request_id=request_id), sequence, length - 1, length)
+        return RowPlan(chunk, length, num_samples, sequence.token_ids[-1])
+
+    def check(plans):
+        slots = counts.slots_of(plans, params)
+        for row, slot in zip(plans, slots, strict=True):
+            if slot >= 0:
+                ids = row.chunk.sequence.token_ids
+                expected = 2 * torch.bincount(torch.tensor(ids[2:]), minlength=tiny.vocab_size)
+                expected[7] += 1
+                assert torch.equal(counts.counts[slot].long(), expected)
+                counts.counts[slot, 5] += 2 * row.num_samples  # as the device does
+                ids += [5] * row.num_samples
+        return slots
+
+    assert counts.slots_of([plan(sequences[0], 1, request_id=1)], params) == [-1]
+    assert counts.counts is None
+    assert sorted(check([plan(sequences[0], 2), plan(sequences[1], 0), plan(sequences[2], 1)])) == [-1, 0, 1]
+    first = check([plan(sequences[2], 1), plan(sequences[0], 3)])
+    assert check([plan(sequences[0], 1), plan(sequences[3], 1)]) == [first[1], first[0]]
+    check([plan(sequences[2], 1), plan(sequences[1], 1)])
+    counts.forget()  # the device has sampled what is not taken
+    counts.counts += 2
+    check([plan(sequences[1], 1), plan(sequences[2], 1)])
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])

@@ -61,6 +61,17 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model):
                 assert texts(llm, n) == expected[:n], (n, llm is both)
 
 
+def test_penalties_in_graphs(model):
+    """A third of the rows has none. In the second round the steps are graphs."""
+    asked = [{"repetition_penalty": 1.3}, {"presence_penalty": 0.9, "frequency_penalty": 0.3}, {}]
+    params = [SamplingParams(max_tokens=12 + i % 19, ignore_eos=True, **asked[i % 3]) for i in range(45)]
+    llm, eager = engine(model), eager_engine(model)
+    expected = ids_of(eager.generate(PROMPTS[:45], params))
+    for _ in range(2):
+        assert ids_of(llm.generate(PROMPTS[:45], params)) == expected
+    assert any(shape.is_penalised for shape in llm.run_ahead.decoder.runner.graphs)
+
+
 @pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9), reason="no FP8")
 def test_fp8_caches_in_graphs_and_fused_layers(model):
     """Where sums are added in another order, a number may be rounded the other way, and a text may then differ: few."""

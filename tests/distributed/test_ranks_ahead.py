@@ -97,7 +97,7 @@ def test_fused_parts_in_windows(two, tiny, monkeypatch):
     assert texts_of(llm.generate(prompts, params)) == expected
     assert kinds == [Play]
     assert llm.stats.steps == 3
-    ints = 1 + 1 + 3 + 3 * 2  # length, kind, shape, two numbers a step
+    ints = 1 + 1 + 3 + 3 * 3  # length, kind, shape, three numbers a step
     assert two.ranks.plan_bytes - before == 8 * ints
 
 

@@ -16,6 +16,7 @@ from pagedlab import KVCache
 from pagedlab.fp8 import FP8, dequantise
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
+from pagedlab.kernels.penalties import Penalties
 from pagedlab.kernels.plan import launch_plan
 from pagedlab.kernels.sampling import triton_sample
 from pagedlab.lessons import ladder
@@ -63,6 +64,12 @@ def main():
     temperature, top_k, top_p, u = torch.tensor([[0.0, 1, 1], [0, 1, 0], [1, 1, 1e-6], [0.5, 0.5, 0.5]], device="cuda")
     tokens, _ = triton_sample(logits, temperature, top_k, top_p, u)
     assert torch.equal(tokens, logits.argmax(1)), "greedy, top_k = 1 and a tiny top_p"
+    counts = torch.zeros(2, 5000, dtype=torch.int16, device="cuda")
+    counts[1, tokens[0]] = 1
+    columns = torch.tensor([[100.0, 1, 1], [0, 0, 0], [0, 0, 0]], device="cuda")
+    penalties = Penalties(counts, torch.tensor([1, -1, 0], device="cuda"), columns)
+    others, _ = triton_sample(logits, temperature, top_k, top_p, u, penalties)
+    assert others.tolist() == [logits[0].topk(2).indices[1].item(), *tokens[1:].tolist()], "the second, if penalised"
     print("sample")
 
 

@@ -1,5 +1,8 @@
 """The sampling kernels against the exact distribution: every sample is the token whose share of it `u` falls into."""
 
+import random
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -8,8 +11,10 @@ from pagedlab import SamplingParams
 pytest.importorskip("triton")
 
 from pagedlab.kernels.limits import SKIPPED_BITS, cut_kernel
+from pagedlab.kernels.penalties import Penalties
 from pagedlab.kernels.runtime import power_of_two
 from pagedlab.kernels.sampling import CHUNK, COLDEST, GROUP, chunk_kernel, triton_sample, triton_uniform
+from pagedlab.logits import adjust
 from pagedlab.sampling import probabilities, uniform
 from pagedlab.sampling_params import MAX_TOP_K
 
@@ -84,7 +89,7 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     last_ties = torch.full((2,), -9, dtype=torch.int32, device=DEVICE)
     place = torch.zeros_like(largest, dtype=torch.int32)
     listed = torch.zeros_like(place)
-    sizes = (len(logits), len(logits), chunks, COLDEST, CHUNK)
+    sizes = (*Penalties.arguments(None), len(logits), len(logits), chunks, COLDEST, CHUNK)
     chunk_kernel[(2, -(-chunks // GROUP))](rows, temperature, largest, place, sums, *sizes, GROUP)
     more = (power_of_two(chunks), SKIPPED_BITS.get(logits.dtype, 0))
     cut_kernel[(2,)](rows, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties, *sizes, *more)
@@ -209,3 +214,46 @@ def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
     for limits in ({}, {"top_k": 3}, {"top_p": 0.5}):
         tokens, _ = sampled(logits, temperature, u, **limits)
         assert all(0 <= token < vocabulary for token in tokens.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("limits", [(0, 1.0), (7, 1.0), (0, 0.8), (20, 0.9)])
+def test_penalised_rows_are_sampled_as_the_adjusted_logits(limits, dtype, seed):
+    """Beside rows without penalties; slots are in another order, and the log-probability is that before penalties."""
+    rng = random.Random(seed)
+    rows, vocabulary = 12, 2 * CHUNK + 90
+    logits = (torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
+    asked = [
+        {"repetition_penalty": 1.3},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.5},
+        {"repetition_penalty": 0.01, "frequency_penalty": -0.5},
+        {},
+    ] * 3
+    params = [SamplingParams(temperature=1.0, **each) for each in asked]
+    texts = []
+    for row in range(rows):
+        likely = logits[row].float().topk(40).indices.tolist()
+        prompt, new = rng.choices(likely, k=30), rng.choices(likely, k=25)
+        texts.append(SimpleNamespace(token_ids=prompt + new, output_ids=new, num_outputs=len(new)))
+    slots = [-1 if row % 4 == 3 else rows - 1 - row for row in range(rows)]
+    counts = torch.full((rows, vocabulary), 99, dtype=torch.int16)
+    for slot, text in zip(slots, texts, strict=True):
+        if slot >= 0:
+            new = torch.bincount(torch.tensor(text.output_ids), minlength=vocabulary)
+            old = torch.bincount(torch.tensor(text.token_ids[:30]), minlength=vocabulary)
+            counts[slot] = (2 * new + (old > 0)).short()
+    columns = [[p.repetition_penalty, p.presence_penalty, p.frequency_penalty] for p in params]
+    spread = torch.full((rows, 8), -1).index_fill_(1, torch.tensor(7), 0)
+    spread[:, 7] = torch.tensor(slots)
+    penalties = Penalties(counts.to(DEVICE), spread.to(DEVICE)[:, 7], torch.tensor(columns).t().contiguous().to(DEVICE))
+    top_k, top_p = limits
+    limit_columns = torch.full((rows,), top_k).to(DEVICE), torch.full((rows,), top_p).to(DEVICE)
+    exact = adjust(logits, list(zip(params, texts, strict=True)))
+    for temperature in (0.0, 0.7):
+        u = uniform(torch.full((rows,), seed), torch.arange(rows)).float().to(DEVICE)
+        heat = torch.full((rows,), temperature).to(DEVICE)
+        tokens, logprobs = triton_sample(logits.to(DEVICE), heat, *limit_columns, u, penalties)
+        expected, _ = triton_sample(exact.to(DEVICE), heat, *limit_columns, u)
+        assert tokens.tolist() == expected.tolist()
+        plain = logits.float().log_softmax(1).gather(1, tokens.cpu()[:, None])[:, 0]
+        torch.testing.assert_close(logprobs.cpu(), plain, rtol=1e-4, atol=1e-4)

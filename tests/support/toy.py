@@ -20,6 +20,7 @@ import pagedlab
 from pagedlab import LLM
 from pagedlab.accelerate.run_ahead import RunAhead
 from pagedlab.batch import Batch, build_batch
+from pagedlab.logits import adjust
 from pagedlab.sampling import sample
 from pagedlab.scheduler import Chunk
 
@@ -88,6 +89,9 @@ class FakeDevice:
             pending = [row for row in pending if row.at < row.chunk.stop and not row.ended]
         return SimpleNamespace(rows=rows, done=None)
 
+    def abandon(self) -> None:
+        """It counts no tokens."""
+
     def collect(self, window: Any) -> list[tuple[list[int], list[float]]]:
         return [(row.new_tokens, row.logprobs) for row in window.rows]
 
@@ -125,7 +129,11 @@ class FakeDevice:
 
     def _draw(self, row: Any, logits: torch.Tensor) -> None:
         seed = torch.tensor([row.chunk.sequence.seed % 2**63])
-        token, logprob = sample(logits[None], [row.params], seed, torch.tensor([len(row.tokens)]))
+        new = row.tokens[row.chunk.sequence.num_prompt_tokens :]
+        text = SimpleNamespace(token_ids=row.tokens, output_ids=new, num_outputs=len(new))
+        adjusted = adjust(logits[None], [(row.params, text)])
+        token, _ = sample(adjusted, [row.params], seed, torch.tensor([len(row.tokens)]))
+        logprob = torch.log_softmax(logits, 0)[token]
         row.tokens.append(int(token))
         row.new_tokens.append(int(token))
         row.logprobs.append(float(logprob))
