@@ -9,6 +9,7 @@ cache        writes new KV into its slots, copies blocks
 fp8          rounds to FP8
 sampling     samples the next token of each row
 limits       top_k and top_p: which tokens of a row may be sampled
+penalties    logits after penalties: repetition, presence, frequency
 """
 
 import importlib.util
