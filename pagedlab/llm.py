@@ -489,7 +489,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     # ------------------------------------------------------------------ start and end
 
     def warm_up(self) -> None:
-        """Compile all kernels and capture all CUDA graphs now, and not at their first use."""
+        """Compile all kernels and capture CUDA graphs now, and not at their first use.
+
+        Graphs of steps with penalties are captured at their second use.
+        """
         self._abort_abandoned()
         if self._states:
             raise ValueError(

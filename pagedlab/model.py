@@ -203,7 +203,8 @@ class Model:
         The largest tensors are the gates, the values that they multiply, and the products, of all
         tokens in one layer; and the logits, which sampling has twice more in fp32. Twice their
         bytes are counted, because torch's allocator holds freed memory, and CUDA graphs hold
-        theirs. `benchmarks/NOTES.md` has what was measured.
+        theirs. `benchmarks/NOTES.md` has what was measured. Requests with penalties need a count
+        for each logit, too.
 
         Args:
             num_tokens: tokens of the step.
@@ -214,7 +215,8 @@ class Model:
         item = self.module.dtype.itemsize
         activations = 3 * width * num_tokens * item
         logits = self.vocab_size * num_rows * (item + 2 * torch.float32.itemsize)
-        return 2 * (activations + logits)
+        counts = self.vocab_size * num_rows * torch.int32.itemsize
+        return 2 * (activations + logits) + counts
 
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> torch.Tensor:
         """Run the model on a ragged batch, and store its keys and values in the cache.

@@ -175,8 +175,7 @@ class SamplingParams:
     @cached_property
     def adjusts(self) -> bool:
         """Whether logits are changed before sampling, see `pagedlab.logits.adjust`."""
-        changes = self.min_p, self.presence_penalty, self.frequency_penalty, self.logit_bias
-        return any(changes) or self.repetition_penalty != 1
+        return self.penalises or bool(self.min_p or self.logit_bias)
 
     @cached_property
     def penalises(self) -> bool:

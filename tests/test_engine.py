@@ -649,9 +649,10 @@ def blocks_on_a_gpu(tiny, free, max_batch_tokens, fraction):
 
 
 def test_on_a_gpu_the_work_of_a_step_takes_its_part(tiny):
-    """Three tensors of the widest layer for all tokens, and the logits in fp32 three times, twice over."""
+    """Three tensors of the widest layer for all tokens, and the logits in fp32 three times, twice over; and counts."""
     config = tiny.module.config
-    work = 2 * (3 * 1000 * config.intermediate_size * 4 + 256 * config.vocab_size * (4 + 2 * 4))
+    logits = 256 * config.vocab_size
+    work = 2 * (3 * 1000 * config.intermediate_size * 4 + logits * (4 + 2 * 4)) + logits * 4
     block = tiny.kv_cache(1, 16).bytes_per_block
     assert blocks_on_a_gpu(tiny, work + 7 * block, 1000, 1.0) == 7
     assert blocks_on_a_gpu(tiny, 2 * (work + 7 * block), 1000, 0.5) == 7

@@ -38,7 +38,7 @@ class RowParams:
         token: token at `start`.
         position: the same as `start`; the row's state begins with it.
         source: row of the window before whose state this row goes on from; -1 for the host's.
-        slot: of `TokenCounts`; -1 for a row without penalties.
+        counts_row: of `TokenCounts`; -1 for a row without penalties.
     """
 
     packed: Tensor
@@ -49,7 +49,7 @@ class RowParams:
     token: Tensor
     position: Tensor
     source: Tensor
-    slot: Tensor
+    counts_row: Tensor
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class HostBuffers(StepBuffers):
         rows: int,
         params: Mapping[int, SamplingParams],
         before: Window | None,
-        slots: Seq[int],
+        counts_rows: Seq[int],
     ) -> None:
         """Write what the rows compute and how they sample. Those after the plans are idle.
 
@@ -293,7 +293,7 @@ class HostBuffers(StepBuffers):
             rows: all rows of the step's shape.
             params: what each request asks for, by request id.
             before: the window that has the tokens which the host does not know.
-            slots: of the rows, see `TokenCounts`.
+            counts_rows: of the sequences, see `TokenCounts`.
         """
         source_rows = {}
         if before is not None:
@@ -311,7 +311,7 @@ class HostBuffers(StepBuffers):
         _write(columns.token, [plan.token or 0 for plan in plans], rows)
         _write(columns.position, positions, rows)
         _write(columns.source, sources, rows, padding=-1)
-        _write(columns.slot, slots, rows, padding=-1)
+        _write(columns.counts_row, counts_rows, rows, padding=-1)
         _write(self.sampling.temperature, [each.temperature for each in asked], rows)
         _write(self.sampling.top_k, [min(each.top_k, MAX_TOP_K) for each in asked], rows)
         _write(self.sampling.top_p, [each.top_p for each in asked], rows, padding=1)

@@ -5,7 +5,7 @@ A row is a sequence. `RowParams`, `RowState` and `Samples` of buffers.py say wha
 The kernels get the packed tensors:
 
     row_params  int64 [N, 8]               start, stop, may_end, seed, token, position, source,
-                                           slot
+                                           counts_row
     state       int32 [N, 3]               token, position, ended
     samples     float64 [steps, N, 2]      token, log-probability
 """
@@ -75,7 +75,7 @@ def advance_kernel(
     sampled, logprobs,                        # [N] each
     ends, num_ends,                           # [E] tokens that end a text
     samples, MAX_ROWS,                        # float64 [steps, MAX_ROWS, 2]
-    counts, VOCABULARY, SAMPLED: tl.constexpr,  # int16 [S, V] of `TokenCounts`; or None
+    counts, VOCABULARY, SAMPLED: tl.constexpr,  # int32 [C, V] of `TokenCounts`; or None
     token_ids, positions, slots, seq_lens,    # the inputs of decode steps, [N] each
     BLOCK_SIZE, ENDS: tl.constexpr,
 ):  # fmt: skip
@@ -93,9 +93,9 @@ def advance_kernel(
     tl.store(sample, token.to(tl.float64), mask=active)
     tl.store(sample + 1, tl.load(logprobs + row).to(tl.float64), mask=active)
     if counts is not None:
-        slot = tl.load(param + 7)
-        count = counts + slot * VOCABULARY + token
-        is_counted = active & (slot >= 0)
+        counts_row = tl.load(param + 7)
+        count = counts + counts_row * VOCABULARY + token
+        is_counted = active & (counts_row >= 0)
         tl.store(count, tl.load(count, mask=is_counted, other=0) + SAMPLED, mask=is_counted)
     i = tl.arange(0, ENDS)
     is_end = tl.load(ends + i, mask=i < num_ends, other=-1).to(tl.int32) == token

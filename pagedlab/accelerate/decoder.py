@@ -111,10 +111,10 @@ class Decoder:
         """
         host = self._take_turn()
         plans = [RowPlan.of(chunk) for chunk in chunks]
-        slots = self.tokens.slots_of(plans, params)
-        is_penalised = max(slots) >= 0
+        counts_rows = self.tokens.prepare(plans, params)
+        is_penalised = max(counts_rows) >= 0
         shape = self._first_shape(plans)._replace(is_penalised=is_penalised)
-        self._send_window(host, plans, shape, params, before, slots)
+        self._send_window(host, plans, shape, params, before, counts_rows)
         num_further = max(plan.num_samples for plan in plans) - 1
         further = self.shapes.decode(len(plans))._replace(is_penalised=is_penalised)
         self._start([shape] + [further] * num_further)
@@ -164,11 +164,11 @@ class Decoder:
         shape: StepShape,
         params: Mapping[int, SamplingParams],
         before: Window | None,
-        slots: Seq[int],
+        counts_rows: Seq[int],
     ) -> None:
         """Write all that a window needs, copy it to the device, and set the rows' state there."""
         buffers = self.buffers
-        host.write_params(plans, shape.rows, params, before, slots)
+        host.write_params(plans, shape.rows, params, before, counts_rows)
         buffers.receive_params(host, shape.rows)
         host.write_block_tables([plan.chunk for plan in plans])
         buffers.receive_block_tables(host, shape.rows)

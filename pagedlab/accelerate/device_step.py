@@ -82,7 +82,7 @@ class DeviceStep:
         if shape.is_penalised:
             counts = self.tokens.counts
             assert counts is not None
-            penalties = Penalties(counts, buffers.params.slot, sampling.penalties)
+            penalties = Penalties(counts, buffers.params.counts_row, sampling.penalties)
         sampled = triton_sample(logits, *limits, u, penalties)
         advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled, counts)
 

@@ -1,7 +1,7 @@
 """The tokens of sequences with penalties, counted on the device.
 
-A sequence gets a slot when its first token is about to be sampled. The host counts the tokens that
-it knows then. From there on, each step on the device counts what it samples.
+A sequence gets a row of the counts when its first token is about to be sampled. The host counts the
+tokens that it knows then. From there on, each step on the device counts what it samples.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ SAMPLED = 2  # for each time
 
 
 @dataclass
-class Slot:
+class CountsRow:
     """A sequence's row of the counts.
 
     Args:
-        number: the row.
-        num_tokens: tokens of the sequence that it counts when all windows are done. -1 if none.
+        number: of the row.
+        num_tokens: the first tokens of the sequence, which are counted once the launched windows
+            are done; 0 if the row still has what it had before.
     """
 
     number: int
-    num_tokens: int = -1
+    num_tokens: int = 0
 
 
 class TokenCounts:
-    """The counts of all slots, and which sequence has which.
+    """The counts, and which sequence has which row.
 
     Args:
         max_rows: sequences of a window, at most.
@@ -46,25 +47,25 @@ class TokenCounts:
         device: where the counts are.
 
     Attributes:
-        counts: int16 [max_rows, vocabulary], see `kernels.penalties.Penalties`. None until a
-            request has penalties.
+        counts: int32 [max_rows, vocabulary], see `kernels.penalties.Penalties`. None until the
+            first request with penalties, also that of a warm-up.
     """
 
     def __init__(self, max_rows: int, vocabulary: int, device: torch.device) -> None:
         self.counts: Tensor | None = None
         self._shape = max_rows, vocabulary
         self._device = device
-        self._slots = WeakKeyDictionary[Sequence, Slot]()
+        self._rows = WeakKeyDictionary[Sequence, CountsRow]()
 
-    def slots_of(self, plans: Seq[RowPlan], params: Mapping[int, SamplingParams]) -> list[int]:
-        """Return the slot of each row, and have it count all tokens before the next sample.
+    def prepare(self, plans: Seq[RowPlan], params: Mapping[int, SamplingParams]) -> list[int]:
+        """Have all tokens counted that the next window's sequences with penalties begin with.
 
         Args:
-            plans: the rows of the next window.
+            plans: the sequences of the window.
             params: what each request asks for, by request id.
 
         Returns:
-            The slot of each row; -1 for a row that samples nothing, or has no penalties.
+            The row of the counts for each sequence; -1 if it samples nothing, or has no penalties.
         """
         penalised = {
             plan.chunk.sequence: plan
@@ -73,47 +74,66 @@ class TokenCounts:
         }
         if not penalised:
             return [-1] * len(plans)
-        behind = []
+        self._give_rows(penalised)
+        self._catch_up({sequence: plan.first_stop for sequence, plan in penalised.items()})
         for sequence, plan in penalised.items():
-            slot = self._slots.get(sequence) or self._new_slot(sequence, penalised)
-            if slot.num_tokens != plan.first_stop:
-                behind.append(sequence)
-            slot.num_tokens = plan.first_stop + plan.num_samples
-        if behind:
-            self._count(behind)
-        return [
-            self._slots[plan.chunk.sequence].number if plan.chunk.sequence in penalised else -1
-            for plan in plans
-        ]
+            self._rows[sequence].num_tokens += plan.num_samples
+        sequences = [plan.chunk.sequence for plan in plans]
+        return [self._rows[each].number if each in penalised else -1 for each in sequences]
 
     def forget(self) -> None:
         """Count all sequences anew: the device has sampled tokens that are not taken."""
-        self._slots.clear()
+        self._rows.clear()
 
-    def _new_slot(self, sequence: Sequence, penalised: Mapping[Sequence, RowPlan]) -> Slot:
-        """Give a sequence a free slot, or one of a sequence that has no row in this window."""
+    def _give_rows(self, penalised: Mapping[Sequence, RowPlan]) -> None:
+        """Give each of these sequences a row: one that is free, else that of another sequence."""
         max_rows, _ = self._shape
-        taken = {slot.number: owner for owner, slot in self._slots.items()}
-        number = next(n for n in range(max_rows) if taken.get(n) not in penalised)
-        if number in taken:
-            # The device is done with its rows, or will be before it counts for the new owner.
-            del self._slots[taken[number]]
-        self._slots[sequence] = slot = Slot(number)
-        return slot
+        owners = {row.number: owner for owner, row in self._rows.items()}
+        free = [number for number in range(max_rows) if number not in owners]
+        others = [number for number, owner in owners.items() if owner not in penalised]
+        numbers = iter(free + others)
+        for sequence in penalised:
+            if sequence in self._rows:
+                continue
+            number = next(numbers)
+            if number in owners:
+                # Windows in flight may still count for this owner: they do so before the new one's.
+                del self._rows[owners[number]]
+            self._rows[sequence] = CountsRow(number)
 
-    def _count(self, sequences: list[Sequence]) -> None:
-        """Count the tokens of these sequences, which the host knows."""
+    @torch.inference_mode()  # the counts are no inference tensor for one caller alone
+    def _catch_up(self, num_tokens: Mapping[Sequence, int]) -> None:
+        """Count the tokens that the host knows and the device has not counted.
+
+        Args:
+            num_tokens: how many tokens of each sequence are to be counted.
+        """
         if self.counts is None:
-            self.counts = torch.zeros(self._shape, dtype=torch.int16, device=self._device)
-        numbers = [self._slots[sequence].number for sequence in sequences]
-        prompts = [sequence.token_ids[: sequence.num_prompt_tokens] for sequence in sequences]
-        answers = [sequence.token_ids[sequence.num_prompt_tokens :] for sequence in sequences]
-        self.counts[self._sent(np.array(numbers))] = 0
-        rows, tokens = self._places(numbers, prompts)
-        self.counts[rows, tokens] = IN_PROMPT
+            self.counts = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
+        behind = {
+            sequence: row
+            for sequence in num_tokens
+            if (row := self._rows[sequence]).num_tokens != num_tokens[sequence]
+        }
+        if not behind:
+            return
+        new = {sequence: row for sequence, row in behind.items() if row.num_tokens == 0}
+        if new:
+            numbers = [row.number for row in new.values()]
+            prompts = [sequence.token_ids[: sequence.num_prompt_tokens] for sequence in new]
+            self.counts[self._sent(np.array(numbers))] = 0
+            rows, tokens = self._places(numbers, prompts)
+            self.counts[rows, tokens] = IN_PROMPT
+        numbers = [row.number for row in behind.values()]
+        answers = [
+            sequence.token_ids[max(row.num_tokens, sequence.num_prompt_tokens) :]
+            for sequence, row in behind.items()
+        ]
         rows, tokens = self._places(numbers, answers)
         times = self.counts.new_full((), SAMPLED)
         self.counts.index_put_((rows, tokens), times, accumulate=True)
+        for sequence, row in behind.items():
+            row.num_tokens = num_tokens[sequence]
 
     def _places(self, rows: list[int], tokens: list[list[int]]) -> Tensor:
         """The row and the id of each token, int64 [2, N]."""

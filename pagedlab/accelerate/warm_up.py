@@ -35,12 +35,13 @@ def _run_requests(llm: LLM, num_tokens: int) -> None:
     is_roomy = longest > 4
     max_tokens = 4 if is_roomy else 1
     requests = [SamplingParams(max_tokens=max_tokens)]
+    penalised = []
     if find_spec("pagedlab.logits"):
         requests.append(SamplingParams(max_tokens=max_tokens, logprobs=0))
+        penalised.append(SamplingParams(max_tokens=max_tokens, repetition_penalty=1.1))
     if is_roomy and llm.pool.num_blocks >= 8 and llm.scheduler.max_sequences > 1:
         requests.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))  # copies a block
-    # By itself: one request that needs the host would bring the others to the host, too.
-    penalised = [SamplingParams(max_tokens=max_tokens, repetition_penalty=1.1)]
+    # One request that needs the host brings the others to the host, too.
     for batch in requests, penalised:
         for i, params in enumerate(batch):
             llm.add([i] * max(1, min(num_tokens - 1, longest)), params)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pagedlab.kernels.penalties import RowPenalties, load_logits, slot_and_penalties
+from pagedlab.kernels.penalties import RowPenalties, counts_row_and_penalties, load_logits
 from pagedlab.kernels.runtime import tl, triton
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
@@ -196,7 +196,7 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
 @triton.jit(do_not_specialize_on_alignment=["top_k", "top_p"])
 def cut_kernel(
     logits, temperature, top_k, top_p, largest, sums, chunks, cuts, last_ties,
-    counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE,
+    counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST,
     CHUNK: tl.constexpr, PARTS: tl.constexpr, SKIPPED: tl.constexpr,
 ):  # fmt: skip
@@ -220,10 +220,10 @@ def cut_kernel(
         largest += first
         maxima = tl.load(largest + part, mask=real, other=float("-inf"))
         top = tl.max(maxima, 0)
-        slot, repetition, presence, frequency = slot_and_penalties(
-            counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE, number
+        counts_row, repetition, presence, frequency = counts_row_and_penalties(
+            counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, number
         )
-        penalties = RowPenalties(counts, slot, repetition, presence, frequency)
+        penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
         scale = LOG2E / t
         row = Row(logits, largest, maxima, chunks + first, top, scale, VOCABULARY, penalties)
         if k > 0:

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from pagedlab.kernels.limits import HOTTEST, LOG2E, SKIPPED_BITS, cut_kernel
-from pagedlab.kernels.penalties import Penalties, RowPenalties, load_logits, slot_and_penalties
+from pagedlab.kernels.penalties import (
+    Penalties,
+    RowPenalties,
+    counts_row_and_penalties,
+    load_logits,
+)
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 CHUNK = 512  # tokens
@@ -46,7 +51,7 @@ def uniform_kernel(seeds, SEED_STRIDE, positions, AHEAD, u, ROWS, SIZE: tl.const
 @triton.jit
 def chunk_kernel(
     logits, temperature, largest, place, sums,
-    counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE,
+    counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Program (row, group of chunks): find each chunk's largest logit, its token, and two sums.
@@ -57,10 +62,10 @@ def chunk_kernel(
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     token = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    slot, repetition, presence, frequency = slot_and_penalties(
-        counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE, row
+    counts_row, repetition, presence, frequency = counts_row_and_penalties(
+        counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
     )
-    penalties = RowPenalties(counts, slot, repetition, presence, frequency)
+    penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
     x = load_logits(logits + row * row_stride, token, VOCABULARY, penalties)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
     m = tl.max(x, 1)
@@ -95,7 +100,7 @@ def first_beyond(target, weights, i):
 def pick_kernel(
     logits, temperature, u, largest, place, sums, cuts, last_ties,
     plain_largest, plain_sums, tokens, logprobs,
-    counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE,
+    counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
@@ -131,10 +136,10 @@ def pick_kernel(
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
         at = chunk * CHUNK + i
-        slot, repetition, presence, frequency = slot_and_penalties(
-            counts, slots, SLOT_STRIDE, columns, COLUMN_STRIDE, row
+        counts_row, repetition, presence, frequency = counts_row_and_penalties(
+            counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
         )
-        penalties = RowPenalties(counts, slot, repetition, presence, frequency)
+        penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
         x = load_logits(logits + row * row_stride, at, VOCABULARY, penalties)
         cut = tl.load(cuts + row)
         is_kept = (x > cut) | ((x == cut) & (at <= tl.load(last_ties + row)))
@@ -204,7 +209,7 @@ def triton_sample(
     sizes = (logits.stride(0), vocabulary, chunks, COLDEST, CHUNK)
     parts = power_of_two(chunks)
     of_chunks = chunk_kernel[(rows, -(-chunks // GROUP))]
-    changed = Penalties.arguments(penalties)
+    penalty_arguments = Penalties.arguments(penalties)
     skipped_bits = SKIPPED_BITS.get(logits.dtype, 0) if penalties is None else 0
     with on_device_of(logits):
         plain_largest = plain_sums = None
@@ -217,15 +222,16 @@ def triton_sample(
                 *plain, *sizes, GROUP, num_warps=4,
             )  # fmt: skip
         of_chunks(
-            logits, temperature, largest, place, sums, *changed, *sizes, GROUP, num_warps=4
+            logits, temperature, largest, place, sums,
+            *penalty_arguments, *sizes, GROUP, num_warps=4,
         )  # fmt: skip
         cut_kernel[(rows,)](
             logits, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties,
-            *changed, *sizes, parts, skipped_bits, num_warps=4,
+            *penalty_arguments, *sizes, parts, skipped_bits, num_warps=4,
         )  # fmt: skip
         pick_kernel[(rows,)](
             logits, temperature, u, largest, place, sums, cuts, last_ties,
             plain_largest, plain_sums, tokens, logprobs,
-            *changed, *sizes, parts, num_warps=8,
+            *penalty_arguments, *sizes, parts, num_warps=8,
         )  # fmt: skip
     return tokens, logprobs

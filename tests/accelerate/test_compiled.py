@@ -146,7 +146,7 @@ def ask_for_everything(llm, shapes, copies):
             decoder._send_idle(shape)
             decoder.runner.run(shape)
     if not llm.speculation:
-        decoder.tokens.counts = torch.zeros(llm.scheduler.max_sequences, llm.model.vocab_size, dtype=torch.int16)
+        decoder.tokens.counts = torch.zeros(llm.scheduler.max_sequences, llm.model.vocab_size, dtype=torch.int32)
         for shape in sorted((shape for shape in shapes if shape.is_sampled), key=str)[::7]:
             decoder._send_idle(shape)
             decoder.runner.run(shape._replace(is_penalised=True))

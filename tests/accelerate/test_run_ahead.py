@@ -194,8 +194,8 @@ def test_limits_and_penalties_are_applied_on_the_device(tiny):
     assert all(shape.is_sampled for shape in replays.shapes)
 
 
-def test_a_slot_is_given_on_and_counts_anew(tiny):
-    """Two slots for four sequences that take turns, as if each had been preempted."""
+def test_a_row_of_the_counts_is_given_on_and_counts_anew(tiny):
+    """Two rows for four sequences that take turns, as if each had been preempted."""
     counts = TokenCounts(2, tiny.vocab_size, torch.device("cpu"))
     params = {0: SamplingParams(repetition_penalty=1.2), 1: SamplingParams()}
     sequences = [Sequence(f"r{i}", None, [7, 7, 8, 10 + i], 0, 2) for i in range(4)]
@@ -206,25 +206,29 @@ def test_a_slot_is_given_on_and_counts_anew(tiny):
         return RowPlan(chunk, length, num_samples, sequence.token_ids[-1])
 
     def check(plans):
-        slots = counts.slots_of(plans, params)
-        for row, slot in zip(plans, slots, strict=True):
-            if slot >= 0:
+        numbers = counts.prepare(plans, params)
+        for row, number in zip(plans, numbers, strict=True):
+            if number >= 0:
                 ids = row.chunk.sequence.token_ids
                 expected = 2 * torch.bincount(torch.tensor(ids[2:]), minlength=tiny.vocab_size)
                 expected[7] += 1
-                assert torch.equal(counts.counts[slot].long(), expected)
-                counts.counts[slot, 5] += 2 * row.num_samples  # as the device does
+                assert torch.equal(counts.counts[number].long(), expected)
+                with torch.inference_mode():
+                    counts.counts[number, 5] += 2 * row.num_samples  # as the device does
                 ids += [5] * row.num_samples
-        return slots
+        return numbers
 
-    assert counts.slots_of([plan(sequences[0], 1, request_id=1)], params) == [-1]
+    assert counts.prepare([plan(sequences[0], 1, request_id=1)], params) == [-1]
     assert counts.counts is None
-    assert sorted(check([plan(sequences[0], 2), plan(sequences[1], 0), plan(sequences[2], 1)])) == [-1, 0, 1]
+    with torch.inference_mode():
+        assert sorted(check([plan(sequences[0], 2), plan(sequences[1], 0), plan(sequences[2], 1)])) == [-1, 0, 1]
+    sequences[0].token_ids.append(9)  # by the host, in a step of its own
     first = check([plan(sequences[2], 1), plan(sequences[0], 3)])
     assert check([plan(sequences[0], 1), plan(sequences[3], 1)]) == [first[1], first[0]]
     check([plan(sequences[2], 1), plan(sequences[1], 1)])
     counts.forget()  # the device has sampled what is not taken
-    counts.counts += 2
+    with torch.inference_mode():
+        counts.counts += 2
     check([plan(sequences[1], 1), plan(sequences[2], 1)])
 
 
@@ -307,7 +311,7 @@ def test_who_comes_late_or_leaves_early_changes_nobodys_text(tiny, rng):
 def test_a_launch_that_fails_takes_all_windows_back(tiny, preemption):
     """Twice, with a window under way: once while all go on, once when somebody in that window has just given way."""
     prompts = prompts_of(tiny, [16, 14, 9])
-    params = exactly(40)
+    params = [exactly(40), exactly(40, repetition_penalty=1.3), exactly(40, frequency_penalty=0.4)]
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead_engine(tiny, 26, 4, preemption=preemption)
     run_ahead = llm.run_ahead
@@ -321,7 +325,7 @@ def test_a_launch_that_fails_takes_all_windows_back(tiny, preemption):
         start(steps)
 
     run_ahead.decoder._start = failing
-    ids = [llm.add(prompt, params) for prompt in prompts]
+    ids = [llm.add(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
 
     def check():
         assert run_ahead.in_flight == 0
@@ -569,7 +573,8 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(t
     shared = prompt_of(tiny, 40)
     count = 14
     prompts = [shared[: rng.choice([8, 16, 24, 40])] + [100 + i] * rng.randint(0, 12) for i in range(count)]
-    kinds = [{}, {}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}, {"beam_width": 2}]
+    penalised = [{"repetition_penalty": 1.3}, {"presence_penalty": 1.0, "frequency_penalty": 0.5}]
+    kinds = [{}, {}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}, {"beam_width": 2}, *penalised]
     params = [SamplingParams(max_tokens=rng.randint(1, 20), **rng.choice(kinds)) for _ in range(count)]
     expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
     llm = ahead_engine(

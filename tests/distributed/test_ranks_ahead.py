@@ -33,6 +33,7 @@ MIXED = [
     SamplingParams(max_tokens=9, temperature=0.7, seed=6, top_k=5, top_p=0.9),
     SamplingParams(max_tokens=8, temperature=0.7, seed=7, min_p=0.1),
     SamplingParams(max_tokens=6, beam_width=2),
+    SamplingParams(max_tokens=12, repetition_penalty=1.4),
 ]
 
 
@@ -74,7 +75,7 @@ def sent(model, monkeypatch):
 )
 def test_texts_are_one_ranks(two, tiny, num_blocks, options, monkeypatch):
     """What needs the host runs between windows, as before; copies and swaps happen in their order."""
-    prompts = prompts_of(tiny, [16, 5, 30, 12, 1, 33, 8, 4])
+    prompts = prompts_of(tiny, [16, 5, 30, 12, 1, 33, 8, 4, 11])
     expected = engine(tiny).generate(prompts, MIXED)
     llm = ahead(poisoned(two, num_blocks, **options))
     kinds = sent(two, monkeypatch)

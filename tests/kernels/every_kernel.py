@@ -64,7 +64,7 @@ def main():
     temperature, top_k, top_p, u = torch.tensor([[0.0, 1, 1], [0, 1, 0], [1, 1, 1e-6], [0.5, 0.5, 0.5]], device="cuda")
     tokens, _ = triton_sample(logits, temperature, top_k, top_p, u)
     assert torch.equal(tokens, logits.argmax(1)), "greedy, top_k = 1 and a tiny top_p"
-    counts = torch.zeros(2, 5000, dtype=torch.int16, device="cuda")
+    counts = torch.zeros(2, 5000, dtype=torch.int32, device="cuda")
     counts[1, tokens[0]] = 1
     columns = torch.tensor([[100.0, 1, 1], [0, 0, 0], [0, 0, 0]], device="cuda")
     penalties = Penalties(counts, torch.tensor([1, -1, 0], device="cuda"), columns)

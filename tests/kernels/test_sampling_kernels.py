@@ -236,12 +236,12 @@ def test_penalised_rows_are_sampled_as_the_adjusted_logits(limits, dtype, seed):
         prompt, new = rng.choices(likely, k=30), rng.choices(likely, k=25)
         texts.append(SimpleNamespace(token_ids=prompt + new, output_ids=new, num_outputs=len(new)))
     slots = [-1 if row % 4 == 3 else rows - 1 - row for row in range(rows)]
-    counts = torch.full((rows, vocabulary), 99, dtype=torch.int16)
+    counts = torch.full((rows, vocabulary), 99, dtype=torch.int32)
     for slot, text in zip(slots, texts, strict=True):
         if slot >= 0:
             new = torch.bincount(torch.tensor(text.output_ids), minlength=vocabulary)
             old = torch.bincount(torch.tensor(text.token_ids[:30]), minlength=vocabulary)
-            counts[slot] = (2 * new + (old > 0)).short()
+            counts[slot] = (2 * new + (old > 0)).int()
     columns = [[p.repetition_penalty, p.presence_penalty, p.frequency_penalty] for p in params]
     spread = torch.full((rows, 8), -1).index_fill_(1, torch.tensor(7), 0)
     spread[:, 7] = torch.tensor(slots)
