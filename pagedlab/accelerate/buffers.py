@@ -311,13 +311,14 @@ class HostBuffers(StepBuffers):
         _write(columns.token, [plan.token or 0 for plan in plans], rows)
         _write(columns.position, positions, rows)
         _write(columns.source, sources, rows, padding=-1)
-        _write(columns.counts_row, counts_rows, rows, padding=-1)
         _write(self.sampling.temperature, [each.temperature for each in asked], rows)
         _write(self.sampling.top_k, [min(each.top_k, MAX_TOP_K) for each in asked], rows)
         _write(self.sampling.top_p, [each.top_p for each in asked], rows, padding=1)
-        _write(self.sampling.repetition, [each.repetition_penalty for each in asked], rows)
-        _write(self.sampling.presence, [each.presence_penalty for each in asked], rows)
-        _write(self.sampling.frequency, [each.frequency_penalty for each in asked], rows)
+        if any(counts_row >= 0 for counts_row in counts_rows):  # else no kernel reads these
+            _write(columns.counts_row, counts_rows, rows, padding=-1)
+            _write(self.sampling.repetition, [each.repetition_penalty for each in asked], rows)
+            _write(self.sampling.presence, [each.presence_penalty for each in asked], rows)
+            _write(self.sampling.frequency, [each.frequency_penalty for each in asked], rows)
 
     def write_block_tables(self, chunks: Seq[Chunk]) -> None:
         """Write the block ids of each chunk's sequence, where they have changed."""

@@ -110,30 +110,40 @@ class TokenCounts:
         """
         if self.counts is None:
             self.counts = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
-        behind = {
-            sequence: row
-            for sequence in num_tokens
-            if (row := self._rows[sequence]).num_tokens != num_tokens[sequence]
-        }
-        if not behind:
-            return
-        new = {sequence: row for sequence, row in behind.items() if row.num_tokens == 0}
+        behind: dict[Sequence, CountsRow] = {}
+        new: dict[Sequence, CountsRow] = {}
+        for sequence, count in num_tokens.items():
+            row = self._rows[sequence]
+            if row.num_tokens > count:  # tokens were counted that the sequence does not have
+                row.num_tokens = 0
+            if row.num_tokens < count:
+                behind[sequence] = row
+            if row.num_tokens == 0:
+                new[sequence] = row
         if new:
-            numbers = [row.number for row in new.values()]
-            prompts = [sequence.token_ids[: sequence.num_prompt_tokens] for sequence in new]
-            self.counts[self._sent(np.array(numbers))] = 0
-            rows, tokens = self._places(numbers, prompts)
-            self.counts[rows, tokens] = IN_PROMPT
-        numbers = [row.number for row in behind.values()]
-        answers = [
-            sequence.token_ids[max(row.num_tokens, sequence.num_prompt_tokens) :]
-            for sequence, row in behind.items()
-        ]
-        rows, tokens = self._places(numbers, answers)
-        times = self.counts.new_full((), SAMPLED)
-        self.counts.index_put_((rows, tokens), times, accumulate=True)
+            self._count_prompts(self.counts, new)
+        if behind:
+            self._count_answers(self.counts, behind)
         for sequence, row in behind.items():
             row.num_tokens = num_tokens[sequence]
+
+    def _count_prompts(self, counts: Tensor, new: Mapping[Sequence, CountsRow]) -> None:
+        """Begin the rows of these sequences: with their prompts alone."""
+        numbers = [row.number for row in new.values()]
+        prompts = [sequence.token_ids[: sequence.num_prompt_tokens] for sequence in new]
+        counts[self._sent(np.array(numbers))] = 0
+        rows, tokens = self._places(numbers, prompts)
+        counts[rows, tokens] = IN_PROMPT
+
+    def _count_answers(self, counts: Tensor, behind: Mapping[Sequence, CountsRow]) -> None:
+        """Add the new tokens of these sequences that are not counted yet."""
+        numbers = [row.number for row in behind.values()]
+        answers = []
+        for sequence, row in behind.items():
+            start = max(row.num_tokens, sequence.num_prompt_tokens)
+            answers.append(sequence.token_ids[start:])
+        rows, tokens = self._places(numbers, answers)
+        counts.index_put_((rows, tokens), counts.new_full((), SAMPLED), accumulate=True)
 
     def _places(self, rows: list[int], tokens: list[list[int]]) -> Tensor:
         """The row and the id of each token, int64 [2, N]."""
