@@ -167,7 +167,7 @@ def reached_by_p(p, total, row):
 
 @triton.jit
 def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
-    """Sum the weights of each chunk's kept tokens, and store them in `sums[..., 1]`.
+    """Sum the weights of each chunk's kept tokens, and store them in `sums`.
 
     As in `chunk_kernel`, the weights are relative to the chunk's largest logit.
 
@@ -177,7 +177,7 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
     listed = list_chunks(cut, row)
     part = tl.arange(0, row.maxima.numel)
     keeps_none = ~(row.maxima >= cut)  # also if one of the two is not a number
-    tl.store(sums + 2 * part + 1, 0.0, mask=(part * CHUNK < row.size) & keeps_none)
+    tl.store(sums + part, 0.0, mask=(part * CHUNK < row.size) & keeps_none)
     last = tl.full([CHUNK], -1, tl.int32)
     for i in tl.range(listed, num_stages=STAGES):
         chunk = tl.load(row.chunks + i)
@@ -188,7 +188,7 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
         last = tl.maximum(last, tl.where(kept_ties, token, -1))
         below = x - tl.load(row.largest + chunk)
         weights = tl.where(kept_ties | (x > cut), tl.exp2(below * row.scale), 0.0)
-        tl.store(sums + 2 * chunk + 1, tl.sum(weights, 0))
+        tl.store(sums + chunk, tl.sum(weights, 0))
     return tl.max(last, 0)
 
 
@@ -213,7 +213,7 @@ def cut_kernel(
     tl.store(last_ties + number, VOCABULARY)
     if (t >= COLDEST) & ((k > 0) | (p < 1)):
         first = number * CHUNKS  # where the row's chunks begin
-        sums += 2 * first
+        sums += first
         part = tl.arange(0, PARTS)
         real = part < CHUNKS
         logits += number * row_stride
@@ -232,7 +232,7 @@ def cut_kernel(
             ties = k - count
             total = above + ties * weight_of(logit_of(key, SKIPPED), row)
         else:
-            of_chunks = tl.load(sums + 2 * part + 1, mask=real, other=0.0)
+            of_chunks = tl.load(sums + part, mask=real, other=0.0)
             total = tl.sum(of_chunks * weight_of(maxima, row), 0)
             key = key_of(reached_by_p(p, total, row), SKIPPED)
             ties = VOCABULARY  # top_p, which such a row has, sets it below

@@ -70,16 +70,21 @@ def counts_row_and_penalties(counts, counts_rows, ROW_STRIDE, columns, COLUMN_ST
 
 
 @triton.jit
-def load_logits(logits, token, VOCABULARY, penalties):
-    """Logits in fp32 after the row's penalties; -inf behind the vocabulary.
+def load_plain_logits(logits, token, VOCABULARY):
+    """Logits in fp32 as the model gives them; -inf behind the vocabulary."""
+    return tl.load(logits + token, mask=token < VOCABULARY, other=float("-inf")).to(tl.float32)
 
-    They are those of `logits.adjust` but for rounding: the compiler joins a product and a sum. All
-    kernels of a step must read a logit in this way, since they compare it bit by bit.
+
+@triton.jit
+def penalise(x, token, VOCABULARY, penalties):
+    """Apply a row's penalties to its logits.
+
+    The result is that of `logits.adjust` but for rounding: the compiler joins a product and a sum.
+    All kernels of a step must compute it in this way, since they compare it bit by bit.
     """
-    real = token < VOCABULARY
-    x = tl.load(logits + token, mask=real, other=float("-inf")).to(tl.float32)
     if penalties.counts is not None:  # noqa: SIM102 - decided when the kernel is compiled
         if penalties.counts_row >= 0:
+            real = token < VOCABULARY
             counts = penalties.counts + penalties.counts_row * VOCABULARY
             count = tl.load(counts + token, mask=real, other=0)
             times = count >> 1
@@ -93,3 +98,9 @@ def load_logits(logits, token, VOCABULARY, penalties):
                 float("-inf"),
             )
     return x
+
+
+@triton.jit
+def load_logits(logits, token, VOCABULARY, penalties):
+    """Logits in fp32 after the row's penalties; -inf behind the vocabulary."""
+    return penalise(load_plain_logits(logits, token, VOCABULARY), token, VOCABULARY, penalties)

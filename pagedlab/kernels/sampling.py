@@ -17,6 +17,8 @@ from pagedlab.kernels.penalties import (
     RowPenalties,
     counts_row_and_penalties,
     load_logits,
+    load_plain_logits,
+    penalise,
 )
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
@@ -49,36 +51,54 @@ def uniform_kernel(seeds, SEED_STRIDE, positions, AHEAD, u, ROWS, SIZE: tl.const
 
 
 @triton.jit
+def bits_below(x, m):
+    """log2(e) * (x - m), so that exp(x - m) is 2 to the power of the result.
+
+    Args:
+        x: rows of numbers.
+        m: the largest number of each row. Where it is -inf, the result is -inf.
+    """
+    return tl.where(m[:, None] == float("-inf"), float("-inf"), x - m[:, None]) * LOG2E
+
+
+@triton.jit
 def chunk_kernel(
-    logits, temperature, largest, place, sums,
+    logits, temperature, largest, place, sums, plain_largest, plain_sums,
     counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Program (row, group of chunks): find each chunk's largest logit, its token, and two sums.
 
-    The sums are of exp(l - largest): the first is for the log-probability, the second one has the
-    temperature applied.
+    The sums are of exp(l - largest). `sums` has the temperature applied. `plain_sums` is for the
+    log-probability, which is that before penalties. So is `plain_largest`, which is None if no row
+    has penalties.
     """
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     token = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    counts_row, repetition, presence, frequency = counts_row_and_penalties(
-        counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
-    )
-    penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
-    x = load_logits(logits + row * row_stride, token, VOCABULARY, penalties)
-    t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
-    m = tl.max(x, 1)
-    below = tl.where(m[:, None] == float("-inf"), float("-inf"), x - m[:, None]) * LOG2E
     part = row * CHUNKS + chunk
     real = chunk < CHUNKS
+    x = load_plain_logits(logits + row * row_stride, token, VOCABULARY)
+    t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
+    m = tl.max(x, 1)
+    if counts is not None:
+        tl.store(plain_largest + part, m, mask=real)
+        tl.store(plain_sums + part, tl.sum(tl.exp2(bits_below(x, m)), 1), mask=real)
+        counts_row, repetition, presence, frequency = counts_row_and_penalties(
+            counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
+        )
+        penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
+        x = penalise(x, token, VOCABULARY, penalties)
+        m = tl.max(x, 1)
+    below = bits_below(x, m)
     tl.store(largest + part, m, mask=real)
     # These lines have half the instructions of argmax, exp and a division for each logit.
     first = tl.min(tl.where(x == m[:, None], token, VOCABULARY - 1), 1)
     tl.store(place + part, first, mask=real)
-    tl.store(sums + 2 * part, tl.sum(tl.exp2(below), 1), mask=real)
+    if counts is None:  # computed above these lines, it would take a tenth more time
+        tl.store(plain_sums + part, tl.sum(tl.exp2(below), 1), mask=real)
     if t >= COLDEST:
-        tl.store(sums + 2 * part + 1, tl.sum(tl.exp2(below * (1 / t)), 1), mask=real)
+        tl.store(sums + part, tl.sum(tl.exp2(below * (1 / t)), 1), mask=real)
 
 
 @triton.jit
@@ -98,51 +118,47 @@ def first_beyond(target, weights, i):
 
 @triton.jit
 def pick_kernel(
-    logits, temperature, u, largest, place, sums, cuts, last_ties,
-    plain_largest, plain_sums, tokens, logprobs,
+    logits, temperature, u, largest, place, sums, plain_largest, plain_sums, cuts, last_ties,
+    tokens, logprobs,
     counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
 
     Tokens that top_k and top_p exclude have no share of it: those below the cut of limits.py, and
-    those that equal it and come after `last_ties`. The log-probability is that before penalties:
-    `plain_largest` and `plain_sums` are of the logits without them. They are None if no row has
-    penalties.
+    those that equal it and come after `last_ties`. The log-probability is that before penalties.
     """
     row = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
     part = tl.arange(0, PARTS)
     real = part < CHUNKS
-    m = tl.load(largest + row * CHUNKS + part, mask=real, other=float("-inf"))
+    at = row * CHUNKS + part
+    m = tl.load(largest + at, mask=real, other=float("-inf"))
     top = tl.max(m, 0)
     plain = m
-    plain_top = top
     if plain_largest is not None:
-        plain = tl.load(plain_largest + row * CHUNKS + part, mask=real, other=float("-inf"))
-        plain_top = tl.max(plain, 0)
-    else:
-        plain_sums = sums
-    sum_of_part = tl.load(plain_sums + 2 * (row * CHUNKS + part), mask=real, other=0.0)
-    total = tl.sum(sum_of_part * tl.exp(plain - plain_top), 0)
+        plain = tl.load(plain_largest + at, mask=real, other=float("-inf"))
+    plain_top = tl.max(plain, 0)
+    plain_sum = tl.load(plain_sums + at, mask=real, other=0.0)
+    total = tl.sum(plain_sum * tl.exp(plain - plain_top), 0)
     # If no logit is a number, this takes the last chunk. `argmax` might take one behind it.
     top_chunk = tl.min(tl.where(m == top, part, CHUNKS - 1), 0)
     token = tl.load(place + row * CHUNKS + top_chunk)
     if t >= COLDEST:
-        sum_at_t = tl.load(sums + 2 * (row * CHUNKS + part) + 1, mask=real, other=0.0)
+        sum_at_t = tl.load(sums + at, mask=real, other=0.0)
         weight = sum_at_t * tl.exp((m - top) / t)
         target = tl.load(u + row).to(tl.float32) * tl.sum(weight, 0)
         chunk = first_beyond(target, weight, part)
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
-        at = chunk * CHUNK + i
+        candidate = chunk * CHUNK + i
         counts_row, repetition, presence, frequency = counts_row_and_penalties(
             counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
         )
         penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
-        x = load_logits(logits + row * row_stride, at, VOCABULARY, penalties)
+        x = load_logits(logits + row * row_stride, candidate, VOCABULARY, penalties)
         cut = tl.load(cuts + row)
-        is_kept = (x > cut) | ((x == cut) & (at <= tl.load(last_ties + row)))
+        is_kept = (x > cut) | ((x == cut) & (candidate <= tl.load(last_ties + row)))
         p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
         token = chunk * CHUNK + first_beyond(target, p, i)
     tl.store(tokens + row, token.to(tl.int64))
@@ -202,36 +218,27 @@ def triton_sample(
     chunks = -(-vocabulary // CHUNK)
     largest = torch.empty((rows, chunks), device=device)
     place = torch.empty((rows, chunks), dtype=torch.int32, device=device)
-    sums = torch.empty((rows, chunks, 2), device=device)
+    sums = torch.empty((rows, chunks), device=device)
+    plain_largest = None if penalties is None else torch.empty_like(largest)
+    plain_sums = torch.empty_like(sums)
+    of_chunks = (largest, place, sums, plain_largest, plain_sums)
     listed = torch.empty((rows, chunks), dtype=torch.int32, device=device)
     cuts = torch.empty(rows, device=device)
     last_ties = torch.empty(rows, dtype=torch.int32, device=device)
     sizes = (logits.stride(0), vocabulary, chunks, COLDEST, CHUNK)
     parts = power_of_two(chunks)
-    of_chunks = chunk_kernel[(rows, -(-chunks // GROUP))]
     penalty_arguments = Penalties.arguments(penalties)
     skipped_bits = SKIPPED_BITS.get(logits.dtype, 0) if penalties is None else 0
     with on_device_of(logits):
-        plain_largest = plain_sums = None
-        if penalties is not None:
-            plain_largest = torch.empty_like(largest)
-            plain_sums = torch.empty_like(sums)
-            plain = Penalties.arguments(None)
-            of_chunks(
-                logits, temperature, plain_largest, place, plain_sums,
-                *plain, *sizes, GROUP, num_warps=4,
-            )  # fmt: skip
-        of_chunks(
-            logits, temperature, largest, place, sums,
-            *penalty_arguments, *sizes, GROUP, num_warps=4,
-        )  # fmt: skip
+        chunk_kernel[(rows, -(-chunks // GROUP))](
+            logits, temperature, *of_chunks, *penalty_arguments, *sizes, GROUP, num_warps=4
+        )
         cut_kernel[(rows,)](
             logits, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties,
             *penalty_arguments, *sizes, parts, skipped_bits, num_warps=4,
         )  # fmt: skip
         pick_kernel[(rows,)](
-            logits, temperature, u, largest, place, sums, cuts, last_ties,
-            plain_largest, plain_sums, tokens, logprobs,
+            logits, temperature, u, *of_chunks, cuts, last_ties, tokens, logprobs,
             *penalty_arguments, *sizes, parts, num_warps=8,
         )  # fmt: skip
     return tokens, logprobs

@@ -85,12 +85,14 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     temperature, top_k, top_p = torch.tensor(columns, dtype=torch.float32, device=DEVICE)
     cuts = torch.full((2,), torch.nan, device=DEVICE)
     largest = torch.full((2, chunks), torch.nan, device=DEVICE)
-    sums = torch.full((2, chunks, 2), torch.nan, device=DEVICE)
+    sums = torch.full_like(largest, torch.nan)
+    plain_sums = torch.full_like(largest, torch.nan)
     last_ties = torch.full((2,), -9, dtype=torch.int32, device=DEVICE)
     place = torch.zeros_like(largest, dtype=torch.int32)
     listed = torch.zeros_like(place)
     sizes = (*Penalties.arguments(None), len(logits), len(logits), chunks, COLDEST, CHUNK)
-    chunk_kernel[(2, -(-chunks // GROUP))](rows, temperature, largest, place, sums, *sizes, GROUP)
+    of_chunks = (largest, place, sums, None, plain_sums)
+    chunk_kernel[(2, -(-chunks // GROUP))](rows, temperature, *of_chunks, *sizes, GROUP)
     more = (power_of_two(chunks), SKIPPED_BITS.get(logits.dtype, 0))
     cut_kernel[(2,)](rows, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties, *sizes, *more)
     cut, last, sums, largest = (of_rows[1].cpu() for of_rows in (cuts, last_ties, sums, largest))
@@ -100,8 +102,8 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     below = torch.where(kept, logits.double() - logits.max(), -torch.inf) / params.temperature
     weights = torch.zeros(chunks * CHUNK, dtype=torch.float64)
     weights[: len(logits)] = below.exp()
-    of_chunks = sums[:, 1] * ((largest - logits.max()).double() / params.temperature).exp()
-    torch.testing.assert_close(of_chunks, weights.view(chunks, CHUNK).sum(1), rtol=1e-4, atol=1e-30)
+    sums_of_kept = sums * ((largest - logits.max()).double() / params.temperature).exp()
+    torch.testing.assert_close(sums_of_kept, weights.view(chunks, CHUNK).sum(1), rtol=1e-4, atol=1e-30)
 
 
 LIMITS = [
