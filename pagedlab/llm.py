@@ -402,8 +402,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                         raise ValueError(f"{where}{error}") from None
                     added.append(self._own(request_id))
                     self._states[request_id].request.streaming = False
-                while not all(completion.finished for completion in added):
-                    self.step_and_keep_finished()
+                for completion in added:
+                    while not completion.finished:
+                        self.step_and_keep_finished()
             finally:
                 self.abort_owned(added)
         return added

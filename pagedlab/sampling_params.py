@@ -191,9 +191,7 @@ class SamplingParams:
     @cached_property
     def wants_host(self) -> bool:
         """Whether the host must take part in sampling: a field outside `ON_DEVICE` is set."""
-        plain = SamplingParams()
-        names = [each.name for each in fields(self) if each.name not in ON_DEVICE]
-        return any(getattr(self, name) != getattr(plain, name) for name in names)
+        return any(getattr(self, name) != default for name, default in HOST_DEFAULTS.items())
 
 
 # A dataclass writes its own __init__, so it is decorated here.
@@ -288,3 +286,8 @@ def mix(x: int) -> int:
     x = ((x ^ (x >> 30)) * FACTORS[0]) & word
     x = ((x ^ (x >> 27)) * FACTORS[1]) & word
     return x ^ (x >> 31)
+
+
+PLAIN = SamplingParams()
+# The fields that the host applies, and their defaults.
+HOST_DEFAULTS = {name: getattr(PLAIN, name) for name in FIELDS if name not in ON_DEVICE}

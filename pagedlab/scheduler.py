@@ -75,6 +75,10 @@ class Chunk(NamedTuple):
         """Whether the chunk reaches the last known token, so that the next one can be sampled."""
         return self.num_next > 0
 
+    def up_to(self, stop: int) -> Chunk:
+        """The same chunk with another end. `_replace` takes twice as long."""
+        return Chunk(self.request, self.sequence, self.start, stop)
+
 
 class Preemption(NamedTuple):
     """A request that was preempted, and whether its KV was dropped or swapped."""
@@ -236,6 +240,7 @@ class Scheduler:
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest plan, complete or not
         self._budget = Budget(0, 0, 0)
+        self._promised: int | None = None  # blocks promised to running requests; None: not counted
         self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
 
     # ------------------------------------------------------------------ the policy
@@ -251,11 +256,11 @@ class Scheduler:
         and for one more block a sequence. Without the last, the request would be preempted as soon
         as a sequence starts its next block.
         """
-        size = self.pool.block_size
-        running = self._running_sequences()
-        promised = sum(blocks_for(seq.length, size) - len(seq.table.block_ids) for seq in running)
-        free = self.pool.num_free - promised - len(running) - request.num_sequences
-        need = request.blocks_now(size)
+        promised = self._promised
+        if promised is None:
+            promised = self._promised_to(self.running)
+        free = self.pool.num_free - promised - request.num_sequences
+        need = request.blocks_now(self.pool.block_size)
         return need <= free or need - self._shared_blocks(request) <= free
 
     def next_waiting(self) -> Request:
@@ -419,7 +424,20 @@ class Scheduler:
             self._start(request)
 
     def _admit_waiting(self) -> None:
-        """Phase 3: admit waiting requests while they fit, but none before an older swapped one."""
+        """Phase 3: admit waiting requests while they fit.
+
+        The blocks promised to running requests are counted once, and not for each waiting request.
+        """
+        if not self.waiting or self._num_running() >= self.max_sequences:
+            return
+        self._promised = self._promised_to(self.running)
+        try:
+            self._admit_while_room()
+        finally:
+            self._promised = None
+
+    def _admit_while_room(self) -> None:
+        """Admit waiting requests until one does not fit, or an older swapped one is before it."""
         while self.waiting and not self._budget.is_spent and not self.plan.preempted:
             request = self.next_waiting()
             if self.swapped and self.order(self.swapped[0]) < self.order(request):
@@ -428,6 +446,8 @@ class Scheduler:
                 return
             self._admit(request)
             self._start(request)
+            assert self._promised is not None
+            self._promised += self._promised_to([request])
 
     def _raise_if_stuck(self) -> None:
         """Raise `OutOfBlocks` if there are requests and none of them can advance."""
@@ -666,10 +686,22 @@ class Scheduler:
     def _running_sequences(self) -> list[Sequence]:
         return [sequence for request in self.running for sequence in request.unfinished]
 
+    def _num_running(self) -> int:
+        """The sequences that running requests ask for."""
+        return sum(request.num_sequences for request in self.running)
+
+    def _promised_to(self, requests: Iterable[Request]) -> int:
+        """Blocks that these running requests lack for the tokens they have, and one more each.
+
+        Each sequence gets one more, for the tokens that it is about to write.
+        """
+        size = self.pool.block_size
+        sequences = [sequence for request in requests for sequence in request.unfinished]
+        return sum(blocks_for(seq.length, size) - len(seq.table.block_ids) + 1 for seq in sequences)
+
     def _has_room_for(self, request: Request) -> bool:
         """Whether a queued request may run now: enough sequences and blocks are free."""
-        running = sum(other.num_sequences for other in self.running)
-        if running + request.num_sequences > self.max_sequences:
+        if self._num_running() + request.num_sequences > self.max_sequences:
             return False
         if not self.running:
             return True

@@ -10,6 +10,7 @@ import random
 import zlib
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -362,7 +363,7 @@ BUGS = {
     ),
     "blocks come back in disorder": bug("_restore_tables", "in places", "in places[::-1]"),
     "blocks come back unshared": bug("_restore_tables", "self.pool.share(new_ids[place])", "pass"),
-    "a new request is admitted before a swapped one": bug("_admit_waiting", "if self.swapped and", "if False and"),
+    "a new request is admitted before a swapped one": bug("_admit_while_room", "if self.swapped and", "if False and"),
     "the host is filled beyond its limit": bug("_can_swap", "self.max_cpu_blocks", "self.pool.num_blocks"),
     "a failed step's copies are trusted": bug("rewind", "{copy.destination for copy in plan.copies}", "set()"),
     "a failed step's KV is claimed": bug("rewind", "in plan.chunks", "in ()"),
@@ -517,6 +518,46 @@ def test_fuzz(seed):
     counts = fuzz(seed, OPERATIONS // 4 if OPERATIONS else 1500)  # one operation in four adds a request
     print(dict(counts))
     assert min(counts[what] for what in ("recompute", "swap", "resumed", "rejoined", "aborted")) > 0
+
+
+class CountsAnew(Scheduler):
+    """Compares the blocks that are promised to running requests with a new count, whenever a request may be admitted."""
+
+    num_compared = 0
+
+    def may_admit(self, request):
+        if self._promised is not None:
+            assert self._promised == self._promised_to(self.running)
+            CountsAnew.num_compared += 1
+        return super().may_admit(request)
+
+
+def test_promised_blocks_are_those_of_a_new_count(seed):
+    before = CountsAnew.num_compared
+    fuzz(seed, 200, CountsAnew)
+    assert CountsAnew.num_compared > before + 50
+    forgets = bug("_admit_while_room", "self._promised_to([request])", "0").planted()
+    with pytest.raises(AssertionError):
+        fuzz(seed, 10_000, type("Mixed", (CountsAnew, forgets), {}))
+
+
+def test_promised_blocks_are_counted_anew_after_a_policy_has_failed():
+    engine = ToyEngine(12, 4, 100, 10)
+    first = engine.add([1] * 8, 1, 4)
+    engine.step()
+    later = engine.add([2] * 8, 1, 4)
+    engine.scheduler.next_waiting = Mock(side_effect=Fault)
+    with pytest.raises(Fault):
+        engine.scheduler.schedule()
+    engine.scheduler.rewind(engine.scheduler.plan)
+    engine.take_all_but(4)
+    assert not engine.scheduler.may_admit(later)
+    engine.others.free()
+    engine.take_all_but(5)
+    assert engine.scheduler.may_admit(later)
+    engine.others.free()
+    del engine.scheduler.next_waiting
+    engine.finish(first, later)
 
 
 def test_the_promise_holds_to_the_last_block():

@@ -99,7 +99,7 @@ class RunAhead:
         """The chunks with further decode steps, as many as there are blocks for."""
         further = self.scheduler.reserve_ahead(chunks, num_steps) or []
         stops = {chunk.sequence: chunk.stop for chunk in further}
-        return [chunk._replace(stop=stops.get(chunk.sequence, chunk.stop)) for chunk in chunks]
+        return [chunk.up_to(stops.get(chunk.sequence, chunk.stop)) for chunk in chunks]
 
     def collect(self) -> StepResult | None:
         """Wait for the oldest window. None if all its sequences have ended since.
@@ -123,7 +123,7 @@ class RunAhead:
             sequence.num_ahead -= row.num_samples
             if sequence.finish_reason is not None:
                 continue  # it ended in the window before, or was aborted
-            chunks.append(chunk._replace(stop=chunk.stop - row.num_samples + len(tokens)))
+            chunks.append(chunk.up_to(chunk.stop - row.num_samples + len(tokens)))
             if tokens:
                 sequence.token_ids += tokens[:-1]
                 sequence.num_draft = len(tokens) - 1

@@ -49,7 +49,7 @@ class RowPlan:
     @property
     def first_chunk(self) -> Chunk:
         """Its positions in the first step."""
-        return self.chunk._replace(stop=self.first_stop)
+        return self.chunk.up_to(self.first_stop)
 
 
 @dataclass
