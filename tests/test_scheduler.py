@@ -521,7 +521,7 @@ def test_fuzz(seed):
 
 
 class CountsAnew(Scheduler):
-    """Compares the blocks that are promised to running requests with a new count, whenever a request may be admitted."""
+    """Compares the blocks that are promised to running requests with a new count, at each admission."""
 
     num_compared = 0
 
