@@ -240,7 +240,7 @@ class Scheduler:
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest plan, complete or not
         self._budget = Budget(0, 0, 0)
-        self._promised: int | None = None  # blocks promised to running requests; None: not counted
+        self._promised: int | None = None  # see `_promised_blocks`; None: to be counted
         self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
 
     # ------------------------------------------------------------------ the policy
@@ -256,10 +256,7 @@ class Scheduler:
         and for one more block a sequence. Without the last, the request would be preempted as soon
         as a sequence starts its next block.
         """
-        promised = self._promised
-        if promised is None:
-            promised = self._promised_to(self.running)
-        free = self.pool.num_free - promised - request.num_sequences
+        free = self.pool.num_free - self._promised_blocks() - request.num_sequences
         need = request.blocks_now(self.pool.block_size)
         return need <= free or need - self._shared_blocks(request) <= free
 
@@ -689,6 +686,12 @@ class Scheduler:
     def _num_running(self) -> int:
         """The sequences that running requests ask for."""
         return sum(request.num_sequences for request in self.running)
+
+    def _promised_blocks(self) -> int:
+        """Blocks that running requests will take before any other."""
+        if self._promised is None:
+            return self._promised_to(self.running)
+        return self._promised
 
     def _promised_to(self, requests: Iterable[Request]) -> int:
         """Blocks that these running requests lack for the tokens they have, and one more each.
