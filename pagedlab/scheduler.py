@@ -694,9 +694,9 @@ class Scheduler:
         return self._promised
 
     def _promised_to(self, requests: Iterable[Request]) -> int:
-        """Blocks that these running requests lack for the tokens they have, and one more each.
+        """Blocks that these running requests lack for the tokens they have, and one a sequence.
 
-        Each sequence gets one more, for the tokens that it is about to write.
+        The one is for tokens that the sequence is about to write.
         """
         size = self.pool.block_size
         sequences = [sequence for request in requests for sequence in request.unfinished]
