@@ -108,12 +108,12 @@ ogp_description_length = 200
 IMPORTED = imported_names(sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")))
 VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')
 NO_KEYS = (
-    "All code on this page has been run. You can play what has a ▶, point at its parts (or tap them), open hints and "
+    "All code on this page has been run. You can play pictures with ▶, point at their parts (or tap them), open hints and "
     "answer the questions at the end. "
     "To write code and to use other controls, run the notebook."
 )
 NO_SCRIPT = "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>"
-STILL = '<p class="still">This is a picture. In the notebook, you can click it.</p>'
+STILL = '<p class="still">This page shows a picture. Run the notebook, and you can click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
 # the links between notebooks

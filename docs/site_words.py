@@ -19,12 +19,13 @@ WORDS = {
         "The folded cell above fetches": "In Colab, the notebook's first cell fetches",
     },
     "01_fragmentation": {
-        "Run the folded cell (Shift+Enter): how much": "Look at the picture: how much",
+        "Run the folded cell (Shift+Enter): how many": "Look at the picture: how many",
         "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
     },
     "02_block_pool": {
         "Run the folded cell and point at a word": "Point at (or tap) a word",
         "Then type another text.": "In JupyterLab you also type another text.",
+        "Select `s0` and free it. Then select `s1`,": "In JupyterLab you select `s0` and free it. Then you select `s1`,",
     },
     "03_copy_on_write": {
         "Run the folded cell and look": "Look",
