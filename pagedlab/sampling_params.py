@@ -288,6 +288,6 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-PLAIN = SamplingParams()
-# The fields that the host applies, and their defaults.
-HOST_DEFAULTS = {name: getattr(PLAIN, name) for name in FIELDS if name not in ON_DEVICE}
+_PLAIN = SamplingParams()
+# The fields that keep a request from running ahead of the host, and their defaults.
+HOST_DEFAULTS = {name: getattr(_PLAIN, name) for name in FIELDS if name not in ON_DEVICE}

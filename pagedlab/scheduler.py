@@ -20,7 +20,7 @@ engine, so it advances in every step.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -240,7 +240,7 @@ class Scheduler:
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest plan, complete or not
         self._budget = Budget(0, 0, 0)
-        self._promised: int | None = None  # see `_promised_blocks`; None: to be counted
+        self._promised: int | None = None  # blocks, while requests are admitted, else None
         self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
 
     # ------------------------------------------------------------------ the policy
@@ -339,9 +339,10 @@ class Scheduler:
             table.truncate(min(chunk.start, table.num_tokens))  # it has fewer if it was preempted
         for request in back:
             if request in self.running:
+                place = self._place_in(self.waiting, request)
                 self.running.remove(request)
                 self._free_tables(request)
-                insort(self.waiting, request, key=self.order)
+                self.waiting.insert(place, request)
         self.cached_tokens -= sum(plan.cached.values())
         plan.cached = {}
 
@@ -423,9 +424,9 @@ class Scheduler:
     def _admit_waiting(self) -> None:
         """Phase 3: admit waiting requests while they fit.
 
-        The blocks promised to running requests are counted once, and not for each waiting request.
+        The blocks promised to running requests are counted once. Each admitted request's are added.
         """
-        if not self.waiting or self._num_running() >= self.max_sequences:
+        if not self.waiting:
             return
         self._promised = self._promised_to(self.running)
         try:
@@ -434,7 +435,10 @@ class Scheduler:
             self._promised = None
 
     def _admit_while_room(self) -> None:
-        """Admit waiting requests until one does not fit, or an older swapped one is before it."""
+        """Admit waiting requests until one does not fit, or the budget is spent.
+
+        No request is admitted before an older swapped one, or after one was preempted.
+        """
         while self.waiting and not self._budget.is_spent and not self.plan.preempted:
             request = self.next_waiting()
             if self.swapped and self.order(self.swapped[0]) < self.order(request):
@@ -443,8 +447,8 @@ class Scheduler:
                 return
             self._admit(request)
             self._start(request)
-            assert self._promised is not None
-            self._promised += self._promised_to([request])
+            if self._promised is not None:
+                self._promised += self._promised_to([request])
 
     def _raise_if_stuck(self) -> None:
         """Raise `OutOfBlocks` if there are requests and none of them can advance."""
@@ -564,17 +568,26 @@ class Scheduler:
         """Free all blocks of a running request and put it back into a queue."""
         self._remove_chunks(request)
         mode: PreemptionMode = "swap" if self._can_swap(request) else "recompute"
+        queue = self.swapped if mode == "swap" else self.waiting
+        place = self._place_in(queue, request)
         if mode == "swap":
             request.swapped_kv = self._swap_out(request)
         self._free_tables(request)
+        self._promised = None  # a policy may preempt while requests are admitted
         # Its copies are not executed: their destinations may be given to other sequences.
         self.plan.copies = [
             copy for copy in self.plan.copies if self.pool.refcount(copy.destination) > 0
         ]
         self.plan.preempted.append(Preemption(request, mode))
         self.running.remove(request)
-        queue = self.swapped if mode == "swap" else self.waiting
-        insort(queue, request, key=self.order)
+        queue.insert(place, request)
+
+    def _place_in(self, queue: Seq[Request], request: Request) -> int:
+        """Where the request belongs in a queue.
+
+        A policy's `order` may raise. So it is asked before the request leaves its old queue.
+        """
+        return bisect_right(queue, self.order(request), key=self.order)
 
     def _remove_chunks(self, request: Request) -> None:
         """Remove the request's chunks from the plan.
@@ -620,6 +633,7 @@ class Scheduler:
         swapped_kv = request.swapped_kv
         assert swapped_kv is not None
         assert self.swapper is not None
+        place = self._place_in(self.running, request)
         try:
             block_ids = self._restore_tables(swapped_kv)
             self.swapper.swap_in(swapped_kv.contents, block_ids)
@@ -633,7 +647,7 @@ class Scheduler:
             sequence.table.truncate(min(num_tokens, sequence.length - 1))
         request.swapped_kv = None
         self.swapped.remove(request)
-        insort(self.running, request, key=self.order)
+        self.running.insert(place, request)
         self.plan.resumed.append(request)
 
     def _restore_tables(self, swapped_kv: SwappedKV) -> list[int]:
@@ -652,8 +666,9 @@ class Scheduler:
 
     def _admit(self, request: Request) -> None:
         """Move a waiting request to the running ones, with the blocks that are cached for it."""
+        place = self._place_in(self.running, request)
         self.waiting.remove(request)
-        insort(self.running, request, key=self.order)
+        self.running.insert(place, request)
         self.plan.admitted.append(request)
         first = request.unfinished[0]
         needs_all_logits = first.score_from is not None  # a cached token gives no logits
@@ -693,14 +708,16 @@ class Scheduler:
             return self._promised_to(self.running)
         return self._promised
 
-    def _promised_to(self, requests: Iterable[Request]) -> int:
+    def _promised_to(self, requests: Seq[Request]) -> int:
         """Blocks that these running requests lack for the tokens they have, and one a sequence.
 
-        The one is for tokens that the sequence is about to write.
+        The one is for tokens that the sequence is about to write. Sequences count, too, that are
+        forked when the prompt has been computed.
         """
         size = self.pool.block_size
         sequences = [sequence for request in requests for sequence in request.unfinished]
-        return sum(blocks_for(seq.length, size) - len(seq.table.block_ids) + 1 for seq in sequences)
+        lacking = sum(blocks_for(seq.length, size) - len(seq.table.block_ids) for seq in sequences)
+        return lacking + len(sequences) + sum(request.num_to_fork for request in requests)
 
     def _has_room_for(self, request: Request) -> bool:
         """Whether a queued request may run now: enough sequences and blocks are free."""

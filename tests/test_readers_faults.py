@@ -72,7 +72,7 @@ CLASSES = {  # the option that takes it, the class, and methods that the engine 
     "pool": ("block_pool", BlockPool, "allocate share release refcount keep forget invalidate"),
     "table": ("block_table", BlockTable, "append fork truncate free slots __init__"),
     "cache": ("prefix_caching", PrefixCache, "match insert register num_shared_blocks"),
-    "scheduler": ("scheduler", Scheduler, "add schedule rewind remove may_admit next_waiting victim"),
+    "scheduler": ("scheduler", Scheduler, "add schedule rewind remove order may_admit next_waiting victim"),
 }
 
 

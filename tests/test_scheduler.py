@@ -560,6 +560,40 @@ def test_promised_blocks_are_counted_anew_after_a_policy_has_failed():
     engine.finish(first, later)
 
 
+@pytest.mark.parametrize("num_blocks", [6, 7])
+def test_forks_to_come_are_promised_their_blocks(num_blocks):
+    """Four texts fork from a prompt in the step after it. Each of them copies its last block."""
+    engine = ToyEngine(num_blocks, 4, 100, 9)
+    first, later = engine.add([1] * 7, 4, 2), engine.add([2] * 8, 1, 3)
+    engine.step()
+    assert (engine.scheduler.running, list(engine.scheduler.waiting)) == ([first], [later])
+    engine.finish(first, later)
+    assert not engine.counts["recompute"]
+
+
+@pytest.mark.parametrize("call", range(12))
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_no_request_is_lost_where_the_order_fails(preemption, call):
+    calls, failed = itertools.count(), []
+
+    class Fails(Scheduler):
+        def order(self, request):
+            if next(calls) == call:
+                failed.append(request)
+                raise Fault
+            return super().order(request)
+
+    engine = ToyEngine(7, 4, 100, 10, preemption, scheduler=Fails)
+    for i in range(1, 4):
+        with contextlib.suppress(Fault):
+            engine.add([i] * 6, 1, 9)
+    while engine.live and not failed:
+        engine.step()
+    queued = [*engine.scheduler.waiting, *engine.scheduler.running, *engine.scheduler.swapped]
+    assert sorted(map(arrival, queued)) == sorted(map(arrival, engine.live))
+    engine.finish(*engine.live)
+
+
 def test_the_promise_holds_to_the_last_block():
     """A request whose worst case is exactly the pool runs; one token more is refused, with the numbers."""
     engine = ToyEngine(5, 4, 100, 10)

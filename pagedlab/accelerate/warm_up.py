@@ -38,7 +38,7 @@ def _run_requests(llm: LLM, num_tokens: int) -> None:
     penalised = []
     if find_spec("pagedlab.logits"):
         requests.append(SamplingParams(max_tokens=max_tokens, logprobs=0))
-        if llm.run_ahead is not None:  # else it compiles nothing
+        if llm.run_ahead is not None and llm.speculation is None:  # else the host applies penalties
             penalised.append(SamplingParams(max_tokens=max_tokens, repetition_penalty=1.1))
     if is_roomy and llm.pool.num_blocks >= 8 and llm.scheduler.max_sequences > 1:
         requests.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))  # copies a block

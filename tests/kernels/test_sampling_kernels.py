@@ -66,6 +66,13 @@ def test_uniform_is_the_same_hash(seed):
     torch.testing.assert_close(ours, uniform(seeds, positions + 2).float(), rtol=0, atol=0)
 
 
+def test_no_draw_is_rounded_up_to_1():
+    """Then the last token would be taken, however unlikely it is. The exact draw here is 1 - 4.6e-9."""
+    seeds, positions = torch.zeros(1, dtype=torch.int64), torch.tensor([34731482])
+    assert uniform(seeds, positions).float().item() == 1
+    assert triton_uniform(seeds.to(DEVICE), positions.to(DEVICE)).item() == 1 - 2**-24
+
+
 def test_no_rows_and_a_strided_row():
     assert sampled(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0))[0].shape == (0,)
     logits = torch.randn(3, 20)
