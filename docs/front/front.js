@@ -328,8 +328,10 @@ function startOver() {
 function drawFork(said) {
   snapshot = JSON.parse(said);
   listeners = {};
+  const isMoreOpen = Boolean(document.querySelector("#grid .pl-more[open]"));
   byId("grid").replaceChildren();
   grid.render({ model: forkModel, el: byId("grid") });
+  document.querySelector("#grid .pl-more")?.toggleAttribute("open", isMoreOpen);
   showFork(said);
 }
 

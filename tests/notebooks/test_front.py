@@ -117,7 +117,11 @@ export const loadPyodide = async () => ({
 
 @in_browser
 def test_what_a_write_did_is_said_by_its_button_and_no_text_speaks_of_stories_that_are_gone(tmp_path, fork):
-    answers = [fork.start(False), *(ask(fork, op, name) for op, name in (("write", "s0"), ("reset", None)))]
+    answers = [
+        fork.start(False),
+        *(ask(fork, op, name) for op, name in (("write", "s0"), ("reset", None))),
+        fork.start(False),
+    ]
     python = tmp_path / "lite" / "static" / "pyodide"
     python.mkdir(parents=True)
     (python / "pyodide.mjs").write_text(STAND_IN % json.dumps(answers), encoding="utf-8")
@@ -150,6 +154,10 @@ def test_what_a_write_did_is_said_by_its_button_and_no_text_speaks_of_stories_th
             page.inner_text("#gone") == "The two stories are no longer both here. Press Start over to have them back."
         )
         assert said.inner_text() == "The memory is empty: no story uses a block."
+        page.tap("#fork")
+        page.wait_for_selector("#copies:visible")
+        assert page.locator("#gone:visible").count() == 0
+        assert page.locator("#grid [data-op=reset]").is_visible(), "More stays open"
 
 
 @pytest.fixture(scope="module")
