@@ -143,6 +143,8 @@ def build(site: Path) -> None:
     first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
     text = "\n".join(cell.source for cell in first.cells)
     recording = json.loads((RECORDINGS / "three_answers.json").read_text(encoding="utf-8"))
+    prepared = prepared_fork()
+    state = json.loads(prepared)["state"]
     forms = Environment(loader=FileSystemLoader(FRONT), autoescape=True, trim_blocks=True)
     page = forms.get_template("index.html").render(
         description=DESCRIPTION,
@@ -154,11 +156,14 @@ def build(site: Path) -> None:
         minutes=TAKES.findall(text)[0],
         notebooks=[card(*row) for row in MAP_ROW.findall(text)],
         recording=recording,
+        block_size=state["block_size"],
+        tokens=state["tables"][0]["tokens"],
+        blocks=len(state["tables"][0]["blocks"]),
         picture=Image.open(DOCS / "stage.webp"),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
     (site / "three_answers.json").write_text(json.dumps(for_visitors(recording)), encoding="utf-8")
-    (site / "fork_start.json").write_text(prepared_fork(), encoding="utf-8")
+    (site / "fork_start.json").write_text(prepared, encoding="utf-8")
     for file in COPIED:
         shutil.copy2(file, site)
     for name in ("stage", "block_grid"):

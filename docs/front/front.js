@@ -21,6 +21,7 @@ import stage from "./stage.js";
  * @property {(message: string) => string} receive does what a click asks
  */
 
+const TOLD = ["s0", "s1"]; // the stories that the text speaks of
 const PYTHON_FOLDER = new URL("lite/static/pyodide/", location.href);
 
 /**
@@ -194,6 +195,7 @@ function showFork(said) {
   const stories = now.texts.map(([name, words]) => storyOf(name, words, colors.get(name) ?? ""));
   byId("told").replaceChildren(...stories);
   if (focused) focusTeller(focused);
+  tellWhatHappens();
   const complaints = now.texts.map(([name, words]) => foreignWords(name, words));
   say(complaints.filter((line) => line).join(" "));
 }
@@ -296,10 +298,16 @@ function mustForget() {
   return /** @type {HTMLInputElement} */ (byId("forget")).checked;
 }
 
-/** Shows the text that is true for the switch: shared blocks are copied, or they are not. */
+/**
+ * Shows the text that is true: shared blocks are copied, they are not, or a story that the text
+ * speaks of is gone.
+ */
 function tellWhatHappens() {
-  byId("copies").hidden = mustForget();
-  byId("forgets").hidden = !mustForget();
+  const names = snapshot?.texts.map(([name]) => name) ?? TOLD;
+  const isGone = !TOLD.every((name) => names.includes(name));
+  byId("copies").hidden = isGone || mustForget();
+  byId("forgets").hidden = isGone || !mustForget();
+  byId("gone").hidden = !isGone;
 }
 
 /** Starts the story over, as the switch says. */
@@ -320,8 +328,10 @@ function startOver() {
 function drawFork(said) {
   snapshot = JSON.parse(said);
   listeners = {};
+  const isMoreOpen = Boolean(document.querySelector("#grid .pl-more[open]"));
   byId("grid").replaceChildren();
   grid.render({ model: forkModel, el: byId("grid") });
+  document.querySelector("#grid .pl-more")?.toggleAttribute("open", isMoreOpen);
   showFork(said);
 }
 

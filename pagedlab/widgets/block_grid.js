@@ -66,6 +66,7 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {Challenge | null} challenge
  * @property {Record<number, number>} [born] the step in which each block was taken
  * @property {Record<number, string>} [origins] what took blocks in a step
+ * @property {string} [happened] what the last operation did and why, in place of what can be done
  */
 
 /**
@@ -93,7 +94,10 @@ class GridView {
     this.model = model;
     this.root = makeRoot("block pool");
     this.keepTabStops = roving(this.root);
-    /** @type {{presets: string[], models: {name: string, bytes: number}[]}} */
+    /**
+     * @type {{presets: string[], models: {name: string, bytes: number}[], brief?: boolean}}
+     * brief: most of what can be done is behind "More"
+     */
     this.setup = model.get("setup");
     /** @type {GridState} */
     this.state = model.get("state");
@@ -291,8 +295,9 @@ class GridView {
   /** Keeps the keyboard inside the widget: the row that had the focus is gone. */
   takeFocus() {
     const name = this.root.querySelector(".pl-selected .pl-name");
-    const next = /** @type {HTMLElement | null} */ (name) ?? find(this.root, '[data-op="new"]');
-    next.focus();
+    const more = this.root.querySelector(".pl-more:not([open]) > summary");
+    const next = /** @type {HTMLElement | null} */ (name ?? more);
+    (next ?? find(this.root, '[data-op="new"]')).focus();
   }
 
   /** The page was laid out anew, or for the first time. */
@@ -342,16 +347,16 @@ class GridView {
 
   /** The page without blocks and tables. */
   page() {
-    const { challenge, note, log = [], log_first: logFirst, step } = this.state;
+    const { challenge } = this.state;
+    const { brief } = this.setup;
     const table = this.state.tables.find(({ name }) => name === this.selected);
     const isDone = challenge && !challenge.missing.length;
     const warnings = this.warnings();
-    const spoken = note ?? log[step - 1 - logFirst]?.[0] ?? "the pool is empty";
     return html`
-      <p class="pl-prompt">${this.whatNext(table)}</p>
+      <p class="pl-prompt">${this.happened() || this.whatNext(table)}</p>
       <div class="pl-goal ${classes({ done: isDone })}" ${challenge ? "" : "hidden"}>
         ${challenge ? challengeTemplate(challenge) : ""}</div>
-      ${this.toolbar(table)}
+      ${brief ? this.briefToolbar(table) : this.toolbar(table)}
       <div class="pl-alert" role="alert" ${warnings.length ? "" : "hidden"}>${warnings.join(
         "\n",
       )}</div>
@@ -368,11 +373,17 @@ class GridView {
         </div>
         <div class="pl-side">
           <div class="pl-stats">${this.stats()}</div>
-          ${this.memory()}
-          ${this.history()}
+          ${brief ? "" : html`${this.memory()}${this.history()}`}
         </div>
       </div>
-      <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
+      ${brief ? this.more(table) : ""}
+      <div class="pl-spoken" aria-live="polite">${this.spoken()}</div>`;
+  }
+
+  /** What a screen reader says of the step. */
+  spoken() {
+    const { note, happened, log = [], log_first: logFirst, step } = this.state;
+    return note ?? (happened || (log[step - 1 - logFirst]?.[0] ?? "the pool is empty"));
   }
 
   /** What went wrong, one line each. */
@@ -387,27 +398,57 @@ class GridView {
    * @param {Table | undefined} table of the selected sequence
    * @returns {Markup}
    */
+  briefToolbar(table) {
+    return html`<div class="pl-toolbar" role="toolbar" aria-label="operations">
+        <span class="pl-group">${this.chip(table)}${forkButton(table)}</span>
+        ${undoButton(this.state.step)}</div>`;
+  }
+
+  /**
+   * What the brief toolbar leaves out.
+   *
+   * @param {Table | undefined} table of the selected sequence
+   * @returns {Markup}
+   */
+  more(table) {
+    return html`<details class="pl-more"><summary>More</summary>
+        ${this.toolbar(table)}${this.memory()}${this.history()}</details>`;
+  }
+
+  /**
+   * @param {Table | undefined} table of the selected sequence
+   * @returns {Markup}
+   */
+  chip(table) {
+    return html`<span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
+      this.selected ?? "no sequence"
+    }</span>`;
+  }
+
+  /**
+   * @param {Table | undefined} table of the selected sequence
+   * @returns {Markup}
+   */
   toolbar(table) {
     const { step, steps } = this.state;
-    const { presets } = this.setup;
+    const { presets, brief } = this.setup;
     const amount = this.amount ?? "";
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
     const has = Boolean(table);
-    return html`<div class="pl-toolbar" role="toolbar" aria-label="operations">
+    return html`<div class="pl-toolbar" role="toolbar"
+        aria-label="${brief ? "more operations" : "operations"}">
         ${button("new", true, "New sequence", newTitle)}
         <label class="pl-tokens">of <input class="pl-amount" type="number" min="1"
           max="${MOST_TOKENS}" value="${this.usualAmount}"> token${amount === 1 ? "" : "s"}</label>
         <span class="pl-group">
-          <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
-            this.selected ?? "no sequence"
-          }</span>
+          ${this.chip(table)}
           ${button("append", has, `Append ${amount}`, APPEND_TITLE)}
           ${button("write", has, "Write 1", WRITE_TITLE)}
-          ${button("fork", has, "Fork", "A second sequence over the same blocks")}
+          ${brief ? "" : forkButton(table)}
           ${button("free", has, "Free", freeTitle)}</span>
         <span class="pl-group">
-          ${button("undo", step > 0, "Undo", "Back one step")}
+          ${brief ? "" : undoButton(step)}
           ${button("redo", step < steps, "Redo", "Forward one step")}
           ${button("reset", steps > 0, "Reset", "Start over")}</span>
         <select class="pl-select" data-ref="examples" aria-label="play an example"
@@ -567,6 +608,12 @@ class GridView {
 
   // ---- sentences
 
+  /** What the last operation did, where Python says it in sentences. */
+  happened() {
+    const { step, steps, happened } = this.state;
+    return happened && step < steps ? `Step ${step} of ${steps}: ${happened}` : happened;
+  }
+
   /**
    * What the reader can do next.
    *
@@ -583,7 +630,9 @@ class GridView {
     if (step < steps) {
       return `This is step ${step} of ${steps}. What you do now replaces the steps after it.`;
     }
-    if (problems.length) return "The red line says what went wrong. Undo goes back one step.";
+    if (problems.length) {
+      return "The box with the red edge says what went wrong. Undo goes back one step.";
+    }
     if (this.willCopy(table)) {
       const last = `${table.name} shares block ${table.blocks.at(-1)}, which has room.`;
       // A reader's own table may forget the copy, so this says the rule and not what will happen.
@@ -700,6 +749,22 @@ function readersOf({ counts, tables, block_size: blockSize }) {
 function button(op, enabled, text, title) {
   return html`<button class="pl-button" type="button" tabindex="-1" data-op="${op}"
   title="${title}" aria-disabled="${!enabled}">${text}</button>`;
+}
+
+/**
+ * @param {Table | undefined} table of the selected sequence
+ * @returns {Markup}
+ */
+function forkButton(table) {
+  return button("fork", Boolean(table), "Fork", "A second sequence over the same blocks");
+}
+
+/**
+ * @param {number} step
+ * @returns {Markup}
+ */
+function undoButton(step) {
+  return button("undo", step > 0, "Undo", "Back one step");
 }
 
 /**

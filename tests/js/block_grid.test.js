@@ -218,6 +218,51 @@ test("what Python says is text", () => {
   assert.equal(find(".pl-alert").textContent, [ATTACK, ATTACK, ATTACK].join("\n"));
 });
 
+test("the prompt says what happened where Python says it, and a screen reader hears it", () => {
+  const happened = "s1 writes into block 2. Nobody else reads it, so nothing is copied.";
+  const problems = ["s1 writes into block 1, which s0 reads too"];
+  model.change("state", forked({ happened, problems }));
+  assert.equal(find(".pl-prompt").textContent, happened);
+  assert.equal(find("[aria-live=polite]").textContent, happened);
+  model.change("state", forked({ happened, step: 1 }));
+  assert.equal(find(".pl-prompt").textContent, `Step 1 of 2: ${happened}`);
+  model.change("state", forked({ happened: "" })); // an error of the pool is in the box
+  assert.match(find(".pl-prompt").textContent, /^s1 shares block 1/);
+});
+
+test("a brief grid has all but Fork and Undo behind More, and each of them once", () => {
+  remove();
+  host.replaceChildren();
+  model = new Model({ setup: { ...SETUP, brief: true }, state: forked() });
+  remove = grid.render({ model, el: host });
+  const controls = [...host.querySelectorAll("[data-op], input, select")];
+  const inFront = controls.filter((node) => !node.closest("details.pl-more:not([open])"));
+  assert.deepEqual(
+    inFront.map((node) => node.dataset.op),
+    ["fork", "undo"],
+  );
+  const operations = controls.map((node) => node.dataset.op).filter(Boolean);
+  assert.deepEqual(operations.sort(), [
+    "append",
+    "fork",
+    "free",
+    "new",
+    "redo",
+    "reset",
+    "undo",
+    "write",
+  ]);
+  button("fork").click();
+  button("reset").click();
+  assert.deepEqual(
+    model.sent.map(({ op }) => op),
+    ["fork", "reset"],
+  );
+  find('[data-sequence="s1"] .pl-cell').focus();
+  model.change("state", forked({ tables: [], focus: null }));
+  assert.equal(document.activeElement, find(".pl-more > summary"), "the keyboard stays here");
+});
+
 test("the prompt says what can be done next", () => {
   const prompt = () => find(".pl-prompt").textContent;
   assert.equal(
@@ -226,7 +271,10 @@ test("the prompt says what can be done next", () => {
   );
   const problems = ["s1 writes into block 1, which s0 reads too"];
   model.change("state", forked({ problems }));
-  assert.equal(prompt(), "The red line says what went wrong. Undo goes back one step.");
+  assert.equal(
+    prompt(),
+    "The box with the red edge says what went wrong. Undo goes back one step.",
+  );
   model.change("state", forked({ step: 1 }));
   assert.equal(prompt(), "This is step 1 of 2. What you do now replaces the steps after it.");
   model.change("state", forked({ tables: [], counts: new Array(8).fill(0), focus: null }));

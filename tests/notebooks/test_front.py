@@ -93,11 +93,71 @@ def test_the_text_of_the_stories_follows_the_switch(tmp_path):
         page = chromium.new_page()
         page.goto(url)
         page.wait_for_selector("[data-teller=s0]")
-        copies, forgets = "so it is copied first", "s0 reads a word that it never wrote"
+        copies, forgets = "so it gets a copy of this block", "s0 reads a word that it never wrote"
         for forget in (False, True, False):
             page.set_checked("#forget", forget)
             text = " ".join(page.inner_text("#fork-section").split())
             assert ((copies in text), (forgets in text)) == (not forget, forget)
+            assert "Here a block holds 4 tokens. So the 10 tokens take 3 blocks" in text
+            assert "is called a fork: s1 is a fork of s0." in text
+            then = "Then press write in s1: now each story has its own block, and nothing is copied."
+            assert (then in text) == (not forget)
+
+
+# Stands in for Pyodide: each call of fork.py gets the next of the answers that fork.py gave to the test.
+STAND_IN = """
+const answers = %s;
+const answer = () => answers.shift();
+const globals = { story: { update() {} }, start: answer, receive: answer };
+export const loadPyodide = async () => ({
+  loadPackage() {}, runPythonAsync() {}, toPy: (value) => value, globals: { get: (name) => globals[name] },
+});
+"""
+
+
+@in_browser
+def test_what_a_write_did_is_said_by_its_button_and_no_text_speaks_of_stories_that_are_gone(tmp_path, fork):
+    answers = [
+        fork.start(False),
+        *(ask(fork, op, name) for op, name in (("write", "s0"), ("reset", None))),
+        fork.start(False),
+    ]
+    python = tmp_path / "lite" / "static" / "pyodide"
+    python.mkdir(parents=True)
+    (python / "pyodide.mjs").write_text(STAND_IN % json.dumps(answers), encoding="utf-8")
+    wheels = {name: {"file_name": f"{name}.whl"} for name in ("traitlets", "pagedlab")}
+    (python / "pyodide-lock.json").write_text(json.dumps({"packages": wheels}), encoding="utf-8")
+    build_front.build(tmp_path)
+    with serving(tmp_path) as url, open_page(viewport={"width": 390, "height": 844}, has_touch=True) as page:
+        page.goto(url)
+        said = page.locator("#grid .pl-prompt")
+        button = page.locator("[data-teller=s0]")
+        button.wait_for()
+        assert said.inner_text() == "s1 is a fork of s0: both read blocks 0, 1 and 2. Nothing is copied yet."
+        button.evaluate("button => button.scrollIntoView()")
+        top = page.locator("#grid .pl-blocks").evaluate("blocks => blocks.offsetTop")
+        button.tap()
+        page.wait_for_selector("#fork:visible")
+        assert said.inner_text() == COPIED
+        below = said.bounding_box()
+        assert below["y"] + below["height"] < 844, "it is on the screen with the button"
+        assert page.locator("#grid .pl-blocks").evaluate("blocks => blocks.offsetTop") == top, "no block moves"
+        controls = "#grid :is([data-op], input, select):visible"
+        assert page.locator(controls).all_inner_texts() == ["Fork", "Undo"]
+        page.tap("#grid .pl-more summary")
+        side, more = (page.locator(f"#grid .pl-{part}").bounding_box() for part in ("side", "more"))
+        assert more["y"] - side["y"] - side["height"] < 30, "no gap"
+        page.tap("#grid [data-op=reset]")
+        page.wait_for_selector("#gone:visible")
+        assert page.locator("#copies:visible, #forgets:visible").count() == 0
+        assert (
+            page.inner_text("#gone") == "The two stories are no longer both here. Press Start over to have them back."
+        )
+        assert said.inner_text() == "The memory is empty: no story uses a block."
+        page.tap("#fork")
+        page.wait_for_selector("#copies:visible")
+        assert page.locator("#gone:visible").count() == 0
+        assert page.locator("#grid [data-op=reset]").is_visible(), "More stays open"
 
 
 @pytest.fixture(scope="module")
@@ -188,13 +248,71 @@ def told(fork):
     return {name: "".join(word for word, _, _ in words) for name, words in json.loads(fork.snapshot())["texts"]}
 
 
-@pytest.mark.parametrize("forget", [False, True])
-def test_siblings_tell_their_own_story_unless_copies_are_forgotten(forget, monkeypatch):
+@pytest.fixture
+def fork(monkeypatch):
     """What runs in the visitor's browser, run here."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "front")
     import fork
 
     fork.story.update(json.loads((ROOT / "data" / "recordings" / "one_story.json").read_text(encoding="utf-8")))
+    return fork
+
+
+def ask(fork, op, sequence=None, n=None):
+    return fork.receive(json.dumps({"op": op, "sequence": sequence, "n": n}))
+
+
+def happened(fork, *operation):
+    return json.loads(ask(fork, *operation))["state"]["happened"]
+
+
+COPIED = (
+    "s0 was about to write into block 2. s1 still reads it, so s0 got a copy: block 3. "
+    "Blocks 0 and 1 are full: nobody writes there, so they stay shared."
+)
+BROKEN = " The box with the red edge names the broken rule. Undo goes back one step."
+
+
+def test_each_write_says_what_it_did_and_why(fork):
+    fork.start(False)
+    assert happened(fork, "write", "s0") == COPIED
+    assert happened(fork, "write", "s1") == "s1 writes into block 2. Nobody else reads it now, so nothing is copied."
+    assert happened(fork, "write", "s0") == "s0 writes into block 3. Nobody else reads it, so nothing is copied."
+    assert happened(fork, "write", "s0") == "Block 3 is full, so s0 takes block 4, which was free."
+    assert happened(fork, "undo").startswith("s0 writes into block 3.")
+    assert happened(fork, "append", "s1", 3) == (
+        "s1 writes into block 2. Nobody else reads it now, so nothing is copied. Then s1 takes block 4, which was free."
+    )
+    freed = "s0 gives back its blocks. Block 3 is free again. A block that another story reads stays in use."
+    assert happened(fork, "free", "s0") == freed
+    assert happened(fork, "append", "s1", 99) == "", "the page shows the error"
+    assert happened(fork, "new", None, 5) == "s2 takes blocks 3 and 5, which were free."
+    assert happened(fork, "reset") == "The memory is empty: no story uses a block."
+
+
+def test_the_other_one_to_write_first_gets_the_copy(fork):
+    fork.start(False)
+    assert happened(fork, "write", "s1").startswith("s1 was about to write into block 2. s0 still reads it, so s1 got")
+    fork.start(False)
+    ask(fork, "fork", "s1")
+    assert "s1 and s2 still read it, so s0 got a copy: block 3." in happened(fork, "write", "s0")
+
+
+def test_a_write_that_forgets_to_copy_names_the_words_that_are_lost(fork):
+    fork.start(True)
+    first = happened(fork, "write", "s0")
+    assert first == "s0 wrote “wise” into block 2 and copied nothing, but s1 reads it too." + BROKEN
+    lost = "s1 wrote “big” over s0's “wise”, in block 2." + BROKEN
+    assert happened(fork, "write", "s1") == lost
+    assert happened(fork, "undo") == first
+    assert happened(fork, "redo") == lost
+    fork.start(True)
+    ask(fork, "append", "s0", 2)
+    assert happened(fork, "append", "s1", 2) == "s1 wrote “big rabbit” over s0's “wise owl”, in block 2." + BROKEN
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_siblings_tell_their_own_story_unless_copies_are_forgotten(forget, fork):
     fork.start(forget)
     prompt, stories = "".join(fork.story["prompt"]), fork.story["stories"]
     assert stories[0][0] != stories[1][0], "the first word that each writes tells them apart"

@@ -28,7 +28,7 @@ SHOWN = """() => {
             [parseInt(row.querySelector("small").innerText),
                 all(".pl-cell", row).map((cell) => Number(cell.dataset.block))]])),
         stats: all("[data-stat]", grid).map((stat) => Number(stat.innerText)),
-        step: grid.querySelector(".pl-step").innerText,
+        step: grid.querySelector(".pl-step").textContent,
         words: Object.fromEntries(all("#told p").map((text) => [text.querySelector("b").textContent.replace(": ", ""),
             all("span", text).map((word) => [word.textContent, word.className !== "wrong"])])),
     };
@@ -95,6 +95,7 @@ def expected(fork):
 
 def click_at_random(page, fork, draw):
     """One click on the page, the same verb here, and what it was."""
+    page.evaluate("() => { document.querySelector('#grid .pl-more').open = true; }")
     if draw.random() < 0.2:
         page.fill("#grid .pl-amount", str(draw.randint(1, 9)))
     names, ops = list(fork.widget.tables), page.locator('#grid [data-op][aria-disabled="false"]')
@@ -111,7 +112,7 @@ def click_at_random(page, fork, draw):
         page.wait_for_selector("#grid .pl-root:not([data-old])")
         fork.start(page.is_checked("#forget"))
         return click
-    selected, amount = page.inner_text("#grid .pl-chip"), int(page.input_value("#grid .pl-amount"))
+    selected, amount = page.locator("#grid .pl-chip").first.inner_text(), int(page.input_value("#grid .pl-amount"))
     if click == "examples":
         name = draw.choice(page.locator("#grid [data-ref=examples] option").all_inner_texts()[1:])
         page.select_option("#grid [data-ref=examples]", name)
@@ -178,7 +179,7 @@ def test_a_checker_of_accessibility_finds_nothing_serious(site, chromium, width,
         assert page.inner_text(".ps-root [data-op=play]").endswith("Again"), "but can ask for it"
         assert serious(page) == []
         start(page)
-        assert "so it is copied first" in page.inner_text("#fork-section")
+        assert "so it gets a copy of this block" in page.inner_text("#fork-section")
         page.check("#forget")
         page.wait_for_function("() => document.querySelector('#progress').textContent.includes('forgets')")
         for name in ("s0", "s1"):
@@ -186,7 +187,7 @@ def test_a_checker_of_accessibility_finds_nothing_serious(site, chromium, width,
         page.wait_for_selector(".wrong")
         assert "never wrote" in page.inner_text("#progress"), "a screen reader is told, too"
         text = page.inner_text("#fork-section")
-        assert "so it is copied first" not in text, "the text tells what happens now"
+        assert "so it gets a copy of this block" not in text, "the text tells what happens now"
         assert "s0 reads a word that it never wrote" in text
         assert serious(page) == []
 
