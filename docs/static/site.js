@@ -1,9 +1,48 @@
 // What scrolls can be reached with the keyboard. So can the theme's two drawers, which have names.
+// Texts of results are marked for a narrow screen: sentences wrap there, and tables scroll.
 
 const BOXES =
   "pre, .output, .cell_output, .table-wrapper, .math-wrapper, a.image-reference, .px-picture";
 const PICTURES = "a.image-reference, .px-picture";
+const TABLES = "pre.columns";
 const HINT = "Swipe sideways: the picture is wider than the screen.";
+const TABLE_HINT = "Swipe sideways: the table is wider than the screen.";
+const TEXTS = ".cell_output pre";
+const CODE = ".highlight-python *";
+const GAP = /\S {2,}(?=\S)/g; // between two columns
+const FEWEST_GAPS = 2; // in a row of a table; a name and a sentence have one
+const FEWEST_ROWS = 2;
+
+/** @param {string} line */
+function countGaps(line) {
+  return line.match(GAP)?.length ?? 0;
+}
+
+/**
+ * Marks a text of a result as a table, or as words; and in a table, the lines that are no rows.
+ *
+ * @param {HTMLElement} pre
+ */
+function markText(pre) {
+  const lines = (pre.textContent ?? "").split("\n");
+  const rows = lines.filter((line) => countGaps(line) >= FEWEST_GAPS);
+  const isTable = rows.length >= FEWEST_ROWS;
+  pre.classList.add(isTable ? "columns" : "words");
+  const texts = [...pre.childNodes].filter((node) => node.textContent);
+  if (texts.length !== 1 || !(texts[0] instanceof Text)) return; // it has colours
+  const parts = lines.map((line) => {
+    if (!line.trim() || (isTable && countGaps(line))) return line;
+    const words = document.createElement("span");
+    words.className = "line";
+    words.textContent = line;
+    return words;
+  });
+  texts[0].replaceWith(...parts.flatMap((part, i) => (i ? ["\n", part] : [part])));
+}
+
+for (const pre of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(TEXTS))) {
+  if (!pre.matches(CODE)) markText(pre);
+}
 
 /**
  * Fades the right edge of a box that has more to show there.
@@ -16,19 +55,19 @@ function fadeEdge(box) {
 }
 
 /**
- * Says above a picture that it scrolls, while it does.
+ * Says above a picture or a table that it scrolls, while it does.
  *
- * @param {HTMLElement} picture
+ * @param {HTMLElement} box
  * @param {boolean} scrolls
  */
-function updateHint(picture, scrolls) {
-  const place = picture.closest("[data-opening]") ?? picture;
+function updateHint(box, scrolls) {
+  const place = box.closest("[data-opening], .output.stream") ?? box;
   let hint = /** @type {HTMLElement | null} */ (place.previousElementSibling);
   if (!hint?.classList.contains("swipe-hint")) {
     if (!scrolls) return;
     hint = document.createElement("p");
     hint.className = "swipe-hint";
-    hint.textContent = HINT;
+    hint.textContent = box.matches(TABLES) ? TABLE_HINT : HINT;
     place.before(hint);
   }
   hint.hidden = !scrolls;
@@ -44,7 +83,7 @@ function update(box) {
   const isHigher = box.scrollHeight > box.clientHeight;
   if (isWider || isHigher) box.tabIndex = 0;
   else box.removeAttribute("tabindex");
-  if (box.matches(PICTURES)) updateHint(box, isWider);
+  if (box.matches(`${PICTURES}, ${TABLES}`)) updateHint(box, isWider);
   fadeEdge(box);
 }
 

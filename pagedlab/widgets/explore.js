@@ -41,7 +41,7 @@ const BUSY_AFTER = 150; // milliseconds
 const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
 const LONG_HEADLINE = 30; // characters that a narrow page may cut
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
-const NARROW_PAGE = 700; // pixels, as in explore.css
+const NARROW_PAGE = 700; // pixels; a page may say more, in --narrow-page, for what is no chart
 const CHARTS = ':scope > svg > g[id^="figure_"] > g[id^="axes_"]'; // of a figure of matplotlib
 const LETTER_OF_CHART = 10; // units of such a figure: the numbers at its axes
 const MOST_SQUEEZED = 380; // pixels: a chart that needs no more is squeezed onto a phone
@@ -452,7 +452,8 @@ class ExploreView {
    * @param {string} drawing
    */
   showDrawing(drawing) {
-    this.isNarrow = this.hasNarrowPage();
+    this.isNarrow = this.hasNarrowPage(drawing);
+    this.root.classList.toggle("px-small", this.isNarrow);
     const at = drawing.indexOf(NARROW);
     const hasVariants = at > 0;
     const isVariant = hasVariants && this.isNarrow;
@@ -465,16 +466,23 @@ class ExploreView {
     this.keepRoom();
   }
 
-  /** Whether the style sheet's rules for a narrow page hold. */
-  hasNarrowPage() {
+  /**
+   * Whether the page is narrow for a drawing. A chart has larger letters than a drawing of texts.
+   *
+   * @param {string} drawing
+   */
+  hasNarrowPage(drawing) {
     const { clientWidth } = this.controlBox; // as wide as what the root contains
-    return clientWidth > 0 && clientWidth <= NARROW_PAGE;
+    const said = Number(getComputedStyle(this.root).getPropertyValue("--narrow-page"));
+    const widest = drawing.includes("<text") ? Math.max(said, NARROW_PAGE) : NARROW_PAGE;
+    return clientWidth > 0 && clientWidth <= widest;
   }
 
   /** Shows the other variant of the drawing when the page has become narrow or wide. */
   onResize() {
-    if (this.isNarrow === this.hasNarrowPage()) this.keepRoom();
-    else this.showDrawing(this.model.get("drawn").html);
+    const { html: drawing } = this.model.get("drawn");
+    if (this.isNarrow === this.hasNarrowPage(drawing)) this.keepRoom();
+    else this.showDrawing(drawing);
   }
 
   /** Shows the value of the control that plays, now that the drawing shows it. */

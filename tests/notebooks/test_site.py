@@ -371,6 +371,89 @@ def test_a_drawing_has_a_headline_that_wraps_and_letters_of_11_pixels_on_a_phone
         assert letters >= 10.9
 
 
+# Heights of the letters of all drawings, in pixels of the page, without those of headlines that are above a drawing.
+LETTERS = """() => [...document.querySelectorAll(".px-picture text:not(.px-told)")]
+    .filter((text) => text.textContent.trim())
+    .map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
+
+
+def see_all_drawings(page):
+    for place in page.locator("[data-opening]").all():
+        place.scroll_into_view_if_needed()
+        place.locator(".pl-root").wait_for()
+
+
+@in_browser
+@pytest.mark.parametrize("name", ["02_block_pool", "09_continuous_batching"])
+def test_drawings_have_letters_of_11_pixels_on_a_tablet(site, name):
+    with opened(site, f"notebooks/{name}.html", width=768) as page:
+        see_all_drawings(page)
+        for width in (768, 1000, 1180):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function(f"() => Math.min(...({LETTERS})()) >= 10.9", timeout=5000)
+            assert page.locator(".px-narrow").count() > 0
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.locator(".px-narrow").first.wait_for(state="detached")
+
+
+@in_browser
+def test_stored_pictures_are_not_made_smaller_on_a_tablet(site):
+    with opened(site, "notebooks/09_continuous_batching.html", width=1000) as page:
+        sizes = page.locator(".cell_output img").evaluate_all(
+            "images => images.map((image) => [image.clientWidth, parseInt(image.style.width || image.width)])"
+        )
+        assert max(width for width, _ in sizes) > 1000
+        assert [shown for shown, width in sizes if shown < width] == []
+
+
+# How each text of a result is shown, without code: its words, whether it scrolls, and what is said above it.
+RESULTS = """() => [...document.querySelectorAll(".cell_output pre:is(.words, .columns)")].map((pre) => [
+    pre.textContent, pre.scrollWidth > pre.clientWidth,
+    (pre.closest(".output.stream") ?? pre).previousElementSibling?.innerText ?? ""])"""
+
+
+@in_browser
+def test_on_a_phone_sentences_of_results_wrap_and_tables_scroll_and_say_so(site):
+    for number in ("01_fragmentation", "02_block_pool", "05_prefix_caching", "09_continuous_batching"):
+        with opened(site, f"notebooks/{number}.html", width=390) as page:
+            page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+            page.wait_for_timeout(300)
+            results = page.evaluate(RESULTS)
+            scrolling = [(text, said) for text, scrolls, said in results if scrolls]
+            assert all(said.startswith("Swipe sideways: the table") for _, said in scrolling)
+            assert [text for text, _ in scrolling if not re.search(r"\S {2,}\S.* {2,}\S", text)] == []
+            tops = page.locator(".cell_output pre.columns").evaluate_all(
+                "tables => tables.map((table) => table.clientHeight / table.textContent.trimEnd().split('\\n').length)"
+            )
+            if number == "01_fragmentation":
+                assert any("GiB for that many" in text for text, _ in scrolling), "its columns stay"
+                assert max(tops) < 30, "no row has two lines"
+            if number == "02_block_pool":
+                assert any("conserved" in text for text, *_ in results)
+                assert scrolling == []
+
+
+@in_browser
+def test_code_among_results_wraps_on_a_phone(site):
+    with opened(site, "notebooks/05_prefix_caching.html", width=390) as page:
+        code = page.locator(".cell_output .highlight-python pre")
+        assert code.count() > 0
+        assert code.evaluate_all("all => all.filter((pre) => pre.scrollWidth > pre.clientWidth).length") == 0
+
+
+@in_browser
+def test_a_finger_has_room_on_what_opens_and_closes(site):
+    with serving(site) as url, open_chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+        page.goto(f"{url}notebooks/02_block_pool.html")
+        heights = page.locator("article summary:visible").evaluate_all(
+            "all => all.map((one) => one.getBoundingClientRect().height)"
+        )
+        assert len(heights) > 20
+        assert min(heights) >= 40
+
+
 @in_browser
 def test_a_search_can_be_made_without_the_sidebar_and_its_excerpts_begin_with_the_notebook(site):
     with opened(site, "search.html", width=390) as page:

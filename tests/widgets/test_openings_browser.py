@@ -180,6 +180,21 @@ def test_an_opening_fits_on_a_phone(phone_and_url, number, width):
     assert root.locator(".px-say").inner_text() == part.get_attribute("data-say").strip()
 
 
+def test_a_page_says_up_to_which_width_it_is_narrow(phone_and_url):
+    phone, url = phone_and_url
+    phone.set_viewport_size({"width": 860, "height": 844})
+    phone.goto(f"{url}notebooks/02.html")
+    phone.locator(".px-picture svg").wait_for()
+    assert phone.locator(".px-narrow").count() == 0, "as in JupyterLab"
+    phone.add_style_tag(content=".px-root { --narrow-page: 900; }")
+    phone.set_viewport_size({"width": 850, "height": 844})
+    phone.locator(".px-narrow").wait_for()
+    assert phone.locator(".px-headline").is_visible()
+    phone.set_viewport_size({"width": 1000, "height": 844})
+    phone.locator(".px-narrow").wait_for(state="detached")
+    assert not phone.locator(".px-headline").is_visible()
+
+
 @pytest.mark.parametrize("width", [360, 390])
 def test_charts_that_are_side_by_side_are_below_one_another_on_a_phone(phone_and_url, width):
     phone, url = phone_and_url
