@@ -10,15 +10,17 @@ const GLOBALS = [
   "KeyboardEvent",
   "ResizeObserver",
   "document",
+  "getComputedStyle",
   "matchMedia",
 ];
+const METHODS = ["getComputedStyle", "matchMedia"]; // of the window
 
 /** Makes an empty page the global one; returns the element in it that a widget is drawn into. */
 export function openHost() {
   const page = new Window();
   for (const name of GLOBALS) {
     const value = page[name];
-    globalThis[name] = name === "matchMedia" ? value.bind(page) : value;
+    globalThis[name] = METHODS.includes(name) ? value.bind(page) : value;
   }
   return document.body.appendChild(document.createElement("div"));
 }
