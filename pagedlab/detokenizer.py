@@ -49,12 +49,12 @@ class Detokenizer:
 
     def _add(self, piece: str) -> None:
         """Append a piece to the text, and cut the text before the first stop string."""
-        begin = len(self.text)
+        length_before = len(self.text)
         self.text += piece
         if not self._stop:
             return
         # A stop string may begin in the text before the piece.
-        begin = max(0, begin - self._longest_tail)
+        begin = max(0, length_before - self._longest_tail)
         hits = [self.text.find(stop, begin) for stop in self._stop]
         found = [at for at in hits if at >= 0]
         if found:

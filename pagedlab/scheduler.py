@@ -698,10 +698,6 @@ class Scheduler:
     def _running_sequences(self) -> list[Sequence]:
         return [sequence for request in self.running for sequence in request.unfinished]
 
-    def _num_running(self) -> int:
-        """The sequences that running requests ask for."""
-        return sum(request.num_sequences for request in self.running)
-
     def _promised_blocks(self) -> int:
         """Blocks that running requests will take before any other."""
         if self._promised is None:
@@ -711,8 +707,8 @@ class Scheduler:
     def _promised_to(self, requests: Seq[Request]) -> int:
         """Blocks that these running requests lack for the tokens they have, and one a sequence.
 
-        The one is for tokens that the sequence is about to write. Sequences count, too, that are
-        forked when the prompt has been computed.
+        The one is for tokens that the sequence is about to write. A sequence that is forked later,
+        when the prompt has been computed, counts as well.
         """
         size = self.pool.block_size
         sequences = [sequence for request in requests for sequence in request.unfinished]
@@ -721,7 +717,8 @@ class Scheduler:
 
     def _has_room_for(self, request: Request) -> bool:
         """Whether a queued request may run now: enough sequences and blocks are free."""
-        if self._num_running() + request.num_sequences > self.max_sequences:
+        running = sum(other.num_sequences for other in self.running)
+        if running + request.num_sequences > self.max_sequences:
             return False
         if not self.running:
             return True

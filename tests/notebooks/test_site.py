@@ -400,7 +400,11 @@ def test_drawings_have_letters_of_11_pixels_on_a_tablet(site, name):
 @in_browser
 def test_stored_pictures_are_not_made_smaller_on_a_tablet(site):
     with opened(site, "notebooks/09_continuous_batching.html", width=1000) as page:
-        sizes = page.locator(".cell_output img").evaluate_all(
+        images = page.locator(".cell_output img")
+        images.evaluate_all(  # before a picture is loaded, it has no size
+            "images => Promise.all(images.map((image) => { image.loading = 'eager'; return image.decode(); }))"
+        )
+        sizes = images.evaluate_all(
             "images => images.map((image) => [image.clientWidth, parseInt(image.style.width || image.width)])"
         )
         assert max(width for width, _ in sizes) > 1000
