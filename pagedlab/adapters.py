@@ -1,19 +1,22 @@
 """Adapters: they check the classes that a reader passes to `LLM`, before the engine is built.
 
 A reader can write their own block pool, block table, prefix cache or scheduler. The constants below
-are the contract of each. A missing method raises a `ValueError` of one line. A few attributes are
-optional and are added here.
+are the contract of each. A missing method raises a `ValueError` of one line.
+
+An error in such a class ends the step that called it. All requests are dropped, and the engine
+makes new objects of these classes.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.prefix import PrefixCache
-from pagedlab.scheduler import Schedule, Scheduler
+from pagedlab.scheduler import Scheduler
 from pagedlab.validation import a_class, one_of, with_methods
 
 POOL_METHODS = ("allocate", "share", "release", "refcount")
@@ -21,7 +24,7 @@ POOL_ATTRIBUTES = ("num_blocks", "block_size", "num_free")
 TABLE_METHODS = ("append", "fork", "truncate", "free", "slots")
 TABLE_ATTRIBUTES = ("pool", "block_ids", "num_tokens")
 CACHE_METHODS = ("match", "insert")
-SCHEDULER_METHODS = ("add", "schedule", "rewind", "remove")
+SCHEDULER_METHODS = ("check", "add", "schedule", "remove")
 SCHEDULER_ATTRIBUTES = (
     "pool",
     "max_batch_tokens",
@@ -34,8 +37,17 @@ SCHEDULER_ATTRIBUTES = (
 CacheFactory = Callable[[Any], Any]
 
 
-def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, scheduler: Any) -> None:
-    """Check the methods of each class, before any object is made.
+class Parts(NamedTuple):
+    """What an engine plans with. A reset makes new ones."""
+
+    pool: Pool
+    prefix_cache: PrefixCache | None
+    scheduler: Scheduler
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of an engine's parts.
 
     Args:
         block_pool: the class of the block pool; None for `BlockPool`.
@@ -46,6 +58,35 @@ def check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, schedu
     Raises:
         ValueError: If something is no class, or if a class lacks methods. It names both.
     """
+
+    block_pool: Any
+    block_table: Any
+    prefix_caching: Any
+    scheduler: Any
+
+    def __post_init__(self) -> None:
+        _check_classes(self.block_pool, self.block_table, self.prefix_caching, self.scheduler)
+
+    def make(self, num_blocks: int, block_size: int, *limits: int, **options: Any) -> Parts:
+        """Return new parts.
+
+        Args:
+            num_blocks: blocks of the pool.
+            block_size: tokens a block.
+            limits: `max_batch_tokens` and `max_sequences` of the scheduler.
+            options: of the scheduler; those that are None are left out.
+        """
+        pool = make_pool(self.block_pool, num_blocks, block_size)
+        check_table(self.block_table, pool)
+        prefix_cache = make_prefix_cache(self.prefix_caching, pool, self.block_table)
+        given = {name: value for name, value in options.items() if value is not None}
+        return Parts(
+            pool, prefix_cache, make_scheduler(self.scheduler, pool, *limits, prefix_cache, **given)
+        )
+
+
+def _check_classes(block_pool: Any, block_table: Any, prefix_caching: Any, scheduler: Any) -> None:
+    """Check the methods of each class, before any object is made."""
     if block_pool is not None:
         with_methods("block_pool", a_class("block_pool", block_pool, BlockPool), POOL_METHODS)
     a_class("block_table", block_table, BlockTable)
@@ -89,15 +130,10 @@ def make_prefix_cache(
 
 
 def make_scheduler(scheduler: type[Scheduler], *positional: Any, **options: Any) -> Scheduler:
-    """Return a scheduler of this class. Optional attributes that it lacks are added."""
-    made = with_methods(
+    """Return a scheduler of this class."""
+    return with_methods(
         "scheduler", scheduler(*positional, **options), (*SCHEDULER_ATTRIBUTES, *SCHEDULER_METHODS)
     )
-    if not hasattr(made, "plan"):
-        made.plan = Schedule()
-    if not hasattr(made, "cached_tokens"):
-        made.cached_tokens = 0
-    return made
 
 
 def _check_takes_table(prefix_caching: CacheFactory) -> None:

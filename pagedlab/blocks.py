@@ -23,7 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pagedlab.validation import a_function, integer, known_names, made, shown, with_methods
+from pagedlab.validation import a_function, integer, made, shown, with_methods
 
 
 class OutOfBlocks(RuntimeError):
@@ -132,7 +132,6 @@ class BlockPool:
         block_size: tokens a block.
     """
 
-    @known_names()
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         self.num_blocks = integer("num_blocks", num_blocks, 1)
         self.block_size = integer("block_size", block_size, 1)
@@ -143,7 +142,7 @@ class BlockPool:
         self._cached = set[int]()  # kept blocks without a reference
         self._policy: EvictionPolicy = LRU()
         self._on_forgotten: Callable[[int, bool], None] | None = None
-        self._callbacks: list[Callable[[BlockEvent], None]] = []
+        self.callbacks: list[Callable[[BlockEvent], None]] = []  # a reset hands them on
 
     def __repr__(self) -> str:
         counts = f"{self.num_used} used, {self.num_free} free, {self.num_cached} of them cached"
@@ -326,15 +325,15 @@ class BlockPool:
             ValueError: If `callback` is no function.
         """
         a_function("callback", callback, "that takes a BlockEvent")
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
 
     def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
         """Report a change to the subscribers. Tables report "copy", a prefix cache "hit"."""
-        if not self._callbacks:
+        if not self.callbacks:
             return
         event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
-        for callback in tuple(self._callbacks):
+        for callback in tuple(self.callbacks):
             try:
                 callback(event)
             except Exception as error:  # a faulty subscriber must not break the pool
@@ -396,7 +395,6 @@ class BlockTable:
         pool: the block pool.
     """
 
-    @known_names()
     def __init__(self, pool: Pool) -> None:
         if not isinstance(pool, BlockPool):
             _check_readers_pool(pool)
@@ -436,7 +434,7 @@ class BlockTable:
                 f"append({n}) takes {needed} blocks, and {self.pool.num_free} of "
                 f"{self.pool.num_blocks} are free: free a sequence, or make the pool larger"
             )
-        fresh = self._take(needed, self.pool.allocate) if needed else []
+        fresh = [self.pool.allocate() for _ in range(needed)]
         copies = []
         if must_copy:
             copies.append(self.copy_last(fresh.pop(0)))
@@ -457,11 +455,7 @@ class BlockTable:
         source = self.block_ids[-1]
         self.block_ids[-1] = destination
         self._emit("copy", destination, source)
-        try:
-            self.pool.release(source)
-        except BaseException:  # a reader's pool failed: the caller will not get the copy
-            self.block_ids[-1] = source
-            raise
+        self.pool.release(source)
         return BlockCopy(source, destination)
 
     def _new_block(self, destination: int) -> int:
@@ -489,8 +483,7 @@ class BlockTable:
         No block is copied.
         """
         child = type(self)(self.pool)
-        blocks = iter(self.block_ids)
-        child.block_ids = self._take(len(self.block_ids), lambda: self.pool.share(next(blocks)))
+        child.block_ids = [self.pool.share(block_id) for block_id in self.block_ids]
         child.num_tokens = self.num_tokens
         return child
 
@@ -531,15 +524,3 @@ class BlockTable:
         size = self.pool.block_size
         ids = self.block_ids
         return [ids[position // size] * size + position % size for position in range(start, stop)]
-
-    def _take(self, count: int, get_block: Callable[[], int]) -> list[int]:
-        """Call `get_block` `count` times. If a call fails, release the blocks of the others."""
-        taken: list[int] = []
-        try:
-            for _ in range(count):
-                taken.append(get_block())
-        except BaseException:
-            for block_id in reversed(taken):
-                self.pool.release(block_id)
-            raise
-        return taken

@@ -5,8 +5,9 @@
 A step runs one forward pass over a ragged batch. Whole prompts, parts of prompts and single new
 tokens follow each other in one row, without padding. No loop over requests surrounds the model.
 
-A step that fails or is interrupted is rewound as a whole. An interrupt waits until a call has
-finished its bookkeeping.
+A step that fails or is interrupted drops every request, and the next call starts clean. So only a
+step changes the pool, the tables and the scheduler: `add` and `abort` put a note into an inbox,
+which the next step reads.
 """
 
 from __future__ import annotations
@@ -14,21 +15,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from pagedlab.blocks import BlockPool, BlockTable, Pool
-from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
+from pagedlab.adapters import Parts
+from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
-from pagedlab.outputs import Completion, StreamReference
-from pagedlab.prefix import PrefixCache
-from pagedlab.recovery import Recovery
+from pagedlab.outputs import Completion
 from pagedlab.request_state import RequestState
 from pagedlab.runner import Runner, StepResult, call_back
 from pagedlab.sampling_params import SamplingParams, request_seed
-from pagedlab.scheduler import Schedule, Scheduler
+from pagedlab.scheduler import Schedule
 from pagedlab.sequence import Request, Sequence
 from pagedlab.stats import Stats
 from pagedlab.validation import a_function, integer, token_id_list
@@ -37,14 +37,10 @@ from pagedlab.validation import a_function, integer, token_id_list
 class Engine:
     """Takes requests and returns tokens, one step at a time.
 
-    `LLM` sets `runner` after the engine is made, because the runner reads `params`.
-
     Args:
         model: the model; it also encodes prompts and decodes tokens.
         cache: the KV cache.
-        pool: the block pool; its block ids index the KV cache.
-        prefix_cache: the prefix cache; None if prefix caching is off.
-        scheduler: the scheduler over the pool.
+        new_parts: makes a pool, whose block ids index the KV cache, a prefix cache and a scheduler.
         new_table: the class of the block tables.
         seed: the engine's seed. A request without a seed gets one that is derived from it.
     """
@@ -55,98 +51,106 @@ class Engine:
         self,
         model: Model,
         cache: KVCache,
-        pool: Pool,
-        prefix_cache: PrefixCache | None,
-        scheduler: Scheduler,
+        new_parts: Callable[[], Parts],
         new_table: type[BlockTable],
         seed: int,
     ) -> None:
         self.model = model
         self.cache = cache
-        self.pool = pool
-        self.prefix_cache = prefix_cache
-        self.scheduler = scheduler
         self.seed = seed
-        self.stats = Stats(pool.num_blocks, cache.bytes_per_block)
+        self.pool, self.prefix_cache, self.scheduler = new_parts()
+        self.stats = Stats(self.pool.num_blocks, cache.bytes_per_block)
         self.plan = Schedule()  # the plan of the latest step
         self.drafts: list[Any] = []  # the drafts that the latest step checked
         self.params: dict[int, SamplingParams] = {}  # of each unfinished request, by request id
+        self._new_parts = new_parts
         self._new_table = new_table
         self._ids = itertools.count()
-        self._states: dict[int, RequestState] = {}  # of each unfinished request, by request id
-        self._owned: set[int] = set()  # requests whose completions `generate` or `stream` returns
-        self._unreturned: list[Completion] = []  # finished ones that the next `step` returns
+        self._inbox = deque[RequestState | int]()  # requests to start, and ids of those to abort
+        self._states: dict[int, RequestState] = {}  # of each request that was started, by its id
         self._callbacks: list[Callable[[], None]] = []
-        self._streams: set[StreamReference] = set()
-        self._abandoned: deque[StreamReference] = deque()  # the garbage collector appends to it
-        self._to_abort: list[int] = []  # requests that were aborted while a step ran
-        self._stepping = False
-        self._step_began = 0.0  # seconds
-        own_classes = {BlockPool, BlockTable, PrefixCache, type(None), Scheduler}
-        classes = {type(pool), new_table, type(prefix_cache), type(scheduler)}
-        # Our own classes change everything or nothing. A reader's class may fail half way.
-        self._trusts_classes = classes <= own_classes
-        self._recovery = Recovery(pool, new_table)
+        self._is_torn = False  # whether a step began and did not end
+        self._is_stepping = False
 
     # ------------------------------------------------------------------ a step
 
     def step(self) -> list[Completion]:
         """Run one step and return the completions of the requests that it computed.
 
-        `Completion.finished` tells which of them are done. Completions of requests from `add` that
-        finished during a `generate` or `stream` call are returned as well.
-
-        If scheduling, the forward pass or sampling fails, or Ctrl-C interrupts the forward pass,
-        the step is rewound: no token is added, and no table claims KV that was not computed. If
-        tokens cannot be added, the requests of the step are aborted. At any other moment Ctrl-C
-        waits until the step ends.
+        `Completion.finished` tells which of them are done. If the step fails, or Ctrl-C interrupts
+        it, all requests are dropped: their outputs end with the reason "error".
         """
-        with deferred_interrupts() as deferred:  # Ctrl-C waits until this block ends
-            self._begin_step()
-            try:
-                result = self._compute()
-                touched = self._update(result) if result else []
-            except BaseException:
-                if not self._trusts_classes:
-                    self._recover()
-                raise
-            finally:
-                self._end_step()
-            completions = self._unreturned + touched
-            self._unreturned = []
-            deferred.on_interrupt = lambda: self._keep_finished(completions)
-            return completions
+        began = time.perf_counter()
+        with self.whole():
+            result = self._compute()
+            completions = self._update(result, began) if result else []
+        if result:
+            self._call_back()
+        return completions
 
-    def _begin_step(self) -> None:
-        self._abort_abandoned()
-        self._stepping = True
-        self._step_began = time.perf_counter()
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Within this block, pool, tables and scheduler may change. It is done whole or not at all.
 
-    def _end_step(self) -> None:
-        self._stepping = False
-        self.runner.finish_step()
-        self._abort_abandoned()
+        Requests that were added or aborted since the last block are started or ended first. A block
+        that fails, or is interrupted, leaves a torn engine. The next block resets it.
+        """
+        self._is_stepping = True
+        try:
+            if self._is_torn:
+                self._renew()
+            self._is_torn = True
+            self._empty_inbox()
+            yield
+            self._is_torn = False
+        finally:
+            self._is_stepping = False
+
+    def reset(self) -> None:
+        """Drop all requests and all cached blocks. Outputs that are open end with "error"."""
+        self._is_torn = True
+        with self.whole():
+            pass
+
+    def _renew(self) -> None:
+        """Plan with new parts, in which nothing is left of a step that failed.
+
+        The KV cache needs nothing: no table names its blocks any more. Subscribers of the pool get
+        the events of the new one.
+        """
+        pool, self.prefix_cache, self.scheduler = self._new_parts()
+        if isinstance(pool, BlockPool) and isinstance(self.pool, BlockPool):
+            pool.callbacks = self.pool.callbacks
+        self.pool = pool
+        self.runner.reset(self.scheduler)
+        for state in self._states.values():
+            state.drop(partial(self._new_table, pool))
+        self._states.clear()
+        self.params.clear()
+
+    def _empty_inbox(self) -> None:
+        """Start and abort the requests in the inbox. Each is taken out when that is done."""
+        while self._inbox:
+            item = self._inbox[0]
+            if isinstance(item, RequestState):
+                self._start(item)
+            else:
+                self._end(item)
+            self._inbox.popleft()
 
     def _compute(self) -> StepResult | None:
-        """Schedule, run the forward pass and sample. If any of it fails, rewind the step.
+        """Schedule, run the forward pass and sample.
 
         Returns:
             The result of the oldest step that the runner has; None if there is nothing to do.
         """
-        with allowed_interrupts():
-            pass  # a pending interrupt is raised here: nothing is scheduled yet
-        self.scheduler.plan = Schedule()  # a failure must not rewind the step before
-        try:
-            while True:  # again only if all sequences of the oldest step have ended meanwhile
-                self._submit_plans()
-                if self.runner.is_idle:
-                    return None
-                result = self.runner.collect()
-                if result is not None:
-                    return result
-        except BaseException:
-            self._rewind()
-            raise
+        while True:  # again only if all sequences of the oldest step have ended meanwhile
+            self._submit_plans()
+            if self.runner.is_idle:
+                return None
+            result = self.runner.collect()
+            if result is not None:
+                return result
 
     def _submit_plans(self) -> None:
         """Schedule steps and submit them to the runner while it has room.
@@ -155,63 +159,31 @@ class Engine:
         """
         while self.runner.has_room:
             self.runner.prepare()
-            plan = self._schedule()
-            if not plan.chunks:
-                return
-            if not self.runner.submit(plan):
-                self.scheduler.rewind(plan)
-                return
-
-    def _schedule(self) -> Schedule:
-        """Return the scheduler's next plan, after its block copies have been executed."""
-        self.scheduler.plan = Schedule()
-        try:
             plan = self.scheduler.schedule()
             self.cache.copy_blocks(plan.copies)
-        except BaseException:
-            if self._new_table is not BlockTable:
-                # A reader's table may have replaced a shared block without reporting the copy.
-                self._abort_everything()
-            raise
-        plan.copies = []
-        return plan
+            if not plan.chunks:
+                return
+            self.runner.submit(plan)
 
-    def _rewind(self) -> None:
-        """Rewind the step that failed and all steps that the runner has not finished.
+    def _update(self, result: StepResult, began: float) -> list[Completion]:
+        """Add the sampled tokens to their requests, retire finished ones, return completions.
 
-        If a reader's class fails here too, no table can be trusted and every request is aborted.
-        The caller sees the error of the step, not this second one.
+        Args:
+            result: the result of the step.
+            began: when the step began, in seconds.
         """
-        plans = [self.scheduler.plan, *self.runner.abandon()]
-        try:
-            for plan in plans:
-                self.scheduler.rewind(plan)
-        except BaseException:
-            self._abort_everything()
-            if isinstance(self.prefix_cache, PrefixCache):
-                self.prefix_cache.clear()
-
-    def _update(self, result: StepResult) -> list[Completion]:
-        """Add the sampled tokens to their requests, retire finished ones, return completions."""
         self.plan = result.plan
         self.drafts = result.drafts
-        request_ids = list(dict.fromkeys(chunk.request.request_id for chunk in result.plan.chunks))
-        try:
-            self.stats.blocks_peak = max(self.stats.blocks_peak, self._num_used())
-            self._register_blocks(result.plan)
-            new_tokens = self._add_tokens(result)
-            completions = [self._states[request_id].completion for request_id in request_ids]
-        except BaseException:
-            self._abort_all(request_ids)
-            raise
-        try:
-            self._retire_finished(completions)
-            self._record(result, new_tokens)
-            self._stepping = False  # a callback may abort requests at once
-            self._call_back()
-        except BaseException:
-            self._keep_finished(self._unreturned + completions)
-            raise
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self._num_used())
+        self._register_blocks(result.plan)
+        new_tokens = self._add_tokens(result)
+        request_ids = dict.fromkeys(chunk.request.request_id for chunk in result.plan.chunks)
+        completions = [self._states[request_id].completion for request_id in request_ids]
+        for completion in completions:
+            if completion.finished:
+                self._retire(completion.request_id)
+        self.stats.record(result, new_tokens, time.perf_counter() - began)
+        self.stats.blocks_used = self._num_used()
         return completions
 
     def _register_blocks(self, plan: Schedule) -> None:
@@ -248,41 +220,19 @@ class Engine:
             new_tokens += self._states[request.request_id].advance_beams(logprobs, now)
         return new_tokens
 
-    def _retire_finished(self, completions: Iterable[Completion]) -> None:
-        with ExitStack() as stack:  # retires all, even if a reader's scheduler raises at the first
-            for completion in completions:
-                if completion.finished:
-                    stack.callback(self._retire, self._pop(completion.request_id).request)
-
-    def _record(self, result: StepResult, new_tokens: int) -> None:
-        self.stats.record(result, new_tokens, time.perf_counter() - self._step_began)
-        self.stats.cached_tokens = self.scheduler.cached_tokens
-        self.stats.blocks_used = self._num_used()
-
     def _call_back(self) -> None:
         for callback in tuple(self._callbacks):
             call_back("the step", callback)
-
-    def _keep_finished(self, completions: Iterable[Completion]) -> None:
-        """Keep the finished completions for the next `step` to return.
-
-        Those of `generate` and `stream` are left out, because these calls return them.
-        """
-        self._unreturned = [
-            completion
-            for completion in completions
-            if completion.finished and completion.request_id not in self._owned
-        ]
 
     def _num_used(self) -> int:
         return self.pool.num_blocks - self.pool.num_free
 
     # ------------------------------------------------------------------ requests
 
-    def _enqueue(
+    def _new_request(
         self, ids: list[int], params: SamplingParams, *, stream: bool, salt: str | None
-    ) -> int:
-        """Queue a prompt and return its request id.
+    ) -> RequestState:
+        """Return a request for a prompt. It is not in the inbox yet.
 
         Args:
             ids: the token ids of the prompt.
@@ -291,7 +241,7 @@ class Engine:
             salt: the salt of its cached blocks; None for the cache's own.
 
         Raises:
-            ValueError: If the pool is too small for it. Nothing is queued then.
+            ValueError: If the pool is too small for it.
         """
         request_id = next(self._ids)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
@@ -301,102 +251,53 @@ class Engine:
         completion = Completion(request_id, ids[:], [], time.perf_counter())
         state = RequestState(request, params, completion, self.model)
         state.add_output(first, stream)
-        if not self._states and not self._trusts_classes:
-            self._recovery.note_outside()
-        try:
-            self.scheduler.add(request)
-        except BaseException:
-            with suppress(Exception):  # the first error is the one to report
-                self._retire(request)
-            raise
-        self._states[request_id] = state
-        self.params[request_id] = params
-        if len(self._states) == 1:
-            self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
-            self.scheduler.cached_tokens = 0
-        return request_id
+        self.scheduler.check(request)
+        return state
 
     def abort(self, request_id: int) -> None:
         """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
 
         During a step, for instance in a subscriber of the pool, the request is aborted when the
-        step ends.
+        next step begins.
 
         Raises:
             ValueError: If the id is no whole number.
         """
-        if type(request_id) is not int:
-            request_id = integer("request_id", request_id)
-        with deferred_interrupts():
-            if self._stepping:
-                self._to_abort.append(request_id)
-            else:
-                self._abort_now(request_id)
+        self._inbox.append(integer("request_id", request_id))
+        if not self._is_stepping:
+            with self.whole():
+                pass
 
     @property
     def num_unfinished(self) -> int:
         """Requests that were added and are not finished."""
-        return len(self._states)
+        return len(self._states) + sum(isinstance(item, RequestState) for item in self._inbox)
 
-    def _pop(self, request_id: int) -> RequestState:
-        """Remove a request's state and return it."""
-        del self.params[request_id]
-        return self._states.pop(request_id)
-
-    def _abort_now(self, request_id: int) -> None:
-        if request_id not in self._states:
+    def _start(self, state: RequestState) -> None:
+        """Queue a request. One that a reset has dropped in this very moment stays dropped."""
+        request = state.request
+        if state.completion.finished:
             return
-        request = self._pop(request_id).request
-        for sequence in request.unfinished:
-            sequence.finish_reason = "abort"
-        self._retire(request)
-        self.stats.blocks_used = self._num_used()
+        if not self._states:
+            self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
+        self._states[request.request_id] = state
+        self.params[request.request_id] = state.params
+        request.sequences[0].table = self._new_table(self.pool)
+        self.scheduler.add(request)
 
-    def _abort_all(self, request_ids: Iterable[int]) -> None:
-        """Abort all these requests, even if a reader's class raises at the first."""
-        with ExitStack() as stack:
-            for request_id in request_ids:
-                stack.callback(self._abort_now, request_id)
+    def _end(self, request_id: int) -> None:
+        """Abort a request, if it is not finished."""
+        if request_id in self._states:
+            for sequence in self._states[request_id].request.unfinished:
+                sequence.finish_reason = "abort"
+            self._retire(request_id)
+            self.stats.blocks_used = self._num_used()
 
-    def _abort_everything(self) -> None:
-        with suppress(Exception):  # the first error is the one to report
-            self._abort_all(list(self._states))
-
-    def _abort_abandoned(self) -> None:
-        """Abort the requests of abandoned streams and those that were aborted during a step."""
-        while self._abandoned:
-            reference = self._abandoned.popleft()
-            self._streams.discard(reference)
-            self._to_abort.append(reference.request_id)
-        while self._to_abort:
-            request_id = self._to_abort.pop()
-            self._owned.discard(request_id)
-            self._abort_now(request_id)
-
-    def _retire(self, request: Request) -> None:
-        """Remove a request from the scheduler and free its blocks, even if the scheduler raises."""
-        try:
-            self.scheduler.remove(request)
-        except BaseException:
-            for queue in (self.scheduler.running, self.scheduler.waiting, self.scheduler.swapped):
-                if request in queue:
-                    queue.remove(request)
-            for sequence in request.sequences:
-                self._recovery.empty(sequence)
-            self._recover()
-            raise
-
-    def _recover(self) -> None:
-        """Restore the pool's counts after a reader's class has failed.
-
-        References that no table holds are released. Requests whose tables are wrong are aborted.
-        """
-        requests = [state.request for state in self._states.values()]
-        sequences = [sequence for request in requests for sequence in request.sequences]
-        broken = set(self._recovery.balance(sequences))
-        for request in requests:
-            if not broken.isdisjoint(request.sequences):
-                self._abort_now(request.request_id)
+    def _retire(self, request_id: int) -> None:
+        """Remove a request from the scheduler, which frees its blocks."""
+        self.scheduler.remove(self._states[request_id].request)
+        del self._states[request_id]
+        del self.params[request_id]
 
     # ------------------------------------------------------------------ observers
 

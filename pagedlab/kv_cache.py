@@ -17,7 +17,7 @@ import torch
 from pagedlab.blocks import BlockCopy
 from pagedlab.fp8 import FP8, Cache, Quantised, tensors_of, write
 from pagedlab.kernels import compiles_for
-from pagedlab.validation import integer, known_names, one_of, shown
+from pagedlab.validation import integer, one_of, shown
 
 CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
@@ -59,7 +59,6 @@ class KVCache:
             tensors are larger than the memory.
     """
 
-    @known_names()
     def __init__(
         self,
         num_layers: int,

@@ -6,20 +6,15 @@ them when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pagedlab.adapters import (
-    check_classes,
-    check_table,
-    make_pool,
-    make_prefix_cache,
-    make_scheduler,
-)
+from pagedlab.adapters import Classes
 from pagedlab.attention import (
     KVCacheDtype,
     PagedAttention,
@@ -32,18 +27,16 @@ from pagedlab.attention import (
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
 from pagedlab.garbage import full_collections_postponed
-from pagedlab.interrupts import allowed_interrupts, deferred_interrupts
 from pagedlab.loading import where_to_run
 from pagedlab.model import Model, is_one_prompt, load_model
-from pagedlab.outputs import Completion, Stream, StreamReference
+from pagedlab.outputs import Completion
+from pagedlab.request_state import RequestState
 from pagedlab.runner import EagerRunner, Forward, OnForward
-from pagedlab.sampling_params import FIELDS, SamplingParams, one_each
+from pagedlab.sampling_params import SamplingParams, one_each
 from pagedlab.scheduler import PreemptionMode, Scheduler
 from pagedlab.validation import (
     a_function,
     integer,
-    known_names,
-    no_attribute,
     one_of,
     optional_integer,
     real,
@@ -58,14 +51,6 @@ GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmar
 GPU_BATCH_TOKENS = 16_384
 CPU_BATCH_TOKENS = 4_096
 FOLLOW = "pagedlab.accelerate:follow"  # by its name, because other ranks call it
-INSTEAD = {  # of methods and attributes that other libraries have
-    "chat": 'generate([{"role": "user", "content": "Hello"}]): it takes chat messages',
-    "beam_search": "generate with SamplingParams(beam_width=4)",
-    "tokenizer": "model.tokenizer",
-    "get_tokenizer": "model.tokenizer",
-    "tokenize": "model.encode",
-    "encode": "model.encode",
-}
 CHOICES: dict[str, tuple[Any, ...]] = {
     "preemption": ("recompute", "swap"),
     "cuda_graphs": (True, False, "auto"),
@@ -155,7 +140,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     speculation: Speculation | None = None  # drafts tokens, and counts which were accepted
     kv_dtype: torch.dtype | None = None  # of the KV cache; None for the model's
 
-    @known_names(sampling_fields=set(FIELDS) - {"seed"})
     def __init__(  # noqa: PLR0913 - the options of the one class that users make
         self,
         model: Any = None,
@@ -194,7 +178,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         ranks = integer("tensor_parallel", tensor_parallel, 1)
         seed = integer("seed", seed)
         _check_choices(preemption=preemption, cuda_graphs=cuda_graphs, fused=fused, verbose=verbose)
-        check_classes(block_pool, block_table, prefix_caching, scheduler)
+        classes = Classes(block_pool, block_table, prefix_caching, scheduler)
         if speculative is not None:
             from pagedlab.speculative import Speculation, check_drafter  # a wing: for drafts alone
 
@@ -216,17 +200,18 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 block_size, max_sequences, max_batch_tokens, fraction
             )
         cache = self.model.kv_cache(num_blocks, block_size, self.kv_dtype)
-        pool = make_pool(block_pool, num_blocks, block_size)
-        check_table(block_table, pool)
-        prefix_cache = make_prefix_cache(prefix_caching, pool, block_table)
-        options: dict[str, Any] = {"preemption": preemption, "swapper": cache}
-        if self._is_on_gpu or max_prompt_tokens:  # a reader's scheduler need not have this option
-            options["max_prompt_tokens"] = max_prompt_tokens or GPU_PROMPT_TOKENS
-        planner = make_scheduler(
-            scheduler, pool, max_batch_tokens, max_sequences, prefix_cache, **options
+        new_parts = partial(
+            classes.make,
+            num_blocks,
+            block_size,
+            max_batch_tokens,
+            max_sequences,
+            preemption=preemption,
+            swapper=cache,
+            # A reader's scheduler need not have this option.
+            max_prompt_tokens=max_prompt_tokens or (GPU_PROMPT_TOKENS if self._is_on_gpu else None),
         )
-
-        super().__init__(self.model, cache, pool, prefix_cache, planner, block_table, seed)
+        super().__init__(self.model, cache, new_parts, block_table, seed)
         self.runner = EagerRunner(self.model, cache, attend, self.params)
         if find_spec("pagedlab.accelerate"):
             self._accelerate(fused, cuda_graphs)
@@ -356,7 +341,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     # ------------------------------------------------------------------ texts
 
-    @known_names(sampling_fields=FIELDS)
     def generate(
         self,
         prompts: Prompt | list[Prompt],
@@ -390,29 +374,34 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
-        added: list[Completion] = []
-        # The forward passes allow interrupts.
-        with deferred_interrupts(), full_collections_postponed():
+        requests = []
+        for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
             try:
-                for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
-                    try:
-                        request_id = self.add(prompt, asked, salt=salt)
-                    except ValueError as error:
-                        where = f"prompt {number}: " if len(batch) > 1 else ""
-                        raise ValueError(f"{where}{error}") from None
-                    added.append(self._own(request_id))
-                    self._states[request_id].request.streaming = False
-                for completion in added:
-                    while not completion.finished:
-                        self.step_and_keep_finished()
-            finally:
-                self.abort_owned(added)
-        return added
+                requests.append(self._checked(prompt, asked, salt=salt))
+            except ValueError as error:
+                where = f"prompt {number}: " if len(batch) > 1 else ""
+                raise ValueError(f"{where}{error}") from None
+        for state in requests:
+            state.request.streaming = False
+        return self._run(requests)
 
-    @known_names(sampling_fields=FIELDS)
+    def _run(self, requests: list[RequestState]) -> list[Completion]:
+        """Run steps until these requests are finished. If that fails, they are aborted."""
+        try:
+            with full_collections_postponed():
+                self._inbox.extend(requests)
+                for state in requests:
+                    while not state.completion.finished:
+                        self.step()
+                    state.raise_if_dropped()
+        finally:
+            for state in requests:
+                self.abort(state.request.request_id)
+        return [state.completion for state in requests]
+
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
-    ) -> Stream:
+    ) -> Iterator[str]:
         """Return an iterator over the new text of one prompt, piece by piece.
 
         If the loop over it ends early, the request is aborted.
@@ -431,10 +420,22 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 "stream yields one text that grows, not several, nor beams: use generate, or add "
                 "and step"
             )
-        with deferred_interrupts():
-            stream = Stream(self, self._own(self.add(prompt, params, stream=True, salt=salt)))
-            self._streams.add(StreamReference(stream, self._abandoned))
-            return stream
+        return self._pieces(self._checked(prompt, params, stream=True, salt=salt))
+
+    def _pieces(self, state: RequestState) -> Iterator[str]:
+        """Run a request and yield its text. It is aborted if the caller stops early."""
+        detokenizer = state.completion.outputs[0].detokenizer
+        assert detokenizer is not None  # each output that streams has one
+        try:
+            self._inbox.append(state)
+            while not state.completion.finished:
+                self.step()
+                piece = detokenizer.take(state.completion.finished)
+                if piece:
+                    yield piece
+            state.raise_if_dropped()
+        finally:
+            self.abort(state.request.request_id)
 
     def add(
         self,
@@ -457,35 +458,18 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """
         params = one_each(sampling, 1)[0]
         one_of("stream", stream, (True, False))
+        state = self._checked(prompt, params, stream=stream, salt=salt)
+        self._inbox.append(state)
+        return state.request.request_id
+
+    def _checked(
+        self, prompt: Prompt, params: SamplingParams, *, stream: bool = False, salt: str | None
+    ) -> RequestState:
+        """Return a request for a prompt that can be served; raise `ValueError` if it cannot."""
         salt = valid_text("salt", salt)
         if self.speculation:
             self.speculation.refuse(params)
-        with deferred_interrupts() as deferred:
-            self._abort_abandoned()
-            with allowed_interrupts():  # to encode a long text takes long
-                ids = self.model.checked_ids(prompt)
-            request_id = self._enqueue(ids, params, stream=stream, salt=salt)
-            deferred.on_interrupt = lambda: self.abort(request_id)
-            return request_id
-
-    def step_and_keep_finished(self) -> None:
-        """Run a step on behalf of `generate` or `stream`. A caller of `add` uses `step`.
-
-        Requests from `add` may finish in it. The next `step` returns their completions.
-        """
-        self._keep_finished(self.step())
-
-    def abort_owned(self, completions: list[Completion]) -> None:
-        """Abort unfinished requests of `generate` or `stream`. A caller of `add` uses `abort`."""
-        request_ids = [completion.request_id for completion in completions]
-        with deferred_interrupts():
-            self._owned.difference_update(request_ids)
-            self._abort_all(request_ids)
-
-    def _own(self, request_id: int) -> Completion:
-        """Mark a request of `generate` or `stream`: `step` does not return its completion."""
-        self._owned.add(request_id)
-        return self._states[request_id].completion
+        return self._new_request(self.model.checked_ids(prompt), params, stream=stream, salt=salt)
 
     # ------------------------------------------------------------------ start and end
 
@@ -494,11 +478,10 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         Graphs of steps with penalties are captured at their second use.
         """
-        self._abort_abandoned()
-        if self._states:
+        if self.num_unfinished:
             raise ValueError(
-                f"warm_up takes an idle engine, and {len(self._states)} requests are queued: call "
-                "it first"
+                f"warm_up takes an idle engine, and {self.num_unfinished} requests are queued: "
+                "call it first"
             )
         if find_spec("pagedlab.accelerate"):
             from pagedlab.accelerate import warm_up
@@ -517,14 +500,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     def kv_words(self) -> str:
         """What to say of the KV cache behind its size; "" if it has the model's dtype."""
         return " in FP8" if self.cache.is_fp8 else ""
-
-    if not TYPE_CHECKING:  # with it, mypy would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError` with the name that was meant, or with all names."""
-            if name.startswith("_") or hasattr(type(self), name):
-                return self.__getattribute__(name)  # raises Python's own error, or a property's
-            raise no_attribute(self, name, INSTEAD)
 
     def __repr__(self) -> str:
         blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}{self.kv_words}"

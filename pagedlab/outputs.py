@@ -1,18 +1,13 @@
-"""Completions and streams: the outputs of a prompt, complete or piece by piece."""
+"""Completions: the outputs of a prompt."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import ref
 
 from pagedlab.detokenizer import Detokenizer
-from pagedlab.interrupts import deferred_interrupts
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.sequence import Sequence
-from pagedlab.validation import no_attribute
 
 
 @dataclass
@@ -46,7 +41,8 @@ class Output:
         """Why the output ended; None while it grows.
 
         "stop": the model or a stop string ended it. "length": it reached max_tokens or the model's
-        longest context. "abort": the request was aborted.
+        longest context. "abort": the request was aborted. "error": a step failed, and the engine
+        was reset.
         """
         return self._sequence.finish_reason
 
@@ -97,85 +93,7 @@ class Completion:
         """Whether every output has ended."""
         return all(output.finish_reason is not None for output in self.outputs)
 
-    if not TYPE_CHECKING:  # with it, mypy would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`. For an attribute of an `Output`, it says where that is."""
-            if name.startswith("_") or hasattr(type(self), name):
-                return self.__getattribute__(name)  # raises Python's own error, or a property's
-            of_an_output = [known for known in dir(Output) if not known.startswith("_")]
-            raise no_attribute(self, name, {known: f"outputs[0].{known}" for known in of_an_output})
-
     def __repr__(self) -> str:
         state = "finished" if self.finished else "running"
         prompt = f"{len(self.prompt_token_ids)} prompt tokens"
         return f"Completion({self.request_id}, {state}, {prompt}, {self.outputs})"
-
-
-class Stream(Iterator[str]):
-    """Yields the text of one request piece by piece.
-
-    A stream that is closed or interrupted before its end aborts the request. If a stream is deleted
-    before its end, the engine aborts the request in its next `step` or `add`.
-
-    Args:
-        llm: the engine.
-        completion: the completion of the request, with one output.
-    """
-
-    def __init__(self, llm: Any, completion: Completion) -> None:
-        self._llm = llm
-        self._completion = completion
-
-    def __next__(self) -> str:
-        detokenizer = self._completion.outputs[0].detokenizer
-        assert detokenizer is not None
-        with deferred_interrupts() as deferred:
-            deferred.on_interrupt = self.close
-            try:
-                piece = detokenizer.take(self._completion.finished)
-                while not piece and not self._completion.finished:
-                    self._llm.step_and_keep_finished()
-                    piece = detokenizer.take(self._completion.finished)
-            except BaseException:
-                self.close()
-                raise
-        if not piece:
-            raise StopIteration
-        return piece
-
-    def close(self) -> None:
-        """Abort the request if it is not finished."""
-        self._llm.abort_owned([self._completion])
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a stream cannot be copied or pickled: it is the only reader of its request"
-        )
-
-    @property
-    def request_id(self) -> int:
-        return self._completion.request_id
-
-
-class StreamReference(ref[Stream]):
-    """A weak reference that knows the request of a stream after the stream was deleted.
-
-    The garbage collector may run at any line, even during a step, so its callback must not touch
-    the engine. The callback only appends this reference to `abandoned`. The engine aborts the
-    request in its next step.
-
-    Args:
-        stream: the stream.
-        abandoned: the queue of references whose streams were deleted.
-    """
-
-    __slots__ = ("request_id",)
-
-    def __new__(cls, stream: Stream, abandoned: deque[StreamReference]) -> StreamReference:
-        # `append` is written in C: it runs no line of Python in which an interrupt could be lost.
-        return super().__new__(cls, stream, abandoned.append)
-
-    def __init__(self, stream: Stream, abandoned: deque[StreamReference]) -> None:
-        super().__init__(stream, abandoned.append)  # type: ignore[call-arg]
-        self.request_id = stream.request_id

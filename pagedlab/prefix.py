@@ -33,7 +33,6 @@ from pagedlab.blocks import LRU, POLICY, BlockPool, BlockTable, EvictionPolicy
 from pagedlab.validation import (
     a_class,
     integer,
-    known_names,
     made,
     shown,
     valid_text,
@@ -295,7 +294,6 @@ class PrefixCache:
             pool's `invalidate`.
     """
 
-    @known_names()
     def __init__(
         self,
         pool: BlockPool,
@@ -356,14 +354,10 @@ class PrefixCache:
         found = self._longest(token_ids, leave, salt)
         self._blocks.check_from(token_ids, len(found))
         table = self._new_table(self.pool)
-        try:
-            for entry in found:
-                table.block_ids.append(self.pool.share(entry.block_id))
-                entry.hits += 1
-                self.pool.emit("hit", entry.block_id)
-        except BaseException:
-            table.free()
-            raise
+        for entry in found:
+            table.block_ids.append(self.pool.share(entry.block_id))
+            entry.hits += 1
+            self.pool.emit("hit", entry.block_id)
         table.num_tokens = len(found) * self.pool.block_size
         self.stats.lookups += 1
         self.stats.asked_tokens += len(token_ids)

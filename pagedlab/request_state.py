@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from pagedlab.blocks import BlockTable
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.model import Model
 from pagedlab.outputs import Completion, Output
@@ -32,6 +34,7 @@ class RequestState:
     completion: Completion
     model: Model
     beams: BeamSearch | None = None
+    is_dropped: bool = False
 
     def __post_init__(self) -> None:
         params = self.params
@@ -82,6 +85,20 @@ class RequestState:
         self.request.sequences.append(sequence)
         self.add_output(sequence, stream=self.completion.outputs[0].detokenizer is not None)
         return sequence
+
+    def drop(self, new_table: Callable[[], BlockTable]) -> None:
+        """End the sequences that are not finished, with empty tables: the engine was reset."""
+        self.is_dropped = True
+        for sequence in self.request.unfinished:
+            sequence.table = new_table()
+            sequence.finish_reason = "error"
+
+    def raise_if_dropped(self) -> None:
+        """Raise `RuntimeError` if a reset has ended the request."""
+        if self.is_dropped:
+            raise RuntimeError(
+                "the engine was reset, because a step of another call failed: ask again"
+            )
 
     def extend(self, sequence: Sequence, sampled: SampledTokens, now: float) -> int:
         """Add sampled tokens to their sequence, up to the first one that ends it.

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import build_batch
-from pagedlab.interrupts import allowed_interrupts
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
 from pagedlab.sampler import CheckDraft, SampledTokens, sample_step
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Request, Schedule
+from pagedlab.scheduler import Request, Schedule, Scheduler
 
 Forward = Callable[..., Tensor]
 # Called after a forward pass, with the step's plan and its logits [R, V].
@@ -62,21 +61,14 @@ class Runner(Protocol):
     def prepare(self) -> None:
         """Prepare for a step, just before it is scheduled."""
 
-    def submit(self, plan: Schedule) -> bool:
-        """Accept a step.
-
-        Return False, and do nothing, if the step needs tokens that steps in flight have not
-        returned yet.
-        """
+    def submit(self, plan: Schedule) -> None:
+        """Accept a step."""
 
     def collect(self) -> StepResult | None:
         """Wait for the oldest step. Return None if all its sequences have ended meanwhile."""
 
-    def abandon(self) -> list[Schedule]:
-        """Discard all steps in flight and return their plans, the latest first."""
-
-    def finish_step(self) -> None:
-        """Clean up after the engine's step, whether it succeeded or not."""
+    def reset(self, scheduler: Scheduler) -> None:
+        """Forget all steps in flight. The steps that follow are planned by this scheduler."""
 
 
 def call_back(when: str, callback: Callable[..., None], *arguments: Any) -> None:
@@ -123,9 +115,8 @@ class EagerRunner:
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def submit(self, plan: Schedule) -> bool:
+    def submit(self, plan: Schedule) -> None:
         self._plan = plan
-        return True
 
     def collect(self, check: CheckDraft | None = None) -> StepResult | None:
         """Run the step that was submitted.
@@ -143,16 +134,10 @@ class EagerRunner:
         self._plan = None
         return result
 
-    def abandon(self) -> list[Schedule]:
-        plan = self._plan
+    def reset(self, scheduler: Scheduler) -> None:
         self._plan = None
-        return [] if plan is None else [plan]
-
-    def finish_step(self) -> None:
-        """Nothing to clean up."""
 
     def _logits(self, plan: Schedule) -> Tensor:
         """Run the forward pass and return the rows of logits [R, V] that the chunks need."""
         batch = build_batch(plan.chunks, self._device)
-        with allowed_interrupts():  # it takes long, and changes no bookkeeping
-            return self.forward(batch, self._cache, self.attend)
+        return self.forward(batch, self._cache, self.attend)

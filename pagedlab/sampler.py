@@ -102,7 +102,7 @@ def sample_step(
 ) -> tuple[list[SampledTokens], list[tuple[Request, Tensor]]]:
     """Sample the next tokens of a step.
 
-    No request or sequence is changed, so the step can still be rewound.
+    No request or sequence is changed.
 
     Args:
         logits: [R, V], `num_rows` rows for each chunk.

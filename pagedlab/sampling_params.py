@@ -6,14 +6,13 @@ This module does not import torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from pagedlab.validation import (
     counted,
     integer,
-    known_names,
     one_of,
     optional_integer,
     real,
@@ -194,19 +193,6 @@ class SamplingParams:
         return any(getattr(self, name) != default for name, default in HOST_DEFAULTS.items())
 
 
-# A dataclass writes its own __init__, so it is decorated here.
-SamplingParams.__init__ = known_names()(SamplingParams.__init__)  # type: ignore[method-assign]
-
-
-def _refuse_assignment(self: SamplingParams, name: str, value: Any) -> None:
-    """Explain an assignment, as in `params.temperature = 1`."""
-    raise FrozenInstanceError(
-        "SamplingParams cannot be changed: make a new one with "
-        f"dataclasses.replace(params, {name}={shown(value)})"
-    )
-
-
-SamplingParams.__setattr__ = _refuse_assignment  # type: ignore[method-assign,assignment]
 FIELDS = tuple(each.name for each in fields(SamplingParams))
 
 

@@ -234,11 +234,10 @@ class Scheduler:
         self._num_shared_blocks = getattr(prefix_cache, "num_shared_blocks", None)
         self.swapper = swapper
         self.max_cpu_blocks = pool.num_blocks if max_cpu_blocks is None else max_cpu_blocks
-        self.cached_tokens = 0  # tokens that admitted requests found in the prefix cache
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.swapped: list[Request] = []
-        self.plan = Schedule()  # the latest plan, complete or not
+        self.plan = Schedule()  # the latest plan
         self._budget = Budget(0, 0, 0)
         self._promised: int | None = None  # blocks, while requests are admitted, else None
         self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
@@ -270,12 +269,8 @@ class Scheduler:
 
     # ------------------------------------------------------------------ a step
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            RequestTooLarge: If the request would not fit even if it ran alone.
-        """
+    def check(self, request: Request) -> None:
+        """Raise `RequestTooLarge` if the request would not fit even if it ran alone."""
         size = self.pool.block_size
         need = request.blocks_at_most(size)
         if need > self.pool.num_blocks:
@@ -296,6 +291,9 @@ class Scheduler:
                 "ask for fewer",
                 "raise max_sequences and max_batch_tokens",
             )
+
+    def add(self, request: Request) -> None:
+        """Queue a request that `check` accepts."""
         insort(self.waiting, request, key=self.order)
 
     def schedule(self) -> Schedule:
@@ -306,8 +304,10 @@ class Scheduler:
         requests are admitted.
 
         Returns:
-            The plan. It has no chunks if there is nothing to compute. If this method raises, the
-            caller must `rewind` the incomplete `plan`.
+            The plan. It has no chunks if there is nothing to compute.
+
+        Raises:
+            OutOfBlocks: If there are requests, and none of them can advance.
         """
         self.plan = Schedule()
         self._budget = self._new_budget()
@@ -318,33 +318,6 @@ class Scheduler:
             self._admit_waiting()
         self._raise_if_stuck()
         return self.plan
-
-    def rewind(self, plan: Schedule) -> None:
-        """Undo a step that failed, so that no table claims KV that was never computed.
-
-        Tables are truncated to the start of the step. Requests that it admitted wait again. A
-        request whose block copies were not executed waits again too, and is computed again. Blocks
-        that the step registered are forgotten. Requests that it preempted or resumed stay so. A
-        second call with the same plan changes nothing.
-        """
-        self._forget(plan.registered)
-        plan.registered = set()
-        not_copied = {copy.destination for copy in plan.copies}
-        plan.copies = []
-        back = list(plan.admitted)
-        for chunk in plan.chunks:
-            table = chunk.sequence.table
-            if not not_copied.isdisjoint(table.block_ids):
-                back.append(chunk.request)
-            table.truncate(min(chunk.start, table.num_tokens))  # it has fewer if it was preempted
-        for request in back:
-            if request in self.running:
-                place = self._place_in(self.waiting, request)
-                self.running.remove(request)
-                self._free_tables(request)
-                self.waiting.insert(place, request)
-        self.cached_tokens -= sum(plan.cached.values())
-        plan.cached = {}
 
     def remove(self, request: Request) -> None:
         """Remove a request, finished or not, and free its blocks."""
@@ -429,10 +402,8 @@ class Scheduler:
         if not self.waiting:
             return
         self._promised = self._promised_to(self.running)
-        try:
-            self._admit_while_room()
-        finally:
-            self._promised = None
+        self._admit_while_room()
+        self._promised = None
 
     def _admit_while_room(self) -> None:
         """Admit waiting requests until one does not fit, or the budget is spent.
@@ -550,17 +521,8 @@ class Scheduler:
             if stop // size == start // size:
                 continue
             known = sequence.token_ids[: min(stop, sequence.num_known)]  # a draft may be rejected
-            try:
-                block_ids = self._register_blocks(sequence.table, known, salt=request.salt)
-                self.plan.registered.update(block_ids)
-            except BaseException:  # a reader's cache may have registered some of them
-                self._forget(sequence.table.block_ids[start // size :])
-                raise
-
-    def _forget(self, block_ids: Iterable[int]) -> None:
-        """Remove registered blocks that will not be computed from the prefix cache."""
-        for block_id in block_ids:
-            self.pool.forget(block_id)  # type: ignore[attr-defined]
+            block_ids = self._register_blocks(sequence.table, known, salt=request.salt)
+            self.plan.registered.update(block_ids)
 
     # ------------------------------------------------------------------ moves between the queues
 
@@ -583,10 +545,7 @@ class Scheduler:
         queue.insert(place, request)
 
     def _place_in(self, queue: Seq[Request], request: Request) -> int:
-        """Where the request belongs in a queue.
-
-        A policy's `order` may raise. So it is asked before the request leaves its old queue.
-        """
+        """Where the request belongs in a queue."""
         return bisect_right(queue, self.order(request), key=self.order)
 
     def _remove_chunks(self, request: Request) -> None:
@@ -634,17 +593,8 @@ class Scheduler:
         assert swapped_kv is not None
         assert self.swapper is not None
         place = self._place_in(self.running, request)
-        try:
-            block_ids = self._restore_tables(swapped_kv)
-            self.swapper.swap_in(swapped_kv.contents, block_ids)
-        except BaseException:
-            for swapped in swapped_kv.tables:
-                swapped.sequence.table.free()
-            raise
-        for sequence, _, num_tokens in swapped_kv.tables:
-            # A step that ran ahead may have failed since: then the sequence has fewer tokens. Its
-            # last token has no KV yet.
-            sequence.table.truncate(min(num_tokens, sequence.length - 1))
+        block_ids = self._restore_tables(swapped_kv)
+        self.swapper.swap_in(swapped_kv.contents, block_ids)
         request.swapped_kv = None
         self.swapped.remove(request)
         self.running.insert(place, request)
@@ -659,7 +609,6 @@ class Scheduler:
                     self.pool.share(new_ids[place])
                 else:
                     new_ids[place] = self.pool.allocate()
-                # The table owns the block at once, so a failure later on frees it.
                 sequence.table.block_ids.append(new_ids[place])
             sequence.table.num_tokens = num_tokens
         return [new_ids[place] for place in range(swapped_kv.num_blocks)]
@@ -675,7 +624,6 @@ class Scheduler:
         if self.prefix_cache is not None and not needs_all_logits:
             # The last token is computed in any case: the next one is sampled from its logits.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
-            self.cached_tokens += first.table.num_tokens
             self.plan.cached[request.request_id] = first.table.num_tokens
 
     def _fork_again(self, request: Request) -> None:

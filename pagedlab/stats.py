@@ -56,6 +56,7 @@ class Stats:
         self.steps += plan.passes
         for _, sequence, start, stop in plan.chunks:
             self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
+        self.cached_tokens += sum(plan.cached.values())
         self.output_tokens += new_tokens
         self.preemptions += len(plan.preempted)
         self.swaps += sum(mode == "swap" for _, mode in plan.preempted)

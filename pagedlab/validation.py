@@ -9,10 +9,8 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import wraps
-from inspect import signature
 from numbers import Real
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -155,54 +153,6 @@ def hub_id(name: str) -> str:
     if not HUB_ID.fullmatch(name):
         raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
     return name
-
-
-def known_names(
-    sampling_fields: Collection[str] = (),
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Return a decorator that explains an unknown argument in a `TypeError` of one line.
-
-    Args:
-        sampling_fields: names that are no arguments of the function, but of `SamplingParams`.
-    """
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        accepted = [name for name in signature(function).parameters if name != "self"]
-
-        @wraps(function)
-        def checked(*args: P.args, **named: P.kwargs) -> T:
-            for name, value in named.items():
-                if name in sampling_fields:
-                    raise TypeError(f"put {name} into SamplingParams({name}={shown(value)})")
-                if name not in accepted:
-                    hint = similar_name(name, accepted) or f"there are {', '.join(accepted)}"
-                    raise TypeError(f"there is no argument {name}; {hint}")
-            try:
-                return function(*args, **named)
-            finally:
-                error = sys.exc_info()[1]
-                if isinstance(error, KeyboardInterrupt):
-                    error.__traceback__ = None  # as in `deferred_interrupts`: frames say nothing
-
-        return checked
-
-    return decorate
-
-
-def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> AttributeError:
-    """Return the error for an attribute that does not exist. Its message says what does.
-
-    Args:
-        owner: the object that was asked for it.
-        name: the attribute.
-        instead: what has another name here, by the name that other libraries use.
-    """
-    public = [known for known in dir(owner) if not known.startswith("_")]
-    hint = similar_name(name, public) or f"there are {', '.join(public)}"
-    if name in instead:
-        hint = f"use {instead[name]}"
-    # With a name and no object, Python adds no guess of its own.
-    return AttributeError(f"{type(owner).__name__} has no {name!r}; {hint}", name=name)
 
 
 def similar_name(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:

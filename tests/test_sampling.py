@@ -267,10 +267,8 @@ def test_a_new_field_is_off_the_fast_path_until_it_is_named():
     assert not replace(plain, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1).wants_host
 
 
-def test_parameters_cannot_be_changed_and_say_how_to_make_new_ones():
+def test_parameters_cannot_be_changed():
     params = SamplingParams(stop="end", logit_bias={1: 2.0})
-    with pytest.raises(FrozenInstanceError) as caught:
+    with pytest.raises(FrozenInstanceError):
         params.temperature = 1
-    said = "SamplingParams cannot be changed: make a new one with dataclasses.replace(params, temperature=1)"
-    assert str(caught.value) == said
     assert replace(params, temperature=1) == SamplingParams(temperature=1, stop="end", logit_bias={1: 2.0})

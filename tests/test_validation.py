@@ -1,6 +1,5 @@
 """What an argument must be: every public function, fed with what it is not. One line, ValueError, nothing changed."""
 
-import inspect
 import math
 from functools import partial
 
@@ -14,7 +13,7 @@ from pagedlab.blocks import blocks_for
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.scheduler import Scheduler
 from pagedlab.speculative import DraftModel, PromptLookup
-from pagedlab.validation import a_function, integer, known_names, one_of, real, valid_text, with_methods
+from pagedlab.validation import a_function, integer, one_of, real, valid_text, with_methods
 from support.operations import OPERATIONS
 from support.refused import refused
 
@@ -174,37 +173,6 @@ def test_the_ways_to_ask():
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
             call()
         assert str(caught.value) == message
-
-
-def test_an_unknown_argument_is_explained_in_one_line(tiny):
-    llm = LLM(tiny, num_blocks=8, verbose=False)
-    for call, message in (
-        (lambda: llm.generate("hi", max_tokens=3), "put max_tokens into SamplingParams(max_tokens=3)"),
-        (lambda: llm.stream("hi", seed=1), "put seed into SamplingParams(seed=1)"),
-        (lambda: LLM(temperature=1), "put temperature into SamplingParams(temperature=1)"),
-        (lambda: SamplingParams(temprature=1), "there is no argument temprature; did you mean temperature?"),
-        (lambda: BlockPool(num_block=4), "there is no argument num_block; did you mean num_blocks?"),
-        (lambda: BlockTable(pol=1), "there is no argument pol; did you mean pool?"),
-        (lambda: PrefixCache(None, evict="lru"), "there is no argument evict; did you mean eviction?"),
-        (lambda: KVCache(num_layer=1), "there is no argument num_layer; did you mean num_layers?"),
-        (lambda: LLM(num_block=1), "there is no argument num_block; did you mean num_blocks?"),
-        (lambda: llm.generate("hi", foo=1), "there is no argument foo; there are prompts, sampling, salt"),
-    ):
-        with pytest.raises(TypeError) as caught:
-            call()
-        assert str(caught.value) == message
-    with pytest.raises(TypeError, match="there is no argument foo; there are model, device, dtype, block_size"):
-        LLM(foo=1)
-    assert not llm.num_unfinished
-    assert str(inspect.signature(SamplingParams)).startswith("(max_tokens: ")
-
-
-def test_known_names_lets_known_ones_pass():
-    @known_names()
-    def both(one, *, two):
-        return one, two
-
-    assert both(1, two=2) == both(one=1, two=2) == (1, 2)
 
 
 def test_a_misspelled_name_of_the_package():

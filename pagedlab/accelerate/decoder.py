@@ -145,7 +145,7 @@ class Decoder:
             collected.append((tokens[row][:count], logprobs[row][:count]))
         return collected
 
-    def abandon(self) -> None:
+    def forget(self) -> None:
         """Forget what windows in flight do: their tokens are not taken."""
         self.tokens.forget()
 

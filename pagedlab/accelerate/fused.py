@@ -41,7 +41,6 @@ from pagedlab.accelerate.small_gemm import KVTarget
 from pagedlab.accelerate.swiglu import swiglu
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
-from pagedlab.interrupts import deferred_interrupts
 from pagedlab.kernels.fp8 import bytes_and_scales, e4m3_of, scale_of_largest
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
@@ -380,10 +379,8 @@ def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tenso
     stacked = torch.cat([part.data for part in parts])
     if gain is not None:
         stacked *= gain.data
-    with deferred_interrupts():  # one in between would leave a module that computes something else
-        if gain is not None:
-            gain.data.fill_(1)
-        views = stacked.split([len(part) for part in parts])
-        for part, view in zip(parts, views, strict=True):
-            part.data = view
+        gain.data.fill_(1)
+    views = stacked.split([len(part) for part in parts])
+    for part, view in zip(parts, views, strict=True):
+        part.data = view
     return stacked

@@ -74,10 +74,7 @@ class RunAhead:
         return not any(r.num_to_fork or params[r.request_id].wants_host for r in requests)
 
     def launch(self, plan: Schedule, params: Mapping[int, SamplingParams]) -> None:
-        """Launch the plan's step, and further steps after it where no prompt goes on.
-
-        If this fails, the device's state is no longer what the windows left: `abandon` them all.
-        """
+        """Launch the plan's step, and further steps after it where no prompt goes on."""
         num_steps = self._num_steps(plan)
         if num_steps > 1 and all(chunk.is_last for chunk in plan.chunks):
             plan.chunks = self._extended(plan.chunks, num_steps - 1)
@@ -105,7 +102,7 @@ class RunAhead:
         """Wait for the oldest window. None if all its sequences have ended since.
 
         All new tokens but the last are put at the end of each sequence, as a draft that was
-        accepted. If this fails, `abandon` all windows.
+        accepted.
         """
         launched = self._launched[0]
         began = perf_counter()
@@ -146,17 +143,8 @@ class RunAhead:
         elif waited > worked:
             self.num_steps = max(self.num_steps - 1, 1)
 
-    def abandon(self) -> list[Schedule]:
-        """Forget the windows in flight and return their plans, the latest first, for the scheduler
-        to rewind.
-
-        Their sequences are left with the tokens that the host knows.
-        """
-        plans = [launched.plan for launched in reversed(self._launched)]
+    def reset(self, scheduler: Scheduler) -> None:
+        """Forget the windows in flight: their tokens are not taken."""
         self._launched.clear()
-        self.decoder.abandon()
-        for plan in plans:
-            for chunk in plan.chunks:
-                chunk.sequence.drop_draft()
-                chunk.sequence.num_ahead = 0
-        return plans
+        self.decoder.forget()
+        self.scheduler = scheduler

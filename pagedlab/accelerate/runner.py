@@ -5,6 +5,7 @@ tokens of the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 
 from torch import Tensor
 
@@ -15,12 +16,12 @@ from pagedlab.model import Model
 from pagedlab.runner import EagerRunner, StepResult
 from pagedlab.sampler import CheckDraft
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Schedule
+from pagedlab.scheduler import Schedule, Scheduler
 
 
 class RunAheadRunner(EagerRunner):
     """Launches windows for requests that the device can sample for, and runs the steps of others
-    when they are collected.
+    when they are collected, after all windows.
 
     Args:
         model, cache, attend, params: as of `EagerRunner`.
@@ -55,24 +56,28 @@ class RunAheadRunner(EagerRunner):
     def is_idle(self) -> bool:
         return self._plan is None and self.run_ahead.in_flight == 0
 
-    def submit(self, plan: Schedule) -> bool:
+    def submit(self, plan: Schedule) -> None:
         requests = [chunk.request for chunk in plan.chunks]
         if self._launches and self.run_ahead.supports(requests, self._params):
-            self._plan = plan  # until it is launched: `abandon` returns it if that fails
             self.run_ahead.launch(plan, self._params)
-            self._plan = None
-            return True
-        if self.run_ahead.in_flight:
-            return False
-        return super().submit(plan)
+        else:
+            super().submit(plan)
 
     def collect(self, check: CheckDraft | None = None) -> StepResult | None:
-        if self._plan is not None:
+        if self.run_ahead.in_flight:
+            return self.run_ahead.collect()
+        assert self._plan is not None, "no step was submitted"
+        # A text may have ended in a window that was in flight when this step was planned.
+        is_running = [chunk.sequence.finish_reason is None for chunk in self._plan.chunks]
+        self._plan.chunks = list(compress(self._plan.chunks, is_running))
+        if self._plan.chunks:
             return super().collect(check)
-        return self.run_ahead.collect()
+        self._plan = None
+        return None
 
-    def abandon(self) -> list[Schedule]:
-        return [*super().abandon(), *self.run_ahead.abandon()]
+    def reset(self, scheduler: Scheduler) -> None:
+        super().reset(scheduler)
+        self.run_ahead.reset(scheduler)
 
     def _logits(self, plan: Schedule) -> Tensor:
         logits = self.run_ahead.decoder.compute(plan.chunks)

@@ -127,13 +127,17 @@ class Conversation:
     """
 
     def __init__(self, llm: LLM, sampling: SamplingParams, system: str | None = None) -> None:
-        assert isinstance(llm.pool, BlockPool)  # the commands use no other
         self.llm = llm
-        self.pool = llm.pool
         self.sampling = sampling
         self.last: Turn | None = None
         self._start = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = list(self._start)
+
+    @property
+    def pool(self) -> BlockPool:
+        """The engine's pool, which is a new one after a step that was interrupted."""
+        assert isinstance(self.llm.pool, BlockPool)  # the commands use no other
+        return self.llm.pool
 
     def forget(self) -> None:
         """Begin a new conversation. The prefix cache keeps the blocks of the old one."""

@@ -20,7 +20,6 @@ import torch.distributed as dist
 
 from pagedlab.distributed.commands import Command, Follow, Play, Stop, pack, unpack
 from pagedlab.distributed.workers import PATIENCE, Workers
-from pagedlab.interrupts import deferred_interrupts
 
 TIMEOUT = 30.0  # seconds that a running rank may let the others wait
 START_TIMEOUT = 300.0  # seconds to import torch and load the model
@@ -263,20 +262,19 @@ class Ranks:
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Stop all ranks, because they are out of step, and raise the error or `RankLost`."""
-        with deferred_interrupts():
-            if self.lost:
-                raise error
-            report = None
-            if isinstance(error, Exception):  # an interrupt stays an interrupt
-                report = self._exit_report(grace=0.5)
-                if report is None and isinstance(error, RankLost):
-                    report = str(error)
-            reason = report or f"a step failed half-way ({error!r})"
-            self.lost = f"{reason}. The other ranks are stopped: make a new LLM"
-            self.shutdown(patience=0)
-            if report:
-                raise RankLost(self.lost) from error
+        if self.lost:
             raise error
+        report = None
+        if isinstance(error, Exception):  # an interrupt stays an interrupt
+            report = self._exit_report(grace=0.5)
+            if report is None and isinstance(error, RankLost):
+                report = str(error)
+        reason = report or f"a step failed half-way ({error!r})"
+        self.lost = f"{reason}. The other ranks are stopped: make a new LLM"
+        self.shutdown(patience=0)
+        if report:
+            raise RankLost(self.lost) from error
+        raise error
 
     def close(self) -> None:
         """Rank 0: end all ranks in order. A second call does nothing."""

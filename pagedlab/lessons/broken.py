@@ -96,7 +96,7 @@ class NeverCopies(BlockTable):
 
     def append(self, n: int = 1) -> list[BlockCopy]:
         fresh = -(-(self.num_tokens + n) // self.pool.block_size) - len(self.block_ids)
-        self.block_ids += self._take(fresh, self.pool.allocate)
+        self.block_ids += [self.pool.allocate() for _ in range(fresh)]
         self.num_tokens += n
         return []
 

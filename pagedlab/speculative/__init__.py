@@ -169,10 +169,15 @@ class Speculation:
             sequence.roll_back(accepted)
 
     def clear(self) -> None:
-        """Remove all drafted tokens that are left, whether the step succeeded or not."""
+        """Remove all drafted tokens that are left."""
         for sequence in self.drafts:
             sequence.drop_draft()
         self.drafts.clear()
+
+    def reset(self) -> None:
+        """Forget all drafts."""
+        self.drafts.clear()
+        self.checked = []
 
     def _asks(self, scheduler: Scheduler, params: Mapping[int, SamplingParams]) -> list[Ask]:
         """Return how many tokens may be proposed for each sequence.
@@ -254,8 +259,8 @@ class DraftingRunner:
     def prepare(self) -> None:
         self._speculation.propose(self._scheduler, self._params)
 
-    def submit(self, plan: Schedule) -> bool:
-        return self.inner.submit(plan)
+    def submit(self, plan: Schedule) -> None:
+        self.inner.submit(plan)
 
     def collect(self) -> StepResult | None:
         result = self.inner.collect(self._speculation.check if self._speculation.drafts else None)
@@ -263,13 +268,13 @@ class DraftingRunner:
             for sampled in result.sampled:
                 self._speculation.settle(sampled.sequence, len(sampled.tokens) - 1)
             result.drafts = self._speculation.checked
+        self._speculation.clear()
         return result
 
-    def abandon(self) -> list[Schedule]:
-        return self.inner.abandon()
-
-    def finish_step(self) -> None:
-        self._speculation.clear()
+    def reset(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._speculation.reset()
+        self.inner.reset(scheduler)
 
 
 def accept_or_redraw(

@@ -12,7 +12,6 @@ import torch
 
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks
-from pagedlab.interrupts import allowed_interrupts
 from pagedlab.model import Model, load_model
 from pagedlab.prefix import hash_chain
 from pagedlab.sampler import sample_step
@@ -184,6 +183,7 @@ class DraftModel(Drafter):
             )
         self._llm = llm
         self._cache = self.model.kv_cache(1, block_size, llm.kv_dtype)
+        self._pool: Any = None  # whose block ids address the cache
         self._held: dict[int, bytes] = {}  # block id -> hash of the tokens whose KV it holds here
         return self._cache.bytes_per_block
 
@@ -192,27 +192,26 @@ class DraftModel(Drafter):
 
         A sequence for which there are not enough blocks gets an empty draft.
         """
-        pool = self._llm.pool
+        if self._pool is not self._llm.pool:
+            self._begin(self._llm.pool)
+        branches: dict[Sequence, Branch] = {}
+        for ask in asks:
+            fork = self._fork(ask.sequence)
+            branches[fork] = Branch(ask, fork)
+        chunks = self._first_chunks(branches.values())
+        while chunks:
+            chunks = self._extend(branches, chunks, self._forward(chunks))
+        for fork in branches:
+            fork.table.free()
+        return [branch.draft() for branch in branches.values()]
+
+    def _begin(self, pool: Any) -> None:
+        """Use a new pool of the engine. Of what was computed before, nothing is taken."""
+        self._held.clear()
         if self._cache.keys.shape[1] != pool.num_blocks:
             dtype = self._llm.kv_dtype
             self._cache = self.model.kv_cache(pool.num_blocks, pool.block_size, dtype)
-        branches: dict[Sequence, Branch] = {}
-        try:
-            for ask in asks:
-                fork = self._fork(ask.sequence)
-                branches[fork] = Branch(ask, fork)
-            chunks = self._first_chunks(branches.values())
-            while chunks:
-                with allowed_interrupts():
-                    logits = self._forward(chunks)
-                chunks = self._extend(branches, chunks, logits)
-        except BaseException:
-            self._held.clear()  # some of these blocks may not be filled
-            raise
-        finally:
-            for fork in branches:
-                fork.table.free()
-        return [branch.draft() for branch in branches.values()]
+        self._pool = pool
 
     def _fork(self, sequence: Sequence) -> Sequence:
         """Return a fork that shares the full blocks of a sequence."""

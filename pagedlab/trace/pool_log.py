@@ -8,14 +8,17 @@ from pagedlab.validation import integer
 
 
 class PoolLog:
-    """Listens to a pool, or counts its references if the pool has no `subscribe`.
+    """Listens to an engine's pool, or counts its references if the pool has no `subscribe`.
 
     Args:
-        pool: a `BlockPool`, or a class of a reader's own with its methods.
-        drawn: how many of its blocks are noted one by one.
+        llm: as for `Recorder`. Its pool is a `BlockPool`, or a class of a reader's own with its
+            methods. After a reset it is a new one, and the callbacks are called for that one.
+        drawn: how many of the blocks are noted one by one.
     """
 
-    def __init__(self, pool: Any, drawn: int) -> None:
+    def __init__(self, llm: Any, drawn: int) -> None:
+        pool = llm.pool
+        self._llm = llm
         self._pool = pool
         self._drawn = range(drawn)
         self._counts = dict.fromkeys(self._drawn, 0)  # as the recording has them
@@ -39,8 +42,12 @@ class PoolLog:
 
     def take(self) -> dict[str, Any]:
         """The fields of a step for what happened since the last call."""
-        if self._subscribe is None:
+        is_new = self._llm.pool is not self._pool
+        self._pool = self._llm.pool
+        if self._subscribe is None or is_new:
             self._count_references()
+        if is_new and hasattr(self._pool, "keeps"):
+            self._events["kept"] = {b: int(self._pool.keeps(b)) for b in self._drawn}
         fields = {name: value for name, value in self._events.items() if value}
         counts = {b: n for b, n in self._changed.items() if self._counts[b] != n}
         if counts:

@@ -72,7 +72,7 @@ class Recorder(ExitStack):
         self._readings = dict(readings or {})
         self._most = most
         self._after_step = on_step
-        self._pool_log = PoolLog(pool, drawn)
+        self._pool_log = PoolLog(llm, drawn)
         self._sequence_log = SequenceLog(llm, words, ids)
         self._step_log = StepLog(llm, words, chances)
         self.update()

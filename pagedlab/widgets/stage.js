@@ -72,7 +72,7 @@ const STATE_WORDS = {
   dropped: "dropped",
 };
 
-const ENDED = ["stop", "length", "abort"];
+const ENDED = ["stop", "length", "abort", "error"];
 
 /** One view of a recording. */
 class StageView {

@@ -43,7 +43,7 @@ def conversation(llm):
     yield talk
     assert llm.pool.num_used == 0, "every block is free or cached"
     assert not llm.num_unfinished
-    assert not llm.pool._callbacks
+    assert not llm.pool.callbacks
 
 
 def last(turns):

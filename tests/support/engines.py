@@ -116,25 +116,6 @@ def drain(llm: LLM) -> dict[int, Completion]:
     return done
 
 
-def drain_despite(
-    llm: LLM, error: type[BaseException], check: Callable[[], object]
-) -> tuple[dict[int, Completion], int]:
-    """Step until nothing is unfinished, though steps raise `error` and are followed by `check()` then.
-
-    Returns:
-        the finished completions by request id, and the number of errors.
-    """
-    done: dict[int, Completion] = {}
-    errors = 0
-    while llm.num_unfinished:
-        try:
-            done |= finished(llm.step())
-        except error:
-            errors += 1
-            check()
-    return done, errors
-
-
 def come_and_go(
     llm: LLM, prompts: list[list[int]], params: list[SamplingParams], texts: Any, rng: random.Random
 ) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HOME = Path(pagedlab.__file__).parent
 BOOKKEEPING = """
-    accelerate/run_ahead accelerate/runner batch beam/__init__ blocks engine eviction/__init__ interrupts kv_cache llm
+    accelerate/run_ahead accelerate/runner batch beam/__init__ blocks engine eviction/__init__ kv_cache llm
     outputs prefix request_state runner sampler scheduler sequence speculative/__init__ speculative/drafts
 """
 BOOKS = {str(HOME / f"{name}.py") for name in BOOKKEEPING.split()}
@@ -88,7 +88,7 @@ class FakeDevice:
             pending = [row for row in pending if row.at < row.chunk.stop and not row.ended]
         return SimpleNamespace(rows=rows, done=None)
 
-    def abandon(self) -> None:
+    def forget(self) -> None:
         """It counts no tokens."""
 
     def collect(self, window: Any) -> list[tuple[list[int], list[float]]]:

@@ -236,7 +236,7 @@ def test_a_recorder_takes_an_engine_and_a_function(tiny):
     with refused("^llm must have the methods pool, on_step, decode, and NoneType lacks"):
         Recorder(None)
     assert not llm._callbacks
-    assert not llm.pool._callbacks
+    assert not llm.pool.callbacks
 
 
 def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny):
@@ -285,7 +285,7 @@ def test_a_recorder_that_is_closed_watches_nothing(tiny):
     assert recorder.recording["format"] == FORMAT
     assert not llm._callbacks
     assert not llm._eager.callbacks
-    assert not llm.pool._callbacks
+    assert not llm.pool.callbacks
 
 
 def test_the_page_of_the_format_describes_each_field():

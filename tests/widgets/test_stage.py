@@ -173,7 +173,7 @@ def test_what_the_engine_does_after_the_cell_leaves_its_stage_alone():
     assert stage.recorded["steps"][-1]["used"] == 2
     assert not stage.live
     assert not engine.callbacks
-    assert not engine.pool._callbacks
+    assert not engine.pool.callbacks
     stage.close()
 
 

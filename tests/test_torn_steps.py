@@ -1,0 +1,365 @@
+"""A step that fails or is interrupted drops every request, and the next call starts clean.
+
+The model is the toy of toy.py, which sees only what the blocks hold: a wrong block gives wrong tokens. Faults are
+planted at each line that callers reach, and at each call of a class that a reader wrote. After each of them the next
+`generate` is right, no block is used, and no request is left.
+
+PAGEDLAB_OPERATIONS=20000 tries that many faults; `make test` tries a few hundred drawn at random. -s prints the counts.
+"""
+
+import gc
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from pagedlab import LLM, BlockPool, BlockTable
+from pagedlab.prefix import PrefixCache
+from pagedlab.scheduler import Scheduler
+from pagedlab.speculative import PromptLookup
+from support.engines import all_ids_of, exactly, finished
+from support.operations import LONG_RUN, OPERATIONS
+from support.refused import refused
+from support.toy import at_each_line, checksum, some_moments, toy, toy_ahead
+
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
+REPEATING = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
+PLAIN = exactly(7)
+SAMPLES = exactly(5, n=2, temperature=0.9, seed=1)
+WANTED = [(PROMPT, PLAIN), ([*PROMPT[:8], 3], SAMPLES), ([3, 4], PLAIN), (REPEATING, PLAIN)]
+ENGINES = {
+    "plain": (toy, {}),
+    "few blocks": (toy, {"num_blocks": 9}),
+    "swap": (toy, {"num_blocks": 9, "preemption": "swap"}),
+    "no cache": (toy, {"prefix_caching": False}),
+    "drafts": (toy, {"speculative": PromptLookup(k=3)}),
+    "ahead": (toy_ahead, {"num_blocks": 12}),
+}
+
+# Python reports, and swallows, what is raised while an object is dropped.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Fault(RuntimeError):
+    """What is planted."""
+
+
+class Cycle:
+    """Holds a stream and itself, so that only the garbage collector can end the stream."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.own = self
+
+
+def answers(llm):
+    return all_ids_of(llm.generate([prompt for prompt, _ in WANTED], [params for _, params in WANTED]))
+
+
+def use(llm):
+    """Call everything: requests come, are aborted, share prompts, preempt each other, and streams are dropped."""
+    first = llm.add(PROMPT, PLAIN)
+    llm.add([*PROMPT[:8], 3], SAMPLES)
+    llm.step()
+    stream = llm.stream([*PROMPT, 4], PLAIN)
+    next(stream)
+    Cycle(stream)
+    del stream
+    for _ in llm.stream([3, 4], PLAIN):
+        break
+    llm.abort(first)
+    found = answers(llm)
+    assert "".join(llm.stream(REPEATING, PLAIN))
+    while llm.num_unfinished:
+        llm.step()
+    return found
+
+
+def assert_starts_clean(llm, expected, where):
+    while llm.num_unfinished:  # an `add` may have been interrupted after it had queued the request
+        llm.step()
+    assert answers(llm) == expected, where
+    assert llm.num_unfinished == 0, where
+    assert not [*llm.scheduler.running, *llm.scheduler.waiting, *llm.scheduler.swapped], where
+    assert llm.pool.num_used == 0, where
+    llm.pool.check([])
+
+
+@pytest.fixture(autouse=True)
+def collected_by_the_test_alone(tiny):
+    gc.disable()
+    gc.freeze()  # a collection takes microseconds if it need not look through torch and transformers
+    yield
+    gc.enable()
+
+
+def stop_short():
+    raise KeyboardInterrupt
+
+
+def fail():
+    raise Fault
+
+
+EVENTS = {"interrupt": stop_short, "error": fail, "collection": gc.collect}
+
+
+@LONG_RUN
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_fault_at_any_line(tiny, name, rng):
+    make, options = ENGINES[name]
+    expected = answers(toy(tiny))
+    runs = Counter()
+    with at_each_line(lambda place: runs.update([place])):
+        assert use(make(tiny, **options)) == expected
+    points = [(moment, event) for moment in some_moments(runs) for event in EVENTS]
+    chosen = rng.sample(points, min((OPERATIONS or 240) // len(ENGINES), len(points)))
+    ended = Counter()
+    for (place, nth), event in chosen:
+        llm = make(tiny, **options)
+        where = f"{event} at {place[0]}:{place[1]}, time {nth}"
+        seen = Counter()
+
+        def at(now, place=place, nth=nth, event=event, seen=seen):
+            seen[now] += 1
+            if now == place and seen[now] == nth:
+                EVENTS[event]()
+
+        try:
+            with at_each_line(at):
+                assert use(llm) == expected, where
+            ended["whole"] += 1
+        except (KeyboardInterrupt, Fault):
+            ended["cut short"] += 1
+        gc.collect()
+        assert_starts_clean(llm, expected, where)
+    print(f"{name}: {len(runs)} lines, {len(chosen)} of {len(points)} faults, {dict(ended)}")
+    assert len(runs) > 300
+    assert ended["cut short"] > len(chosen) / 3
+
+
+CLASSES = {  # the option that takes it, the class, and methods that the engine calls
+    "pool": ("block_pool", BlockPool, "allocate share release refcount keep forget invalidate"),
+    "table": ("block_table", BlockTable, "append fork truncate free slots"),
+    "cache": ("prefix_caching", PrefixCache, "match insert register num_shared_blocks"),
+    "scheduler": ("scheduler", Scheduler, "check add schedule remove order may_admit next_waiting victim"),
+}
+METHODS = [(part, method) for part, (_, _, methods) in CLASSES.items() for method in methods.split()]
+WRONG = {"None": None, "-1": -1, "a million": 10**6, "a text": "nonsense"}
+
+
+class Readers:
+    """A subclass with one method that counts its calls, and is wrong at one of them.
+
+    Args:
+        part: the key in CLASSES.
+        method: the name of the method.
+        at: the call, counted from 1; 0 for none.
+        how: "before" or "after" its own work it raises, or what it returns in place of its result.
+    """
+
+    def __init__(self, part, method, at, how):
+        option, base, _ = CLASSES[part]
+        own = getattr(base, method)
+        self.calls = 0
+
+        def faulty(*arguments, **options):
+            self.calls += 1
+            if self.calls != at:
+                return own(*arguments, **options)
+            if how == "before":
+                raise Fault
+            own(*arguments, **options)
+            if how == "after":
+                raise Fault
+            return WRONG[how]
+
+        self.options = {option: type(f"Readers{base.__name__}", (base,), {method: faulty})}
+
+
+@LONG_RUN
+@pytest.mark.parametrize(("part", "method"), METHODS)
+def test_a_readers_class_is_wrong_at_any_call(tiny, part, method, rng):
+    expected = answers(toy(tiny))
+    small = {"num_blocks": 9}
+    counted = Readers(part, method, 0, "before")
+    assert use(toy(tiny, **small, **counted.options)) == expected
+    if method == "forget":  # only a table that was truncated calls it
+        return
+    assert counted.calls > 0, "the engine never calls it"
+    points = [(at, how) for at in range(1, counted.calls + 1) for how in ("before", "after", *WRONG)]
+    for at, how in rng.sample(points, min((OPERATIONS or 240) // len(METHODS), len(points))):
+        readers = Readers(part, method, at, how)
+        llm = toy(tiny, **small, **readers.options)
+        # A wrong answer need not raise at once, and its own requests may get wrong tokens.
+        with suppress(Exception):
+            use(llm)
+        assert readers.calls >= at, "the faulty call was not reached"
+        if llm.num_unfinished:
+            with suppress(Exception):
+                while llm.num_unfinished:
+                    llm.step()
+        gc.collect()
+        if how in WRONG:
+            llm.reset()  # what nobody noticed
+        assert_starts_clean(llm, expected, f"{part}.{method}, call {at} of {counted.calls}: {how}")
+
+
+@pytest.mark.parametrize("fails", ["model", "subscriber", "on_step"])
+def test_what_a_reader_adds_fails(tiny, fails):
+    expected = answers(toy(tiny))
+    llm = toy(tiny)
+    calls = Counter()
+
+    def faulty(*arguments):
+        calls["all"] += 1
+        if calls["all"] == 3:
+            raise Fault
+        return checksum(*arguments) if fails == "model" else None
+
+    if fails == "model":
+        llm.forward = faulty
+        with pytest.raises(Fault):
+            answers(llm)
+    else:
+        listen = llm.pool.subscribe if fails == "subscriber" else llm.on_step
+        listen(faulty)
+        with pytest.warns(UserWarning, match="raised Fault"):
+            assert answers(llm) == expected
+    assert_starts_clean(llm, expected, fails)
+
+
+def test_a_failed_step_ends_all_requests_and_watchers_go_on(tiny):
+    llm = toy(tiny)
+    events = []
+    llm.pool.subscribe(events.append)
+    first = llm.add(PROMPT, PLAIN)
+    [completion] = llm.step()
+    llm.forward = lambda *_: fail()
+    with pytest.raises(Fault):
+        llm.step()
+    llm.forward = checksum
+    old = llm.pool
+    second = llm.add([3, 4], PLAIN)
+    events.clear()
+    [other] = llm.step()
+    assert completion.outputs[0].finish_reason == "error"
+    assert completion.finished
+    assert (first, second) == (completion.request_id, other.request_id)
+    assert llm.pool is not old
+    assert events, "subscribers hear the new pool"
+    assert llm.num_unfinished == 1
+
+
+def test_who_waits_for_a_request_that_was_dropped_hears_it(tiny):
+    llm = toy(tiny)
+    stream = llm.stream(PROMPT, PLAIN)
+    next(stream)
+    llm.reset()
+    with pytest.raises(RuntimeError, match="was reset"):
+        next(stream)
+    assert_starts_clean(llm, answers(toy(tiny)), "reset")
+
+
+def test_an_abort_inside_a_step_waits_for_the_next(tiny):
+    llm = toy(tiny)
+    expected = all_ids_of(toy(tiny).generate([[3, 4]], PLAIN))[0]
+    first, second = llm.add(PROMPT, PLAIN), llm.add([3, 4], PLAIN)
+    llm.pool.subscribe(lambda event: llm.abort(first))
+    done = {}
+    seen = llm.step()
+    while llm.num_unfinished:
+        done |= finished(llm.step())
+    assert all_ids_of([done[second]])[0] == expected
+    assert seen[0].outputs[0].finish_reason == "abort"
+    assert llm.pool.num_used == 0
+
+
+def test_a_table_class_reaches_a_prefix_cache_class(tiny):
+    class Mine(BlockTable):
+        pass
+
+    class Cache(PrefixCache):
+        pass
+
+    seen = set()
+    llm = toy(tiny, block_table=Mine, prefix_caching=Cache)
+    llm.on_step(lambda: seen.update(type(sequence.table) for sequence in llm.sequences()))
+    llm.generate([PROMPT], PLAIN)
+    llm.generate([PROMPT], PLAIN)
+    assert llm.stats.cached_tokens > 0
+    assert seen == {Mine}
+
+
+def test_what_a_class_lacks_is_named(tiny):
+    class Table(BlockTable):
+        pass
+
+    class OwnCache:
+        def __init__(self, pool): ...
+        def match(self, token_ids, *, leave=0, salt=None): ...
+        def insert(self, table, token_ids, *, salt=None):
+            return 0
+
+    class FourMethods:
+        def __init__(self, *arguments, **options): ...
+        def check(self, request): ...
+        def add(self, request): ...
+        def schedule(self): ...
+        def remove(self, request): ...
+
+    class Empty:
+        pass
+
+    for options, said in (
+        ({"scheduler": FourMethods}, "scheduler must have the methods .*lacks pool, max_batch_tokens"),
+        ({"scheduler": Empty}, "lacks check, add, schedule, remove"),
+        ({"block_table": Table, "prefix_caching": OwnCache}, "prefix_caching=OwnCache takes no block_table="),
+        ({"block_pool": Empty}, "lacks allocate, share, release, refcount"),
+        ({"block_table": Empty}, "lacks append, fork, truncate, free, slots"),
+        ({"prefix_caching": Empty}, "lacks match, insert"),
+        ({"speculative": Empty()}, "speculative"),
+    ):
+        with refused(said):
+            toy(tiny, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("block_pool", BlockPool(3), r"block_pool must be a class like BlockPool, got BlockPool.*: pass the class"),
+        ("block_table", 3, "block_table must be a class like BlockTable, got 3: pass the class"),
+        ("scheduler", 3, "scheduler must be a class like Scheduler, got 3: pass the class"),
+    ],
+)
+def test_an_object_in_place_of_a_class_is_refused_before_the_model_is_looked_for(name, value, said):
+    with refused(said):
+        LLM("no-such-model", **{name: value})
+
+
+def test_a_scheduler_with_the_named_attributes_runs_everything(tiny):
+    """A class that is no subclass, and has just what the contract names."""
+
+    class Own:
+        def __init__(self, *arguments, **options):
+            self._inner = Scheduler(*arguments, **options)
+            self.pool = self._inner.pool
+            self.max_batch_tokens = self._inner.max_batch_tokens
+            self.max_sequences = self._inner.max_sequences
+            self.check = self._inner.check
+            self.add = self._inner.add
+            self.schedule = self._inner.schedule
+            self.remove = self._inner.remove
+
+        running = property(lambda self: self._inner.running)
+        waiting = property(lambda self: self._inner.waiting)
+        swapped = property(lambda self: self._inner.swapped)
+        check = add = schedule = remove = None
+
+    from pagedlab.widgets.stage import Stage
+
+    expected = answers(toy(tiny))
+    llm = toy(tiny, scheduler=Own, speculative=PromptLookup(k=3))
+    assert answers(llm) == expected
+    assert llm.sequences() == []
+    Stage(llm)
