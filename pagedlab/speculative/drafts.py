@@ -183,7 +183,7 @@ class DraftModel(Drafter):
                 f"{self.model.name} cannot draft for {llm.model.name}: {why}; {advice}"
             )
         self._llm = llm
-        self._cache = self.model.kv_cache(1, block_size, llm.kv_dtype)
+        self._cache = self.model.kv_cache(1, block_size)
         self._held: dict[int, bytes] = {}  # block id -> hash of the tokens whose KV it holds here
         return self._cache.bytes_per_block
 
@@ -194,8 +194,7 @@ class DraftModel(Drafter):
         """
         pool = self._llm.pool
         if self._cache.keys.shape[1] != pool.num_blocks:
-            dtype = self._llm.kv_dtype
-            self._cache = self.model.kv_cache(pool.num_blocks, pool.block_size, dtype)
+            self._cache = self.model.kv_cache(pool.num_blocks, pool.block_size)
         branches: dict[Sequence, Branch] = {}
         try:
             for ask in asks:
