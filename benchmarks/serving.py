@@ -1,7 +1,6 @@
 """Output tokens a second, rung by rung: from transformers' padded `generate` to steps launched ahead as CUDA graphs.
 
-python benchmarks/serving.py [--model FOLDER] [--requests 16 --shortest 16 --longest 128] [--kv-cache-dtype fp8]
-    [--json FILE]
+python benchmarks/serving.py [--model FOLDER] [--requests 16 --shortest 16 --longest 128] [--json FILE]
 
 The lengths of prompts and answers are uniform between two bounds (100 and 1,024 with 256 requests in docs/measured.md);
 token ids are random, and the end of text is ignored. Only the tokens that were asked for count: a padded batch computes
@@ -74,9 +73,7 @@ def sampled(outputs: list[int]) -> list[SamplingParams]:
     return [SamplingParams(max_tokens=length, ignore_eos=True, temperature=temperature) for length in outputs]
 
 
-def measure(
-    model: Model, rung: str, prompts: list[list[int]], outputs: list[int], kv_cache_dtype: str = "auto"
-) -> dict[str, Any]:
+def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int]) -> dict[str, Any]:
     """Run one rung on the whole workload, or on its first few requests where the whole would take many minutes."""
     figures: dict[str, Any] = {}
     if GPU and rung in FIRST_ONLY:
@@ -87,7 +84,7 @@ def measure(
         generate_baseline(model, prompts, max(outputs), padded=True, ignore_eos=True)
         seconds = clock() - began
     else:
-        llm = LLM(model, kv_cache_dtype=kv_cache_dtype, verbose=False, **RUNGS[rung])
+        llm = LLM(model, verbose=False, **RUNGS[rung])
         if rung == "graphs alone":
             one_by_one(llm)
         llm.warm_up()
@@ -163,7 +160,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--shortest", type=int, default=16)
     parser.add_argument("--longest", type=int, default=128)
-    parser.add_argument("--kv-cache-dtype", default="auto", choices=["auto", "fp8"], help="of all rungs but generate")
     parser.add_argument("--rungs", nargs="+", default=["generate", *RUNGS], choices=["generate", *RUNGS])
     args = parser.parse_args()
     model = load_model(args.model, dtype=args.dtype)
@@ -176,7 +172,6 @@ def main() -> None:
         threads=torch.get_num_threads(),
         model=model.name,
         dtype=str(model.module.dtype).removeprefix("torch."),
-        kv_cache_dtype=args.kv_cache_dtype,
         workload={name: getattr(args, name) for name in ("requests", "shortest", "longest", "seed")},
         rows=[],
     )
@@ -186,7 +181,7 @@ def main() -> None:
     result.content["output tokens"] = sum(outputs)
     for rung in args.rungs:
         if GPU or rung not in ON_GPU_ONLY:
-            row = measure(model, rung, prompts, outputs, args.kv_cache_dtype)
+            row = measure(model, rung, prompts, outputs)
             result.content["rows"].append(row)  # notebook 10 reads these
             result.add("tokens/s", rung, row["tokens/s"], "output tokens/s")
             give_back()

@@ -28,7 +28,6 @@ MODEL_HELP = (
     "hub id, folder or .gguf file; default: the model in PAGEDLAB_MODEL, else "
     "Qwen2.5-0.5B-Instruct if it was downloaded, else the tiny model that is included"
 )
-KV_CACHE_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--?[\w-]+)")  # argparse's own words
@@ -37,7 +36,6 @@ OPTION_OF = {  # of the engine's arguments that errors name
     "num_blocks": "--num-blocks",
     "free_gpu_memory_fraction": "--free-gpu-memory-fraction",
     "block_size": "--block-size",
-    "kv_cache_dtype": "--kv-cache-dtype",
     "tensor_parallel": "--ranks",
     "attention_backend": "--attention",
 }
@@ -158,16 +156,10 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
         help="without --num-blocks: how much of the memory that the model leaves free on the GPU "
         "the blocks and the work of a step may take; default: %(default)s",
     )
-    add(
-        "--kv-cache-dtype",
-        default="auto",
-        help="auto, the model's dtype, or fp8, one byte a number: about twice the blocks of "
-        "bfloat16 in the same memory; default: %(default)s",
-    )
 
 
 def check_pool_options(asked: argparse.Namespace) -> None:
-    """Check the sizes of the block pool and its dtype before the model is loaded.
+    """Check the sizes of the block pool before the model is loaded.
 
     Raises:
         ValueError: Names the option that is out of range.
@@ -176,7 +168,6 @@ def check_pool_options(asked: argparse.Namespace) -> None:
     if asked.num_blocks is not None:
         integer("--num-blocks", asked.num_blocks, 1)
     real("--free-gpu-memory-fraction", asked.free_gpu_memory_fraction, 0, 1, above=True)
-    one_of("--kv-cache-dtype", asked.kv_cache_dtype, KV_CACHE_DTYPES)
 
 
 def check_model_options(asked: argparse.Namespace) -> None:
@@ -214,7 +205,6 @@ def engine_arguments(asked: argparse.Namespace) -> dict[str, Any]:
         "block_size": asked.block_size,
         "num_blocks": asked.num_blocks,
         "free_gpu_memory_fraction": asked.free_gpu_memory_fraction,
-        "kv_cache_dtype": asked.kv_cache_dtype,
     }
 
 

@@ -3,8 +3,6 @@
 A token's slot is its block id times the block size, plus its offset in the block. So a layer's
 tensor, viewed as [num_blocks * block_size, num_kv_heads, head_dim], is indexed by slots. The block
 tables in blocks.py say which sequence has which block.
-
-A cache in FP8 has two tensors more: the scales of keys and values, see fp8.py.
 """
 
 import math
@@ -15,13 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from pagedlab.blocks import BlockCopy
-from pagedlab.fp8 import FP8, Cache, Quantised, tensors_of, write
 from pagedlab.kernels import compiles_for
 from pagedlab.validation import integer, one_of, shown
 
 CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
-DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64, FP8
+DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64
 
 
 class HostBlocks(NamedTuple):
@@ -32,8 +29,8 @@ class HostBlocks(NamedTuple):
         values: the same shape.
     """
 
-    keys: Cache
-    values: Cache
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
 class KVCache:
@@ -45,14 +42,12 @@ class KVCache:
         block_size: tokens a block.
         num_kv_heads: KV heads of a layer.
         head_dim: numbers in a key or value.
-        dtype: the dtype of the tensors. float8_e4m3fn adds the scales.
+        dtype: the dtype of the tensors.
         device: the device of the tensors.
 
     Attributes:
         keys: [num_layers, num_blocks, block_size, num_kv_heads, head_dim].
         values: the same shape.
-        scales: of keys and of values, each fp32 [num_layers, num_blocks, block_size, num_kv_heads];
-            none unless the cache is in FP8.
 
     Raises:
         ValueError: If there is no such device, if the dtype is no dtype of a cache, or if the
@@ -73,10 +68,7 @@ class KVCache:
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
         one_of("dtype", dtype, DTYPES)
         _check_device(device)
-        self.is_fp8 = dtype == FP8
         need = 2 * math.prod(shape) * dtype.itemsize
-        if self.is_fp8:
-            need += 2 * math.prod(shape[:-1]) * torch.float32.itemsize
         self.num_layers = shape[0]
         self.num_blocks = shape[1]
         self.block_size = shape[2]
@@ -95,12 +87,6 @@ class KVCache:
             )
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
-        self.scales: tuple[torch.Tensor, torch.Tensor] | tuple[()] = ()
-        if self.is_fp8:
-            self.scales = (
-                torch.empty(shape[:-1], dtype=torch.float32, device=device),
-                torch.empty(shape[:-1], dtype=torch.float32, device=device),
-            )
         self._in_triton = compiles_for(self.keys.device)  # one kernel for keys and values
 
     def free_bytes(self) -> int:
@@ -108,20 +94,6 @@ class KVCache:
         if self.keys.is_cuda:
             return int(_memory(self.keys.device).num_bytes)
         return CPU_KV_BYTES
-
-    def layer(self, layer: int) -> tuple[Cache, Cache]:
-        """Keys and values of one layer, each [num_blocks, block_size, num_kv_heads, head_dim].
-
-        Raises:
-            ValueError: If there is no such layer.
-        """
-        layer = integer("layer", layer, 0, self.num_layers - 1)
-        keys = self.keys[layer]
-        values = self.values[layer]
-        if not self.scales:
-            return keys, values
-        key_scales, value_scales = self.scales
-        return Quantised(keys, key_scales[layer]), Quantised(values, value_scales[layer])
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store the keys and values of T tokens in one layer.
@@ -136,8 +108,10 @@ class KVCache:
             ValueError: If an argument does not fit the cache. The values of slots are checked on a
                 CPU only, because a GPU would have to wait for the answer. Nothing is stored then.
         """
-        keys, values = self.layer(layer)
+        layer = integer("layer", layer, 0, self.num_layers - 1)
         stores_all = self._check_tokens(k, v, slots)
+        keys = self.keys[layer]
+        values = self.values[layer]
         if self._in_triton:
             from pagedlab.kernels.cache import write_kv  # needs Triton
 
@@ -146,8 +120,8 @@ class KVCache:
             if not stores_all:
                 real = slots >= 0
                 k, v, slots = k[real], v[real], slots[real]
-            write(keys.flatten(0, 1), slots, k)
-            write(values.flatten(0, 1), slots, v)
+            keys.flatten(0, 1)[slots] = k
+            values.flatten(0, 1)[slots] = v
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks in every layer, with the result of executing the copies in order.
@@ -165,12 +139,10 @@ class KVCache:
             from pagedlab.kernels.cache import copy_blocks  # needs Triton
 
             copy_blocks(self.keys, self.values, sources, destinations)
-            if self.scales:
-                copy_blocks(self.scales[0], self.scales[1], sources, destinations)
         elif origin:
             # Indexing reads all sources before the first write, so a block may be both.
-            for tensor in (self.keys, self.values, *self.scales):
-                tensor[:, destinations] = tensor[:, sources]
+            self.keys[:, destinations] = self.keys[:, sources]
+            self.values[:, destinations] = self.values[:, sources]
 
     def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
         """Return a copy of these blocks in CPU memory, which is pinned if the cache is on a GPU.
@@ -179,14 +151,11 @@ class KVCache:
             ValueError: If there is no such block.
         """
         index = self._checked_ids(block_ids)
-        tensors = (self.keys, self.values, *self.scales)
-        copies = [tensor[:, index].cpu() for tensor in tensors]
+        keys = self.keys[:, index].cpu()
+        values = self.values[:, index].cpu()
         if self.keys.is_cuda:
-            copies = [copy.pin_memory() for copy in copies]
-        if not self.is_fp8:
-            return HostBlocks(*copies)
-        keys, values, key_scales, value_scales = copies
-        return HostBlocks(Quantised(keys, key_scales), Quantised(values, value_scales))
+            return HostBlocks(keys.pin_memory(), values.pin_memory())
+        return HostBlocks(keys, values)
 
     def swap_in(self, swapped: HostBlocks, block_ids: Sequence[int]) -> None:
         """Copy the contents that `swap_out` returned into these blocks, in order.
@@ -201,16 +170,8 @@ class KVCache:
         """
         index = self._checked_ids(block_ids)
         self._check_swapped(swapped, index)
-        for side, copy in zip(self._sides(), swapped, strict=True):
-            for tensor, part in zip(tensors_of(side), tensors_of(copy), strict=True):
-                tensor[:, index] = part.to(tensor.device, non_blocking=True)
-
-    def _sides(self) -> tuple[Cache, Cache]:
-        """Keys and values of all layers."""
-        if not self.scales:
-            return self.keys, self.values
-        key_scales, value_scales = self.scales
-        return Quantised(self.keys, key_scales), Quantised(self.values, value_scales)
+        self.keys[:, index] = swapped.keys.to(self.keys.device, non_blocking=True)
+        self.values[:, index] = swapped.values.to(self.values.device, non_blocking=True)
 
     # ------------------------------------------------------------------ checks
 
@@ -224,16 +185,14 @@ class KVCache:
             shape = k.shape
             fits = shape[1:] == self._vectors and v.shape == shape and slots.shape == shape[:1]
             dtype = k.dtype
-            fits &= v.dtype == dtype and slots.dtype == torch.int64
-            fits &= dtype == self.keys.dtype or (self.is_fp8 and dtype.is_floating_point)
+            fits &= dtype == v.dtype == self.keys.dtype and slots.dtype == torch.int64
         except AttributeError:  # not a tensor
             fits = False
         if not fits:
             heads, dim = self._vectors
-            kind = "a float dtype" if self.is_fp8 else str(self.keys.dtype)
             raise ValueError(
-                f"k and v must be [T, {heads}, {dim}] in {kind}, and slots [T] in torch.int64, got "
-                f"{_kind_of(k)}, {_kind_of(v)} and {_kind_of(slots)}"
+                f"k and v must be [T, {heads}, {dim}] in {self.keys.dtype}, and slots [T] in "
+                f"torch.int64, got {_kind_of(k)}, {_kind_of(v)} and {_kind_of(slots)}"
             )
         if not (slots.is_cpu and slots.numel()):
             return False

@@ -16,13 +16,10 @@ import torch
 
 from pagedlab.adapters import Classes
 from pagedlab.attention import (
-    KVCacheDtype,
     PagedAttention,
     check_arguments,
-    check_kv_cache_dtype,
     fastest_backend,
     get_backend,
-    kv_dtype_for,
 )
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.engine import Engine
@@ -80,9 +77,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         num_blocks: blocks of the pool; None for as many as the memory holds.
         free_gpu_memory_fraction: where num_blocks is None, the share of a GPU's free memory, beside
             the weights, that the blocks and the work of a step take together.
-        kv_cache_dtype: "auto" is the model's dtype. "fp8" is one byte a number, so about twice as
-            many blocks fit as in bfloat16; keys and values are rounded, see fp8.py. The Triton
-            kernels need compute capability 8.9 for it.
         max_batch_tokens: tokens per step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
         max_prompt_tokens: prompt tokens per step, at most, while other requests stream, and in
             the first step. None is 2,048 on a GPU and no limit on a CPU.
@@ -107,7 +101,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     Attributes:
         model: the `Model`; `model.tokenizer` is its tokenizer.
         cache: the `KVCache`.
-        kv_dtype: the dtype of the KV cache; None for the model's.
         pool: the block pool.
         prefix_cache: the `PrefixCache`; None if prefix caching is off.
         scheduler: the scheduler, with its queues `waiting`, `running` and `swapped`.
@@ -138,7 +131,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     """
 
     speculation: Speculation | None = None  # drafts tokens, and counts which were accepted
-    kv_dtype: torch.dtype | None = None  # of the KV cache; None for the model's
 
     def __init__(  # noqa: PLR0913 - the options of the one class that users make
         self,
@@ -149,7 +141,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         block_size: int = 16,
         num_blocks: int | None = None,
         free_gpu_memory_fraction: float = 0.9,
-        kv_cache_dtype: KVCacheDtype = "auto",
         max_batch_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
         max_sequences: int = 256,
@@ -168,7 +159,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     ) -> None:
         attend = get_backend(attention_backend)
         check_arguments(attention_backend)
-        check_kv_cache_dtype(kv_cache_dtype, attention_backend)
         block_size = integer("block_size", block_size, 1)
         num_blocks = optional_integer("num_blocks", num_blocks, 1)
         fraction = real("free_gpu_memory_fraction", free_gpu_memory_fraction, 0, 1, above=True)
@@ -188,7 +178,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         if attention_backend == "auto":
             is_double = self.model.module.dtype == torch.float64
             attend = fastest_backend(self.model.device, verbose, is_double)
-        self.kv_dtype = kv_dtype_for(kv_cache_dtype, self.model.device, attend)
         if speculative is not None:
             self.speculation = Speculation(speculative, self, block_size)
 
@@ -199,7 +188,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             num_blocks = self._blocks_that_fit(
                 block_size, max_sequences, max_batch_tokens, fraction
             )
-        cache = self.model.kv_cache(num_blocks, block_size, self.kv_dtype)
+        cache = self.model.kv_cache(num_blocks, block_size)
         new_parts = partial(
             classes.make,
             num_blocks,
@@ -253,7 +242,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         Raises:
             ValueError: If the work of a step leaves no room for a block.
         """
-        smallest = self.model.kv_cache(1, block_size, self.kv_dtype)
+        smallest = self.model.kv_cache(1, block_size)
         bytes_per_block = smallest.bytes_per_block
         memory = free = smallest.free_bytes()
         if self._is_on_gpu:
@@ -496,13 +485,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """End the other ranks at the end of a `with` block, as `close` does."""
         self.close()
 
-    @property
-    def kv_words(self) -> str:
-        """What to say of the KV cache behind its size; "" if it has the model's dtype."""
-        return " in FP8" if self.cache.is_fp8 else ""
-
     def __repr__(self) -> str:
-        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}{self.kv_words}"
+        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}"
         return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
 
 

@@ -109,7 +109,8 @@ def paged_hook(
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     batch = pages.batch
     pages.cache.write(layer, k, v, batch.slots)
-    keys, values = pages.cache.layer(layer)
+    keys = pages.cache.keys[layer]
+    values = pages.cache.values[layer]
     out = pages.attend(
         q, keys, values, batch.block_tables, batch.seq_lens, batch.query_starts, scaling
     )
@@ -179,10 +180,8 @@ class Model:
         field = f"eos_token_id in {self.name}/generation_config.json"
         return frozenset(integer(field, i) for i in ids if i is not None)
 
-    def kv_cache(
-        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
-    ) -> KVCache:
-        """Return a KV cache for this model, on its device; None stands for the model's dtype."""
+    def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        """Return a KV cache for this model, on its device and of its dtype."""
         config = self.module.config
         head_dim = getattr(config, "head_dim", None)
         if not head_dim:
@@ -193,7 +192,7 @@ class Model:
             block_size,
             config.num_key_value_heads // self.num_ranks,
             head_dim,
-            dtype or self.module.dtype,
+            self.module.dtype,
             self.device,
         )
 

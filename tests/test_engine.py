@@ -562,7 +562,7 @@ def test_bad_prompts(tiny, prompt, said):
 def test_help_lists_every_public_attribute(tiny):
     llm = engine(tiny)
     methods = {name for name in dir(LLM) if callable(getattr(LLM, name))}
-    attributes = {name for name in dir(llm) if not name.startswith("_")} - methods - {"kv_words"}
+    attributes = {name for name in dir(llm) if not name.startswith("_")} - methods
     section = inspect.getdoc(LLM).partition("Attributes:\n")[2].partition("\n\n")[0]
     assert set(re.findall(r"^    (\w+): ", section, re.MULTILINE)) == attributes
 
@@ -596,7 +596,7 @@ def blocks_on_a_gpu(tiny, free, max_batch_tokens, fraction):
         device=torch.device("cuda"), kv_cache=lambda *sizes: cache, working_bytes=tiny.working_bytes, max_length=2**40
     )
     llm = object.__new__(LLM)
-    llm.model, llm.kv_dtype, llm.speculation = on_gpu, None, None
+    llm.model, llm.speculation = on_gpu, None
     return llm._blocks_that_fit(16, 256, max_batch_tokens, fraction)
 
 

@@ -41,7 +41,6 @@ from pagedlab.accelerate.small_gemm import KVTarget
 from pagedlab.accelerate.swiglu import swiglu
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
-from pagedlab.kernels.fp8 import bytes_and_scales, e4m3_of, scale_of_largest
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 
@@ -57,7 +56,6 @@ def rotate_kernel(
     cos, sin, slots,                             # [T, HALF] twice; [T]
     q_out,                                       # [T, Hq, D]
     k_cache, v_cache,                            # [num_blocks, block_size, Hkv, D]
-    k_scales, v_scales,                          # of caches in FP8, without D; or None
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     HEADS: tl.constexpr,                         # all heads, rounded up to a power of two
     HALF: tl.constexpr, LANES: tl.constexpr,     # D / 2; rounded up to a power of two
@@ -103,17 +101,6 @@ def rotate_kernel(
     q = q_out + (token * Q_HEADS + head) * DIM + i
     tl.store(q, first, mask=is_query)
     tl.store(q + HALF, second, mask=is_query)
-    if k_scales is not None:
-        # After the rounding to `dtype`, as where KV is written by a kernel of its own.
-        largest = tl.maximum(tl.abs(first.to(tl.float32)), tl.abs(second.to(tl.float32)))
-        largest = tl.max(tl.where(real, largest, 0.0), 1, keep_dims=True)
-        kv_scale = scale_of_largest(largest)
-        at = slot * KV_HEADS + head - Q_HEADS
-        tl.store(k_scales + at, kv_scale, mask=(slot >= 0) & (head >= Q_HEADS) & turned)
-        is_value_head = (head >= Q_HEADS + KV_HEADS) & (head < Q_HEADS + 2 * KV_HEADS)
-        tl.store(v_scales + at - KV_HEADS, kv_scale, mask=(slot >= 0) & is_value_head)
-        first = e4m3_of(first.to(tl.float32), kv_scale)
-        second = e4m3_of(second.to(tl.float32), kv_scale)
     stored = lane & (slot >= 0)
     is_key = stored & (head >= Q_HEADS) & turned
     k = k_cache + (slot * KV_HEADS + head - Q_HEADS) * DIM + i
@@ -171,13 +158,11 @@ def qkv(x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None, target: 
     heads = len(weight) // head_dim
     q_heads = heads - 2 * kv_heads
     half = head_dim // 2
-    keys, k_scales = bytes_and_scales(target.k_cache)
-    values, v_scales = bytes_and_scales(target.v_cache)
     q = x.new_empty((tokens, q_heads, head_dim))
     product = F.linear(x, weight)
     rotate_kernel[(tokens,)](
         product, bias, x, epsilon, target.cos, target.sin, target.slots,
-        q, keys, values, k_scales, v_scales,
+        q, target.k_cache, target.v_cache,
         q_heads, kv_heads, power_of_two(heads), half, power_of_two(half),
         width, power_of_two(width), num_warps=4, **overlap_options(x),
     )  # fmt: skip
@@ -297,13 +282,11 @@ class Fused:
         # [T, H], the residual stream, changed in place from here on
         x = model.embed_tokens(batch.token_ids)
         seen = batch.block_tables, batch.seq_lens, batch.query_starts
-        # A program of small_gemm.qkv has a part of a head, and a scale in FP8 takes all of it.
-        is_small = len(x) <= self.small_gemm_rows.qkv and not cache.is_fp8
-        project = small_gemm.qkv if is_small else qkv
+        project = small_gemm.qkv if len(x) <= self.small_gemm_rows.qkv else qkv
         with on_device_of(x):
             cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
-                target = KVTarget(cos, sin, batch.slots, *cache.layer(i))
+                target = KVTarget(cos, sin, batch.slots, cache.keys[i], cache.values[i])
                 q = project(x, self.epsilon, layer.qkv, layer.qkv_bias, target)
                 is_last = layer is self.layers[-1]
                 if is_last and not all_rows and len(batch.last_rows) < len(x):

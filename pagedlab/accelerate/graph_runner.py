@@ -30,10 +30,8 @@ class GraphRunner:
         self._seen: set[StepShape] = set()
         self._hidden: Tensor | None = None  # of steps that the host samples for
         if step.fused:
-            module = step.fused.module
-            width = module.config.hidden_size
-            keys = step.cache.keys  # of another dtype if they are FP8
-            self._hidden = keys.new_empty((max_tokens, width), dtype=module.dtype)
+            width = step.fused.module.config.hidden_size
+            self._hidden = step.cache.keys.new_empty(max_tokens, width)
 
     def run(self, shape: StepShape) -> Tensor | None:
         """Run a step of this shape, as `DeviceStep.run` does."""

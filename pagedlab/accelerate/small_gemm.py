@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from pagedlab.accelerate.norm import norm, overlap_options
-from pagedlab.fp8 import Cache
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 
 TILE_ROWS = 16  # of the tensor cores
@@ -60,14 +59,14 @@ class KVTarget(NamedTuple):
     Args:
         cos, sin: [T, D / 2].
         slots: int64 [T]; -1 stores nothing.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D]; in FP8 not here, but in fused.py.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D].
     """
 
     cos: Tensor
     sin: Tensor
     slots: Tensor
-    k_cache: Cache
-    v_cache: Cache
+    k_cache: Tensor
+    v_cache: Tensor
 
 
 def cut_of(role: str, width: int, rows: int) -> Cut:

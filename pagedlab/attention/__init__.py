@@ -2,7 +2,7 @@
 
     q             [T, Hq, D]       the queries of all sequences, one sequence after the other
     k_cache       [num_blocks, block_size, Hkv, D]
-    v_cache       [num_blocks, block_size, Hkv, D]; both may be `Quantised`, see fp8.py
+    v_cache       [num_blocks, block_size, Hkv, D]
     block_tables  int32 [B, M]     block ids; entries after a sequence's last block are never read
     seq_lens      int32 [B]        keys of each sequence, with those of its queries
     query_starts  int32 [B + 1]    rows query_starts[b] to query_starts[b + 1] are sequence b's
@@ -14,7 +14,7 @@ The queries of a sequence are its last tokens. So row i of its n queries sees th
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,12 +26,10 @@ from pagedlab.attention.reference import (
     safe_attention,
 )
 from pagedlab.attention.vectorised import torch_attention
-from pagedlab.fp8 import FP8, Cache, Quantised
 from pagedlab.kernels import why_not
-from pagedlab.validation import one_of, real, shown
+from pagedlab.validation import real, shown
 
 PagedAttention = Callable[..., Tensor]
-KVCacheDtype = Literal["auto", "fp8"]
 
 ARGUMENTS = "q", "k_cache", "v_cache", "block_tables", "seq_lens", "query_starts", "scale"
 BACKENDS: dict[str, PagedAttention] = {
@@ -93,41 +91,6 @@ def check_arguments(backend: str | PagedAttention) -> None:
         ) from None
 
 
-def check_kv_cache_dtype(name: str, backend: str | PagedAttention) -> None:
-    """Check the name of a KV cache's dtype, and that the backend reads such a cache.
-
-    Raises:
-        ValueError: If there is no such dtype, or if it is "fp8" and the backend is a function.
-    """
-    one_of("kv_cache_dtype", name, ("auto", "fp8"))
-    if name == "fp8" and callable(backend):
-        raise ValueError(
-            "kv_cache_dtype='fp8' takes an attention backend by name, because a function may not "
-            "know the scales: leave attention_backend at 'auto'"
-        )
-
-
-def kv_dtype_for(name: str, device: torch.device, attend: PagedAttention) -> torch.dtype | None:
-    """Return the dtype of a KV cache of this name; None stands for the model's.
-
-    Raises:
-        ValueError: If it is "fp8" and the Triton kernels cannot read it on this GPU.
-    """
-    if name == "auto":
-        return None
-    if device.type != "cuda" or attend in BACKENDS.values():
-        return FP8
-    from pagedlab.kernels.fp8 import NEEDS  # needs Triton
-
-    have = torch.cuda.get_device_capability(device)
-    if have < NEEDS:
-        raise ValueError(
-            f"kv_cache_dtype='fp8' needs compute capability {NEEDS[0]}.{NEEDS[1]} for Triton, and "
-            f"this GPU has {have[0]}.{have[1]}: take attention_backend='torch'"
-        )
-    return FP8
-
-
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
     return fastest_backend(q.device, True, q.dtype == torch.float64)(q, *args)
 
@@ -156,8 +119,8 @@ def fastest_backend(
 
 def paged_attention(
     q: Tensor,
-    k_cache: Cache,
-    v_cache: Cache,
+    k_cache: Tensor,
+    v_cache: Tensor,
     block_tables: Tensor,
     seq_lens: Tensor,
     query_starts: Tensor,
@@ -196,11 +159,11 @@ def paged_attention(
 
 def _check_tensors(**tensors: Any) -> None:
     for name, tensor in tensors.items():
-        if not isinstance(tensor, (Tensor, Quantised)):
+        if not isinstance(tensor, Tensor):
             raise ValueError(f"{name} must be a tensor, got {shown(tensor)}")
 
 
-def _check_caches(q: Tensor, k_cache: Cache, v_cache: Cache) -> None:
+def _check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
     _check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
     has_axes = q.ndim == 3 and k_cache.ndim == 4 and k_cache.shape == v_cache.shape
     if not has_axes or q.shape[2] != k_cache.shape[3]:
@@ -283,8 +246,8 @@ def _check_numbers(
 
 def paged_decode(
     q: Tensor,
-    k_cache: Cache,
-    v_cache: Cache,
+    k_cache: Tensor,
+    v_cache: Tensor,
     block_tables: Tensor,
     seq_lens: Tensor,
     scale: float | None = None,

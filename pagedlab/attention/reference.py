@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pagedlab.fp8 import Cache
-
 Ids = Sequence[int]  # block ids of a sequence, in logical order
 
 
@@ -35,7 +33,7 @@ def ungroup_heads(out: Tensor) -> Tensor:
 
 
 def block_scores(
-    q: Tensor, k_cache: Cache, v_cache: Cache, block_ids: Ids, seq_len: int, scale: float
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each block's masked scores [Hkv, G, n, b] and values [Hkv, b, D].
 
@@ -55,7 +53,7 @@ def block_scores(
 
 
 def concat_attention(
-    q: Tensor, k_cache: Cache, v_cache: Cache, block_ids: Ids, seq_len: int, scale: float
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Tensor:
     """Compute softmax(q k^T * scale) v with all keys in one tensor, as if there were no blocks."""
     q = group_heads(q, k_cache.shape[2])
@@ -67,7 +65,7 @@ def concat_attention(
 
 
 def safe_attention(
-    q: Tensor, k_cache: Cache, v_cache: Cache, block_ids: Ids, seq_len: int, scale: float
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Tensor:
     """Find the largest score m in a first pass. Sum exp(s - m) and exp(s - m) v in a second one.
 
@@ -88,7 +86,7 @@ def safe_attention(
 
 
 def online_attention(
-    q: Tensor, k_cache: Cache, v_cache: Cache, block_ids: Ids, seq_len: int, scale: float
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Ids, seq_len: int, scale: float
 ) -> Tensor:
     """Keep the largest score m, the sum of weights and the output in a single pass over the blocks.
 
@@ -111,7 +109,7 @@ def online_attention(
     return ungroup_heads(out / total)
 
 
-OneSequence = Callable[[Tensor, Cache, Cache, Ids, int, float], Tensor]
+OneSequence = Callable[[Tensor, Tensor, Tensor, Ids, int, float], Tensor]
 
 
 def over_sequences(attend: OneSequence) -> Callable[..., Tensor]:
@@ -122,8 +120,8 @@ def over_sequences(attend: OneSequence) -> Callable[..., Tensor]:
 
     def batched(
         q: Tensor,
-        k_cache: Cache,
-        v_cache: Cache,
+        k_cache: Tensor,
+        v_cache: Tensor,
         block_tables: Tensor,
         seq_lens: Tensor,
         query_starts: Tensor,

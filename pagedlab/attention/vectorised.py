@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pagedlab.fp8 import Cache
-
 
 class _Member(NamedTuple):
     """A sequence of the batch.
@@ -33,8 +31,8 @@ class _Member(NamedTuple):
 
 def torch_attention(
     q: Tensor,
-    k_cache: Cache,
-    v_cache: Cache,
+    k_cache: Tensor,
+    v_cache: Tensor,
     block_tables: Tensor,
     seq_lens: Tensor,
     query_starts: Tensor,
@@ -55,7 +53,7 @@ def torch_attention(
         stored = torch.minimum(key, length - 1)  # [b, S], padded
         blocks = block_tables[index].long().gather(1, stored // block_size)
         slots = blocks * block_size + stored % block_size
-        k = k_cache.flatten(0, 1)[slots].to(q.dtype)  # in FP8, the numbers are in fp32 first
+        k = k_cache.flatten(0, 1)[slots].to(q.dtype)
         v = v_cache.flatten(0, 1)[slots].to(q.dtype)
         is_visible = key <= positions[:, :, None]  # [b, n, S]
         mixed = _grouped_attention(q[rows], k, v, is_visible, scale)

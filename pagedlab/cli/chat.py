@@ -140,9 +140,8 @@ def _pick(conversation: Conversation, screen: Screen, rest: str) -> None:
 def _blocks(conversation: Conversation, screen: Screen, rest: str) -> None:
     pool = conversation.pool
     free = pool.num_free - pool.num_cached
-    tokens = f"tokens{conversation.llm.kv_words}"
     print_now(
-        f"{pool.num_blocks} blocks of {pool.block_size} {tokens}: {pool.num_used} in use, "
+        f"{pool.num_blocks} blocks of {pool.block_size} tokens: {pool.num_used} in use, "
         f"{pool.num_cached} cached for later prompts with the same beginning, {free} empty\n"
     )
 

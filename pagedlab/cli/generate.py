@@ -36,7 +36,7 @@ def run(asked: argparse.Namespace) -> int:
             _generate(llm, asked.prompts, asked.chat, sampling)
     ranks = f" on {asked.ranks} ranks" if asked.ranks > 1 else ""
     with status_on_stderr():
-        print(f"\n{summary(llm.stats, llm.pool.block_size)}{llm.kv_words}{ranks}")
+        print(f"\n{summary(llm.stats, llm.pool.block_size)}{ranks}")
     return 0
 
 

@@ -34,11 +34,10 @@ class Play:
 
 @dataclass(frozen=True)
 class NewCache:
-    """Replace the cache by a new one. `is_fp8` is 1 for one in FP8, else 0."""
+    """Replace the cache by a new one."""
 
     num_blocks: int
     block_size: int
-    is_fp8: int
 
 
 @dataclass(frozen=True)

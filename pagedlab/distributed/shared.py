@@ -36,7 +36,6 @@ from pagedlab.distributed.commands import (
     pack,
 )
 from pagedlab.distributed.ranks import Ranks
-from pagedlab.fp8 import FP8
 from pagedlab.kv_cache import HostBlocks, KVCache
 from pagedlab.model import Model
 from pagedlab.validation import shown
@@ -70,13 +69,10 @@ class CacheShare(KVCache):
             case CountFreeBytes():
                 return self.ranks.gather(torch.tensor(KVCache.free_bytes(self)))
             case ShowBlocks(block_ids):
-                blocks = KVCache.swap_out(self, block_ids)
-                return self.ranks.gather(torch.stack([part[...] for part in blocks]))
+                return self.ranks.gather(torch.stack(KVCache.swap_out(self, block_ids)))
             case Poison():
                 self.keys.fill_(torch.nan)
                 self.values.fill_(torch.nan)
-                for scales in self.scales:
-                    scales.fill_(torch.nan)
         return None
 
 
@@ -96,7 +92,7 @@ class SharedCache(CacheShare):
         self._dropped: list[int] = []  # numbers of tickets that are garbage
         num_blocks, block_size = self.keys.shape[1:3]
         ranks.hold({})  # the other ranks free their old cache, and the graphs that use it
-        ranks.call(NewCache(num_blocks, block_size, int(self.is_fp8)))
+        ranks.call(NewCache(num_blocks, block_size))
 
     def _on_all_ranks(self, command: Command) -> Any:
         return self.ranks.call(command, partial(self.obey, command))
@@ -199,11 +195,11 @@ def serve(ranks: Ranks, model: Model, attend: PagedAttention, follow: Callable[.
                 model.forward(without_logits, cache, attend)
             case ShowBatch():
                 ranks.gather(pack(latest))
-            case NewCache(num_blocks, block_size, is_fp8):
+            case NewCache(num_blocks, block_size):
                 ranks.hold({})
                 play = None
                 cache = None  # its memory is free before the new one is made
-                cache = model.kv_cache(num_blocks, block_size, FP8 if is_fp8 else None)
+                cache = model.kv_cache(num_blocks, block_size)
             case Follow(limits):
                 play = follow(model, cache, attend, ranks, *limits)
             case Play(steps):

@@ -22,8 +22,6 @@ import math
 import torch
 from torch import Tensor
 
-from pagedlab.fp8 import Cache, Quantised, tensors_of
-from pagedlab.kernels.fp8 import widened
 from pagedlab.kernels.plan import Plan, launch_plan, overlaps, padded, query_tiles
 from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
@@ -46,7 +44,7 @@ def load_rows(rows, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
 def attend(
     # [ROWS, DIM], [ROWS], and the state so far: [ROWS], [ROWS], [ROWS, DIM]
     q, positions, m, total, acc,
-    start, stop, table, k_head, v_head, k_scales, v_scales, scale,
+    start, stop, table, k_head, v_head, scale,
     MASKED: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
@@ -62,12 +60,7 @@ def attend(
         slot = page * BLOCK_SIZE + stored.to(tl.uint32) % BLOCK_SIZE
         row = slot.to(tl.uint64) * (KV_HEADS * HEAD_DIM)
         k = load_rows(k_head + row, HEAD_DIM, DIM)
-        if k_scales is not None:
-            k = widened(k, q.dtype)  # FP8 in registers; exact
         s = tl.dot(q, tl.trans(k), input_precision="ieee")  # [ROWS, TILE], summed in fp32
-        if k_scales is not None:
-            of_slot = slot.to(tl.uint64) * KV_HEADS
-            s *= tl.load(k_scales + of_slot)[None, :]
         if MASKED:
             s = tl.where(keys[None, :] <= positions[:, None], s, float("-inf"))
         # The hardware has exp2, so `scale` includes a factor log2(e). It is applied to the fp32
@@ -77,13 +70,6 @@ def attend(
         rescale = tl.exp2(m - new_m)
         v = load_rows(v_head + row, HEAD_DIM, DIM)
         total = total * rescale + tl.sum(p, 1)
-        if v_scales is not None:
-            v_scale = tl.load(v_scales + of_slot)
-            if q.dtype == tl.float16:  # it has no room for p * v_scale
-                v = (widened(v, tl.float32) * v_scale[:, None]).to(q.dtype)
-            else:
-                v = widened(v, q.dtype)
-                p *= v_scale[None, :]
         if v.dtype == tl.float32:
             # Sum each tile separately: one long chain of additions would lose digits.
             of_tile = tl.dot(p, v, input_precision="ieee")
@@ -117,7 +103,7 @@ def splits_of(n, length, MIN_SPLIT: tl.constexpr, max_splits):
 
 @triton.jit
 def attend_tile(
-    out, split_out, split_sums, q, k_cache, v_cache, k_scales, v_scales, table, scale,
+    out, split_out, split_sums, q, k_cache, v_cache, table, scale,
     b, first, n, length, start, kv_head, split, splits,
     FEW: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr,
@@ -142,9 +128,6 @@ def attend_tile(
     acc = tl.zeros([ROWS, DIM], tl.float32)
     k_head = k_cache + kv_head * HEAD_DIM
     v_head = v_cache + kv_head * HEAD_DIM
-    if k_scales is not None:  # of caches in FP8, one for each slot and KV head
-        k_scales += kv_head
-        v_scales += kv_head
     if FEW:
         tiles = tl.cdiv(stop, TILE)
         begin = split * tiles // splits * TILE
@@ -153,12 +136,12 @@ def attend_tile(
         seen_by_all = tl.maximum(length - n + start + 1, 0)
         begin = seen_by_all // TILE * TILE  # tiles before it need no mask
         m, total, acc = attend(
-            rows, positions, m, total, acc, 0, begin, table, k_head, v_head,
-            k_scales, v_scales, scale, False, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
+            rows, positions, m, total, acc, 0, begin, table, k_head, v_head, scale,
+            False, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
         )  # fmt: skip
     m, total, acc = attend(
-        rows, positions, m, total, acc, begin, stop, table, k_head, v_head,
-        k_scales, v_scales, scale, True, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
+        rows, positions, m, total, acc, begin, stop, table, k_head, v_head, scale,
+        True, TILE, STAGES, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM,
     )  # fmt: skip
     if splits == 1:
         write_rows(out, row, real, acc, total, HEAD_DIM, DIM)
@@ -190,8 +173,7 @@ def find_sequence(query_starts, tile, num_sequences, QUERIES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["table_stride", "num_sequences"])
 def decode_kernel(
-    out, split_out, split_sums, q, k_cache, v_cache, k_scales, v_scales,
-    tables, seq_lens, query_starts,
+    out, split_out, split_sums, q, k_cache, v_cache, tables, seq_lens, query_starts,
     scale, table_stride, num_sequences,
     ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MIN_SPLIT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr,
@@ -225,16 +207,15 @@ def decode_kernel(
     if (split < splits) & (token < after):
         # The token is computed like a sequence of one query, which sees `length` keys.
         attend_tile(
-            out, split_out, split_sums, q, k_cache, v_cache, k_scales, v_scales,
-            tables + b * table_stride, scale, b, token, 1, length, 0, kv_head, split, splits,
+            out, split_out, split_sums, q, k_cache, v_cache, tables + b * table_stride, scale,
+            b, token, 1, length, 0, kv_head, split, splits,
             True, ROWS, TILE, STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["table_stride", "num_sequences"])
 def ragged_kernel(
-    out, split_out, split_sums, q, k_cache, v_cache, k_scales, v_scales,
-    tables, seq_lens, query_starts,
+    out, split_out, split_sums, q, k_cache, v_cache, tables, seq_lens, query_starts,
     scale, table_stride, num_sequences,
     ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     FEW_ROWS: tl.constexpr, FEW_TILE: tl.constexpr, FEW_STAGES: tl.constexpr,
@@ -261,15 +242,15 @@ def ragged_kernel(
             splits = splits_of(n, length, MIN_SPLIT, tl.num_programs(1))
             if tl.program_id(1) < splits:
                 attend_tile(
-                    out, split_out, split_sums, q, k_cache, v_cache, k_scales, v_scales,
-                    table, scale, b, first, n, length, start, kv_head, tl.program_id(1), splits,
+                    out, split_out, split_sums, q, k_cache, v_cache, table, scale,
+                    b, first, n, length, start, kv_head, tl.program_id(1), splits,
                     True, FEW_ROWS, FEW_TILE, FEW_STAGES,
                     BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
                 )  # fmt: skip
         elif tl.program_id(1) == 0:
             attend_tile(
-                out, split_out, split_sums, q, k_cache, v_cache, k_scales, v_scales,
-                table, scale, b, first, n, length, start, kv_head, 0, 1,
+                out, split_out, split_sums, q, k_cache, v_cache, table, scale,
+                b, first, n, length, start, kv_head, 0, 1,
                 False, ROWS, TILE, STAGES, BLOCK_SIZE, GROUP, KV_HEADS, HEAD_DIM, DIM,
             )  # fmt: skip
 
@@ -312,14 +293,12 @@ def merge_kernel(
         tl.store(out + row[:, None] * HEAD_DIM + dims, o, mask=(dims < HEAD_DIM)[None, :])
 
 
-def check_inputs(q: Tensor, k_cache: Cache, v_cache: Cache, scale: float) -> None:
+def check_inputs(q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float) -> None:
     """Raise `ValueError` if the kernels do not support these inputs."""
-    is_fp8 = isinstance(k_cache, Quantised) and isinstance(v_cache, Quantised)
-    if q.dtype not in DTYPES or not (is_fp8 or q.dtype == k_cache.dtype == v_cache.dtype):
-        got = f"got {q.dtype}, {k_cache.dtype} and {v_cache.dtype}"
+    if q.dtype not in DTYPES or not q.dtype == k_cache.dtype == v_cache.dtype:
         raise ValueError(
             "the Triton kernels take q and both caches in one dtype, float32, float16 or "
-            f"bfloat16, or both caches quantised, {got}"
+            f"bfloat16, got {q.dtype}, {k_cache.dtype} and {v_cache.dtype}"
         )
     if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
         shape = "[num_blocks, block_size, Hkv, D]"
@@ -335,8 +314,8 @@ def check_inputs(q: Tensor, k_cache: Cache, v_cache: Cache, scale: float) -> Non
 
 def triton_attention(
     q: Tensor,
-    k_cache: Cache,
-    v_cache: Cache,
+    k_cache: Tensor,
+    v_cache: Tensor,
     block_tables: Tensor,
     seq_lens: Tensor,
     query_starts: Tensor,
@@ -373,11 +352,8 @@ def triton_attention(
     split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
     split_sums = torch.empty((*parts, 2), dtype=torch.float32, device=q.device)
     grid = query_tiles(num_tokens, num_sequences, group, many) * kv_heads, splits
-    keys, *k_scales = tensors_of(k_cache)
-    values, *v_scales = tensors_of(v_cache)
-    scales = (*k_scales, *v_scales) or (None, None)
     tensors = (
-        out, split_out, split_sums, q.contiguous(), keys, values, *scales,
+        out, split_out, split_sums, q.contiguous(), k_cache, v_cache,
         block_tables, seq_lens, query_starts,
         scale * math.log2(math.e), block_tables.stride(0), num_sequences,
     )  # fmt: skip

@@ -7,21 +7,15 @@ slowly, and there are few bytes: in a step of 256 sequences, a layer writes some
 import torch
 from torch import Tensor
 
-from pagedlab.fp8 import Cache
-from pagedlab.kernels.fp8 import bytes_and_scales, e4m3_of, scale_of_largest
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 
 
 @triton.jit
 def write_kernel(
-    k, v, k_cache, v_cache, k_scales, v_scales, slots,
-    k_stride, k_head_stride, v_stride, v_head_stride,
+    k, v, k_cache, v_cache, slots, k_stride, k_head_stride, v_stride, v_head_stride,
     KV_HEADS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
-    """Run one program a token. HEADS and DIM are KV_HEADS and HEAD_DIM as powers of two.
-
-    Caches in FP8 have scales; those of others are None.
-    """
+    """Run one program a token. HEADS and DIM are KV_HEADS and HEAD_DIM as powers of two."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
     if slot >= 0:
@@ -31,15 +25,6 @@ def write_kernel(
         target = (slot * KV_HEADS + head) * HEAD_DIM + dim
         key = tl.load(k + token * k_stride + head * k_head_stride + dim, mask=real)
         value = tl.load(v + token * v_stride + head * v_head_stride + dim, mask=real)
-        if k_scales is not None:
-            key = tl.where(real, key.to(tl.float32), 0.0)
-            value = tl.where(real, value.to(tl.float32), 0.0)
-            k_scale = scale_of_largest(tl.max(tl.abs(key), 1, keep_dims=True))
-            v_scale = scale_of_largest(tl.max(tl.abs(value), 1, keep_dims=True))
-            key = e4m3_of(key, k_scale)
-            value = e4m3_of(value, v_scale)
-            tl.store(k_scales + slot * KV_HEADS + head, k_scale, mask=head < KV_HEADS)
-            tl.store(v_scales + slot * KV_HEADS + head, v_scale, mask=head < KV_HEADS)
         tl.store(k_cache + target, key, mask=real)
         tl.store(v_cache + target, value, mask=real)
 
@@ -60,14 +45,14 @@ def copy_kernel(
         tl.store(values + target + i, tl.load(values + source + i, mask=i < SIZE), mask=i < SIZE)
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Cache, v_cache: Cache, slots: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Store the keys and values of T tokens in one layer's caches.
 
     Args:
         k: keys, [T, Hkv, D].
         v: values, [T, Hkv, D].
         k_cache: [num_blocks, block_size, Hkv, D].
-        v_cache: [num_blocks, block_size, Hkv, D]. Caches in FP8 get rounded vectors, see fp8.py.
+        v_cache: [num_blocks, block_size, Hkv, D].
         slots: int64 [T]. A token with a negative slot is not stored, so that a batch can be padded
             to the size of a CUDA graph.
 
@@ -87,12 +72,9 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Cache, v_cache: Cache, slots: Tensor
         return
     k = k if k.stride(2) == 1 else k.contiguous()
     v = v if v.stride(2) == 1 else v.contiguous()
-    keys, k_scales = bytes_and_scales(k_cache)
-    values, v_scales = bytes_and_scales(v_cache)
-    with on_device_of(keys):
+    with on_device_of(k_cache):
         write_kernel[(tokens,)](
-            k, v, keys, values, k_scales, v_scales, slots,
-            k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+            k, v, k_cache, v_cache, slots, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             heads, power_of_two(heads), dim, power_of_two(dim),
         )  # fmt: skip
 
@@ -131,8 +113,5 @@ def copy_blocks(keys: Tensor, values: Tensor, sources: list[int], destinations: 
     size = keys[0, 0].numel()
     chunk = min(4096, power_of_two(size))
     grid = len(sources), len(keys)
-    if keys.dtype.itemsize == 1:  # not every GPU knows FP8, and a copy need not
-        keys = keys.view(torch.uint8)
-        values = values.view(torch.uint8)
     with on_device_of(keys):
         copy_kernel[grid](keys, values, *pairs, keys.stride(0), size, chunk)

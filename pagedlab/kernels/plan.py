@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-from pagedlab.fp8 import Cache
 from pagedlab.kernels.runtime import INTERPRETED, power_of_two
 
 # Keys in a split. Two splits are the fewest: to start and merge shorter ones costs more than it
@@ -161,7 +160,7 @@ def overlaps(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def launch_plan(q: torch.Tensor, k_cache: Cache, block_tables: torch.Tensor) -> Plan:
+def launch_plan(q: torch.Tensor, k_cache: torch.Tensor, block_tables: torch.Tensor) -> Plan:
     """Return the plan for these shapes: enough programs to fill the card, and no more splits.
 
     Args:

@@ -134,7 +134,7 @@ def _main(parser: Parser, arguments: list[str]) -> int:
         return print_error(error)
     where = f"http://{options.host}:{listener.getsockname()[1]}"
     addresses = (
-        f"{llm.pool.num_blocks} blocks of {llm.pool.block_size} tokens{llm.kv_words}\n"
+        f"{llm.pool.num_blocks} blocks of {llm.pool.block_size} tokens\n"
         f"API:          {where}/v1\n"
         f"reference:    {where}/docs\n"
         f"blocks, live: {where}/\n"

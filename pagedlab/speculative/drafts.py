@@ -182,7 +182,7 @@ class DraftModel(Drafter):
                 f"{self.model.name} cannot draft for {llm.model.name}: {why}; {advice}"
             )
         self._llm = llm
-        self._cache = self.model.kv_cache(1, block_size, llm.kv_dtype)
+        self._cache = self.model.kv_cache(1, block_size)
         self._pool: Any = None  # whose block ids address the cache
         self._held: dict[int, bytes] = {}  # block id -> hash of the tokens whose KV it holds here
         return self._cache.bytes_per_block
@@ -209,8 +209,7 @@ class DraftModel(Drafter):
         """Use a new pool of the engine. Of what was computed before, nothing is taken."""
         self._held.clear()
         if self._cache.keys.shape[1] != pool.num_blocks:
-            dtype = self._llm.kv_dtype
-            self._cache = self.model.kv_cache(pool.num_blocks, pool.block_size, dtype)
+            self._cache = self.model.kv_cache(pool.num_blocks, pool.block_size)
         self._pool = pool
 
     def _fork(self, sequence: Sequence) -> Sequence:

@@ -26,7 +26,6 @@ STATES = (*QUEUES, *ENDS, "dropped")
 HOW = ("recompute", "swap")
 
 RECORDING_FIELDS = ("format", "model", "block_size", "num_blocks", "drawn", "steps")
-OPTIONAL_RECORDING_FIELDS = ("kv_cache_dtype",)
 POOL_FIELDS = ("step", "used", "cached", "counts", "kept", "copies", "hits", "evicted", "texts")
 RUN_FIELDS = ("computed", "admitted", "preempted", "resumed", "drafts", "held", "likely")
 STEP_FIELDS = {1: POOL_FIELDS, 2: (*POOL_FIELDS, *RUN_FIELDS, "readings")}
@@ -69,10 +68,7 @@ def check_recording(recording: Any) -> dict[str, Any]:
         ValueError: Names the first field that is wrong.
     """
     number = check_format(recording)
-    allowed = (*RECORDING_FIELDS, *OPTIONAL_RECORDING_FIELDS)
-    _fields("recording", recording, required=RECORDING_FIELDS, allowed=allowed)
-    if "kv_cache_dtype" in recording:
-        one_of("recording.kv_cache_dtype", recording["kv_cache_dtype"], ("fp8",))
+    _fields("recording", recording, required=RECORDING_FIELDS, allowed=RECORDING_FIELDS)
     _text("recording.model", recording["model"])
     integer("recording.block_size", recording["block_size"], 1)
     num_blocks = integer("recording.num_blocks", recording["num_blocks"], 1)

@@ -65,8 +65,6 @@ class Recorder(ExitStack):
             "drawn": drawn,
             "steps": [],
         }
-        if getattr(getattr(llm, "cache", None), "is_fp8", False):
-            self.recording["kv_cache_dtype"] = "fp8"
         self.forgotten = 0  # steps
         self.engine_steps = 0
         self._readings = dict(readings or {})

@@ -60,12 +60,6 @@ def test_generate_takes_top_p_and_stops(capsys):
     assert capsys.readouterr().out == text[: text.index(word)] + "\n"
 
 
-def test_a_kv_cache_in_fp8_is_named(capsys):
-    code = main(["generate", "Once", "--model", str(TINY_MODEL), "--kv-cache-dtype", "fp8", "--max-tokens", "3"])
-    assert code == 0
-    assert re.search(r"at the peak 1 block of 16 tokens was in use \(11 KiB\) in FP8\n", capsys.readouterr().err)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -77,14 +71,6 @@ def test_a_kv_cache_in_fp8_is_named(capsys):
         (
             "serve --free-gpu-memory-fraction 2",
             "--free-gpu-memory-fraction must be a number above 0 and at most 1, got 2",
-        ),
-        (
-            "generate hello --kv-cache-dtype int8",
-            "--kv-cache-dtype must be one of 'auto', 'fp8', got 'int8'",
-        ),
-        (
-            "serve --port 0 --kv-cache-dtype FP8",
-            "--kv-cache-dtype must be one of 'auto', 'fp8', got 'FP8'",
         ),
         (
             "generate hello --device gpu",

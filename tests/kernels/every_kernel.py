@@ -12,8 +12,6 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from pagedlab import KVCache
-from pagedlab.fp8 import FP8, dequantise
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
 from pagedlab.kernels.penalties import Penalties
@@ -38,10 +36,6 @@ def main():
                 args = case.arguments("cuda")
                 plan = launch_plan(args[0], args[1], args[3])
                 assert_as_close_as_torch(case, triton_attention(*args, plan=plan).cpu())
-                packed = case.in_fp8()
-                q, k, v, *rest = args
-                caches = (cache.to("cuda") for cache in (packed.k_cache, packed.v_cache))
-                assert_as_close_as_torch(packed, triton_attention(q, *caches, *rest, plan=plan).cpu())
                 print(f"{name}: heads {heads}, dim {dim}, {dtype}, splits {plan.splits}")
     case = make(0, [(1, length) for length in (1, 16, 100)], (8, 2), 64)
     args = case.arguments("cuda")[:5]
@@ -52,10 +46,6 @@ def main():
     k, v = torch.randn(2, 5, 3, 80, device="cuda")
     write_kv(k, v, keys[1], values[1], torch.tensor([3, -1, 47, 0, 9], device="cuda"))
     assert torch.equal(keys[1].flatten(0, 1)[[3, 47, 0, 9]], k[[0, 2, 3, 4]])
-    cache = KVCache(2, 6, 8, 3, 80, FP8, "cuda")
-    cache.write(1, k, v, torch.tensor([3, -1, 47, 0, 9], device="cuda"))
-    stored = dequantise(cache.layer(1)[0], torch.float32).flatten(0, 1)[[3, 47, 0, 9]]
-    torch.testing.assert_close(stored, k[[0, 2, 3, 4]], rtol=0.07, atol=0.01)
     expected = values[:, [0, 5]].clone()
     copy_blocks(keys, values, [0, 5], [1, 2])
     assert torch.equal(values[:, [1, 2]], expected)

@@ -11,9 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pagedlab import KVCache
 from pagedlab.attention import fastest_backend, paged_attention, paged_decode
-from pagedlab.fp8 import FP8, dequantise, quantise, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 QWEN, LLAMA = (14, 2, 64), (32, 8, 128)
@@ -68,52 +66,6 @@ def assert_as_good_as_torch(args, out):
     mine, torchs = error(out), error(dense(args, out.dtype))
     print(f"{out.dtype}: error {mine:.2e}, torch's {torchs:.2e}")
     assert mine <= (3 if out.dtype == torch.float32 else 2) * torchs  # NaN fails too
-
-
-@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9), reason="no FP8")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("heads", [QWEN, LLAMA])
-def test_fp8_caches_at_full_size(heads, dtype, seed):
-    """Split decodes, whole ones, chunks and prompts, against fp64 over the numbers that the caches stand for.
-
-    The kernel rounds p * scale where torch's attention rounds p and the numbers: its error is no larger.
-    """
-    dice = random.Random(seed)
-    for lengths in (
-        [(1, 16000), *((1, 20) for _ in range(30))],
-        [(1, dice.randint(1, 3000)) for _ in range(40)],
-        [(1, 500)] * 300,
-        [(700, 700), (64, 3000), *((1, dice.randint(1, 2000)) for _ in range(20))],
-    ):
-        q, k, v, *rest = batch(seed, lengths, heads, dtype)
-        packed = [quantise(cache) for cache in (k, v)]
-        numbers = [dequantise(cache, torch.float64) for cache in packed]
-        for backend in ("triton", "torch"):
-            out = paged_attention(q, *packed, *rest, backend=backend)
-            truth = dense((q, *numbers, *rest), torch.float64)
-            torchs = dense((q, *(x.to(dtype) for x in numbers), *rest), dtype)
-            mine, allowed = ((x.double() - truth).norm() / truth.norm() for x in (out, torchs))
-            print(f"{backend}, {dtype}: error {mine:.2e}, torch's {allowed:.2e}")
-            # In fp32 a scaled number is rounded once more than the numbers of `torchs`.
-            assert mine <= (4 if dtype == torch.float32 else 2) * allowed
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_the_kernel_rounds_to_fp8_as_torch_does(dtype, seed):
-    generator = torch.Generator("cuda").manual_seed(seed)
-    k, v = torch.randn((2, 1000, 8, 128), generator=generator, device="cuda").mul(3).to(dtype)
-    k[0] = 0
-    caches, expected = (KVCache(1, 70, 16, 8, 128, FP8, "cuda") for _ in range(2))
-    slots = torch.randperm(1120, generator=generator, device="cuda")[:1000]
-    slots[5] = -1
-    caches.write(0, k, v, slots)
-    for side, vectors in zip(expected.layer(0), (k, v), strict=True):
-        write(side.flatten(0, 1), slots[slots >= 0], vectors[slots >= 0])
-    for one, other in zip(caches.layer(0), expected.layer(0), strict=True):
-        written = slots[slots >= 0]
-        one, other = one.flatten(0, 1), other.flatten(0, 1)
-        assert torch.equal(one.scales[written], other.scales[written])
-        assert torch.equal(one.values.view(torch.uint8)[written], other.values.view(torch.uint8)[written])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

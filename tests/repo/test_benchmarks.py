@@ -19,7 +19,6 @@ PARTS = ("peer_engines", "peer_traces", "peer_workloads", "attention_methods")  
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "bursts": "--requests 60 --rounds 2",
-    "fp8": "--tiny",
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4 --interrupts",
@@ -64,8 +63,6 @@ def test_those_that_need_a_gpu_or_a_site_print_their_help(name, monkeypatch, cap
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monkeypatch, capsys):
-    if name == "fp8" and not find_spec("triton"):
-        pytest.skip("it times as benchmarks/attention.py does")
     path = tmp_path / "result.json"
     run(name, *SMALL[name].split(), "--json", str(path), monkeypatch=monkeypatch)
     result = json.loads(path.read_text())

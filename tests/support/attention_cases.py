@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 
 from pagedlab.attention import paged_attention
-from pagedlab.fp8 import Cache, dequantise, quantise
 
 HEADS = [(4, 4), (8, 2), (5, 1), (14, 2), (28, 4)]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of the kernels, which run in the interpreter on a CPU
@@ -30,8 +29,8 @@ class Case:
     """A ragged batch on pages, and its keys and values once more without pages."""
 
     q: torch.Tensor
-    k_cache: Cache
-    v_cache: Cache
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
     block_tables: torch.Tensor
     seq_lens: torch.Tensor
     query_starts: torch.Tensor
@@ -47,17 +46,6 @@ class Case:
         """The backend's result, on the CPU."""
         args = self.arguments(DEVICE if backend == "triton" else "cpu")
         return paged_attention(*args, scale, backend=backend).cpu()
-
-    def in_fp8(self) -> Case:
-        """The same batch on caches in FP8, and the numbers that these hold without pages.
-
-        Unwritten slots have NaN as values and as scales.
-        """
-        caches = [quantise(cache) for cache in (self.k_cache, self.v_cache)]
-        for cache in caches:
-            assert torch.equal(cache.scales.isnan(), cache.values.isnan().all(dim=-1))
-        exact = [[dequantise(quantise(x), torch.float64) for x in vectors] for vectors in (self.keys, self.values)]
-        return replace(self, k_cache=caches[0], v_cache=caches[1], keys=exact[0], values=exact[1])
 
     def dense(self, dtype: torch.dtype, scale: float | None = None) -> torch.Tensor:
         """Attention without pages in `dtype`, row by row: fp64 is the truth, others are what torch makes of it."""

@@ -42,9 +42,9 @@ def prompt_of(model: Model, length: int) -> list[int]:
 
 
 def poison(cache: KVCache) -> None:
-    """Fill a cache with NaN, its scales too."""
-    for tensor in (cache.keys, cache.values, *cache.scales):
-        tensor.fill_(torch.nan)
+    """Fill a cache with NaN."""
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(torch.nan)
 
 
 def engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:

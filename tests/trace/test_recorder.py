@@ -295,20 +295,6 @@ def test_the_page_of_the_format_describes_each_field():
     assert described >= {*RECORDING_FIELDS, *STEP_FIELDS[FORMAT], *TEXT_FIELDS[FORMAT]}
 
 
-def test_a_recording_says_that_keys_and_values_are_in_fp8(tiny):
-    recordings = []
-    for kv_cache_dtype in ("auto", "fp8"):
-        llm = LLM(tiny, num_blocks=8, kv_cache_dtype=kv_cache_dtype, verbose=False)
-        with Recorder(llm) as recorder:
-            llm.generate("The cat", exactly(2))
-        recordings.append(check_recording(recorder.recording))
-    plain, packed = recordings
-    assert "kv_cache_dtype" not in plain
-    assert packed["kv_cache_dtype"] == "fp8"
-    with pytest.raises(ValueError, match=r"recording\.kv_cache_dtype must be one of 'fp8', got 'int8'"):
-        check_recording(packed | {"kv_cache_dtype": "int8"})
-
-
 def test_the_example_of_the_page_about_recordings_prints_what_the_page_says(capsys, monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", str(ROOT / "data" / "tiny-qwen2"))
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
