@@ -127,6 +127,7 @@ class Engine:
             state.drop(partial(self._new_table, pool))
         self._states.clear()
         self.params.clear()
+        self.stats.blocks_used = 0
 
     def _empty_inbox(self) -> None:
         """Start and abort the requests in the inbox. Each is taken out when that is done."""

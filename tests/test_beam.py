@@ -14,7 +14,6 @@ from pagedlab import SamplingParams, blocks_for
 from pagedlab.beam import BeamSearch
 from support.engines import assert_idle, drain, exactly
 from support.engines import engine as poisoned
-from support.faults import Fault, raising_at
 from support.refused import refused
 
 TEXT = "Once upon a time there was a little girl who lived in a house near the sea. Every morning she walked to the "
@@ -234,27 +233,6 @@ def test_n_samples_are_n_runs_with_the_next_seeds(tiny, data):
     for output, (expected,) in zip(completion.outputs, (each.outputs for each in alone), strict=True):
         assert (output.token_ids, output.text) == (expected.token_ids, expected.text)
         assert output.cumulative_logprob == pytest.approx(expected.cumulative_logprob, abs=1e-3)
-    assert_idle(llm)
-
-
-# Failures ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", [0, 1, 6, 7])
-def test_no_search_goes_on_from_half_a_step(tiny, call, monkeypatch):
-    """Two searches in a step that fails once one has chosen its beams: who goes on must not be ahead of its tables."""
-    monkeypatch.setattr(BeamSearch, "advance", raising_at(call, BeamSearch.advance))
-    llm = engine(tiny)
-    params = exactly(8, beam_width=4)
-    completions = [llm._states[llm.add(prompt_of(tiny, n), params)].completion for n in (9, 12)]
-    with pytest.raises(Fault):
-        drain(llm)
-    drain(llm)
-    monkeypatch.undo()
-    for completion in completions:
-        if completion.outputs[0].finish_reason != "abort":
-            expected = engine(tiny).generate(completion.prompt_token_ids, params)[0].outputs
-            assert_same_beams(completion, [(o.token_ids, o.score or 0.0) for o in expected])
     assert_idle(llm)
 
 

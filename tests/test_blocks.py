@@ -489,23 +489,6 @@ def test_events_of_a_copy_on_write_and_of_an_eviction():
     assert [event.kind for event in seen] == ["keep", "release", "revive", "release", "evict", "allocate"]
 
 
-def test_a_table_whose_pool_breaks_its_word_gives_everything_back():
-    """`num_free` promises, `allocate` fails: what was taken until then is returned, and the table is as before."""
-
-    class Boasts(BlockPool):
-        @property
-        def num_free(self):
-            return 100
-
-    pool = Boasts(3, 4)
-    table = BlockTable(pool)
-    table.append(4)
-    with pytest.raises(OutOfBlocks):
-        table.append(12)
-    assert (table.num_tokens, table.block_ids) == (4, [0])
-    assert [pool.refcount(b) for b in range(3)] == [1, 0, 0]
-
-
 def spoil(pool, what):
     """Break one invariant from inside."""
     if what == "negative":
@@ -591,23 +574,3 @@ def test_an_empty_table_has_no_last_block_to_copy():
     pool = BlockPool(8, 4)
     with refused("^the table is empty: there is no last block to copy$"):
         BlockTable(pool).copy_last(pool.allocate())
-
-
-def test_a_copy_whose_release_fails_leaves_the_table_as_it_was():
-    class FailsOnce(BlockPool):
-        is_broken = False
-
-        def release(self, block_id):
-            if self.is_broken:
-                raise RuntimeError("release failed")
-            super().release(block_id)
-
-    pool = FailsOnce(8, 4)
-    table = BlockTable(pool)
-    table.append(10)
-    table.fork()
-    before = list(table.block_ids)
-    pool.is_broken = True
-    with pytest.raises(RuntimeError, match="release failed"):
-        table.append(1)
-    assert table.block_ids == before

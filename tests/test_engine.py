@@ -396,7 +396,6 @@ def test_abort_takes_the_id_that_add_returned(tiny, request_id):
         llm.abort(request_id)
     assert llm.num_unfinished == 1
     llm.abort(np.int64(0))
-    llm.abort(-1)  # unknown, as 99 is
     assert_idle(llm)
 
 

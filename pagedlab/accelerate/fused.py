@@ -29,6 +29,7 @@ the module.
 
 from copy import copy
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -362,8 +363,11 @@ def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tenso
     stacked = torch.cat([part.data for part in parts])
     if gain is not None:
         stacked *= gain.data
-        gain.data.fill_(1)
     views = stacked.split([len(part) for part in parts])
-    for part, view in zip(parts, views, strict=True):
-        part.data = view
+    owners, data = [*parts], [*views]
+    if gain is not None:
+        owners.append(gain)
+        data.append(torch.ones_like(gain.data))
+    # One call, so that no interrupt leaves a module that computes something else.
+    list(map(setattr, owners, repeat("data"), data))
     return stacked

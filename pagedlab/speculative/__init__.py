@@ -167,9 +167,10 @@ class Speculation:
             computed = sequence.token_ids[sequence.num_known : sequence.table.num_tokens]
             self.checked.append(Checked(sequence.name, sequence.num_known, computed, accepted))
             sequence.roll_back(accepted)
+            del self.drafts[sequence]
 
     def clear(self) -> None:
-        """Remove all drafted tokens that are left."""
+        """Remove the drafts that the step did not check."""
         for sequence in self.drafts:
             sequence.drop_draft()
         self.drafts.clear()

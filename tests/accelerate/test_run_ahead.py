@@ -4,8 +4,9 @@ In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of 
 """
 
 import asyncio
+import itertools
 import random
-import signal
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ if torch.cuda.is_available():
 
 from pagedlab import SamplingParams, accelerate
 from pagedlab.accelerate import MAX_STEPS, choose_fused, make_run_ahead
+from pagedlab.accelerate import fused as fused_layers
 from pagedlab.accelerate.fused import Fused
 from pagedlab.accelerate.graph_runner import GraphRunner
 from pagedlab.accelerate.run_ahead import STREAMED_STEPS
@@ -95,22 +97,15 @@ def ahead_engine(model, num_blocks=256, block_size=16, halves=True, **options):
     return llm
 
 
-def texts_despite_failures(llm, prompts, params, rng):
-    """What becomes of requests that come at random moments to an engine whose steps fail now and then."""
-    todo, ids, done, failures = list(range(len(prompts))), {}, {}, 0
+def texts_of_arrivals(llm, prompts, params, rng):
+    """What becomes of requests that come at random moments."""
+    todo, ids, done = list(range(len(prompts))), {}, {}
     while todo or llm.num_unfinished:
         if todo and (rng.random() < 0.4 or not llm.num_unfinished):
             i = todo.pop(0)
             ids[llm.add(prompts[i], params[i])] = i
-        try:
-            done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
-        except (RuntimeError, KeyboardInterrupt):
-            failures += 1
-            for text in llm.sequences():
-                assert text.num_ahead == text.num_draft == 0
-                assert text.table.num_tokens < len(text.token_ids)
+        done |= {ids[c.request_id]: c for c in llm.step() if c.finished}
         llm.pool.check()
-    print(f"{failures} failures, {llm.stats}")
     assert_idle(llm)
     return texts_of([done[i] for i in range(len(prompts))])
 
@@ -397,8 +392,8 @@ def test_drafts_at_and_beside_every_buckets_edge(tiny, texts, seed):
         assert {15, 16, 17} <= sizes
 
 
-def test_drafts_with_arrivals_few_blocks_and_failures(tiny, rng):
-    """Drafts, some wrong, while others come, leave and give way, and now and then the layers fail: nothing is lost."""
+def test_drafts_with_arrivals_and_few_blocks(tiny, rng):
+    """Drafts, some wrong, while others come, leave and give way."""
     count = 10
     starts = prompts_of(tiny, [rng.randint(1, 30) for _ in range(count)])
     prompts = [[*prompt, 100 + i] for i, prompt in enumerate(starts)]  # no two alike
@@ -410,15 +405,7 @@ def test_drafts_with_arrivals_few_blocks_and_failures(tiny, rng):
     llm = ahead_engine(
         tiny, rng.choice([14, 20, 200]), 8, speculative=drafter, preemption=rng.choice(["recompute", "swap"])
     )
-    hidden_states = llm.run_ahead.decoder.step.fused.hidden_states
-
-    def failing(*args, **options):
-        if rng.random() < 0.1:
-            raise RuntimeError("planted")
-        return hidden_states(*args, **options)
-
-    llm.run_ahead.decoder.step.fused.hidden_states = failing
-    assert texts_despite_failures(llm, prompts, params, rng) == expected
+    assert texts_of_arrivals(llm, prompts, params, rng) == expected
 
 
 # Fused layers -----------------------------------------------------------------------------------------------------
@@ -477,21 +464,26 @@ def test_norms_go_into_the_matrices_behind_them_once(tiny, seed):
     assert fused.layers[0].qkv.data_ptr() == some.self_attn.q_proj.weight.data_ptr()
 
 
-def test_an_interrupt_while_norms_move_leaves_a_module_that_computes_what_it_did(tiny, seed, monkeypatch):
+@pytest.mark.parametrize("line", range(12))
+def test_an_interrupt_while_norms_move_leaves_a_module_that_computes_what_it_did(tiny, seed, line):
     module = deepcopy(tiny.module)
-    some, fill = module.model.layers[0], torch.Tensor.fill_
+    some = module.model.layers[0]
     some.input_layernorm.weight.data.fill_(0.5)
     x = torch.randn(3, module.config.hidden_size, generator=torch.Generator().manual_seed(seed))
     before = some.self_attn.k_proj(some.input_layernorm(x))
+    lines = itertools.count()
 
-    def interrupted(tensor, number):
-        fill(tensor, number)
-        signal.raise_signal(signal.SIGINT)
-        return tensor
+    def interrupted(frame, what, _):
+        if what == "line" and next(lines) == line:
+            raise KeyboardInterrupt
+        return interrupted
 
-    monkeypatch.setattr(torch.Tensor, "fill_", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        Fused(module)
+    sys.settrace(lambda frame, what, _: interrupted if frame.f_code is fused_layers._stacked.__code__ else None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Fused(module)
+    finally:
+        sys.settrace(None)
     torch.testing.assert_close(some.self_attn.k_proj(some.input_layernorm(x)), before, rtol=1e-5, atol=1e-5)
 
 
@@ -539,8 +531,8 @@ def test_warming_up_takes_an_idle_engine(tiny):
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(tiny, preemption, rng, monkeypatch):
-    """Prompts that begin alike come between steps, some want the host, blocks are short, and every few windows fail."""
+def test_windows_among_arrivals_prefixes_and_those_who_want_the_host(tiny, preemption, rng):
+    """Prompts that begin alike come between steps, some want the host, and blocks are short."""
     shared = prompt_of(tiny, 40)
     count = 14
     prompts = [shared[: rng.choice([8, 16, 24, 40])] + [100 + i] * rng.randint(0, 12) for i in range(count)]
@@ -557,12 +549,4 @@ def test_windows_that_fail_among_arrivals_prefixes_and_those_who_want_the_host(t
         max_prompt_tokens=rng.choice([5, 24, None]),
     )
     llm.run_ahead.num_steps = rng.choice([1, 2, 5])
-    collect = llm.run_ahead.decoder.collect
-
-    def interrupted(window):
-        if rng.random() < 0.15:
-            raise KeyboardInterrupt
-        return collect(window)
-
-    monkeypatch.setattr(llm.run_ahead.decoder, "collect", interrupted)
-    assert texts_despite_failures(llm, prompts, params, rng) == expected
+    assert texts_of_arrivals(llm, prompts, params, rng) == expected
