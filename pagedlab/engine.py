@@ -6,8 +6,8 @@ A step runs one forward pass over a ragged batch. Whole prompts, parts of prompt
 tokens follow each other in one row, without padding. No loop over requests surrounds the model.
 
 A step that fails or is interrupted drops every request, and the next call starts clean. So only a
-step changes the pool, the tables and the scheduler: `add` and `abort` put a note into an inbox,
-which the next step reads.
+step changes the pool, the tables and the scheduler. `add` and `abort` put a note into an inbox: it
+is read at once between two steps, and in a step when the next one begins.
 """
 
 from __future__ import annotations
@@ -264,7 +264,11 @@ class Engine:
         Raises:
             ValueError: If the id is no whole number.
         """
-        self._inbox.append(integer("request_id", request_id))
+        self._post(integer("request_id", request_id))
+
+    def _post(self, *items: RequestState | int) -> None:
+        """Put items into the inbox. Unless a step runs, it is emptied at once."""
+        self._inbox.extend(items)
         if not self._is_stepping:
             with self.whole():
                 pass

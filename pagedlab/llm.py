@@ -378,7 +378,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """Run steps until these requests are finished. If that fails, they are aborted."""
         try:
             with full_collections_postponed():
-                self._inbox.extend(requests)
+                self._post(*requests)
                 for state in requests:
                     while not state.completion.finished:
                         self.step()
@@ -416,7 +416,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         detokenizer = state.completion.outputs[0].detokenizer
         assert detokenizer is not None  # each output that streams has one
         try:
-            self._inbox.append(state)
+            self._post(state)
             while not state.completion.finished:
                 self.step()
                 piece = detokenizer.take(state.completion.finished)
@@ -448,7 +448,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         params = one_each(sampling, 1)[0]
         one_of("stream", stream, (True, False))
         state = self._checked(prompt, params, stream=stream, salt=salt)
-        self._inbox.append(state)
+        self._post(state)
         return state.request.request_id
 
     def _checked(

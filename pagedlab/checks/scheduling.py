@@ -72,6 +72,7 @@ class ToyEngine:
         table = BlockTable(self.pool)
         sequence = Sequence(f"r{number}", table, list(range(prompt)), 0, prompt)
         request = Request(number, [sequence], 1, new)
+        self.scheduler.check(request)
         self.scheduler.add(request)
         return request
 

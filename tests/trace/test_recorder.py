@@ -239,23 +239,26 @@ def test_a_recorder_takes_an_engine_and_a_function(tiny):
     assert not llm.pool.callbacks
 
 
-def test_a_step_that_failed_leaves_nothing_in_the_recording(tiny):
+def test_a_recording_goes_on_after_a_step_that_failed(tiny):
+    """Its requests end with an error, their blocks are free, and nothing of the cache is left."""
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
     with Recorder(llm, chances=2) as recorder:
-        llm.add(PROMPTS[0], exactly(3))
+        llm.generate(PROMPTS[0], exactly(3))
+        failed = llm.add(PROMPTS[0], exactly(3))
+        llm.step()
         forward = llm.forward
-
-        def fails(*arguments):
-            raise RuntimeError("no memory")
-
-        llm.forward = fails
-        with pytest.raises(RuntimeError, match="no memory"):
+        llm.forward = lambda *_: 1 // 0
+        with pytest.raises(ZeroDivisionError):
             llm.step()
         llm.forward = forward
-        while llm.step():
-            pass
-    assert [step["step"] for step in recorder.recording["steps"]] == [0, 1, 2, 3]
-    assert all("likely" in step for step in recorder.recording["steps"][1:])
+        expected = output_of(llm, PROMPTS[1], exactly(3))
+    replay = Replay(recorder.recording).seek(len(recorder.recording["steps"]) - 1)
+    assert replay.sequences[f"r{failed}"].state == "error"
+    assert replay.sequences[f"r{failed}"].blocks == []
+    assert replay.sequences[f"r{failed + 1}"].state == "length"
+    assert len(expected.token_ids) == 3
+    assert not any(replay.counts)
+    assert {b for b in range(32) if llm.pool.keeps(b)} == set(replay.kept)
 
 
 def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny):
