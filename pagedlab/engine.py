@@ -6,8 +6,8 @@ A step runs one forward pass over a ragged batch. Whole prompts, parts of prompt
 tokens follow each other in one row, without padding. No loop over requests surrounds the model.
 
 A step that fails or is interrupted drops every request, and the next call starts clean. So only a
-step changes the pool, the tables and the scheduler. `add` and `abort` put a note into an inbox: it
-is read at once between two steps, and in a step when the next one begins.
+step changes the pool, the tables and the scheduler. What `add` and `abort` change waits until it
+ends.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Engine:
         self._new_parts = new_parts
         self._new_table = new_table
         self._ids = itertools.count()
-        self._inbox = deque[RequestState | int]()  # requests to start, and ids of those to abort
+        self._inbox = deque[Callable[[], None]]()  # what is called when no step runs
         self._states: dict[int, RequestState] = {}  # of each request that was started, by its id
         self._callbacks: list[Callable[[], None]] = []
         self._is_torn = False  # whether a step began and did not end
@@ -84,6 +84,9 @@ class Engine:
         with self.whole():
             result = self._compute()
             completions = self._update(result, began) if result else []
+        if self._inbox:
+            with self.whole():
+                pass
         if result:
             self._call_back()
         return completions
@@ -92,15 +95,16 @@ class Engine:
     def whole(self) -> Iterator[None]:
         """Within this block, pool, tables and scheduler may change. It is done whole or not at all.
 
-        Requests that were added or aborted since the last block are started or ended first. A block
-        that fails, or is interrupted, leaves a torn engine. The next block resets it.
+        What was to be called `soon` is called first. A block that fails or is interrupted leaves a
+        torn engine. The next block resets it.
         """
         self._is_stepping = True
         try:
             if self._is_torn:
                 self._renew()
             self._is_torn = True
-            self._empty_inbox()
+            while self._inbox:
+                self._inbox.popleft()()
             yield
             self._is_torn = False
         finally:
@@ -129,15 +133,15 @@ class Engine:
         self.params.clear()
         self.stats.blocks_used = 0
 
-    def _empty_inbox(self) -> None:
-        """Start and abort the requests in the inbox. Each is taken out when that is done."""
-        while self._inbox:
-            item = self._inbox[0]
-            if isinstance(item, RequestState):
-                self._start(item)
-            else:
-                self._end(item)
-            self._inbox.popleft()
+    def soon(self, function: Callable[[], None]) -> None:
+        """Call a function that changes pool, tables or scheduler: at once, or when the step ends.
+
+        The garbage collector may end a stream at any line. So this may be called at any line.
+        """
+        self._inbox.append(function)
+        if not self._is_stepping:
+            with self.whole():
+                pass
 
     def _compute(self) -> StepResult | None:
         """Schedule, run the forward pass and sample.
@@ -259,30 +263,21 @@ class Engine:
         """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
 
         During a step, for instance in a subscriber of the pool, the request is aborted when the
-        next step begins.
+        step ends.
 
         Raises:
             ValueError: If the id is no whole number.
         """
-        self._post(integer("request_id", request_id))
-
-    def _post(self, *items: RequestState | int) -> None:
-        """Put items into the inbox. Unless a step runs, it is emptied at once."""
-        self._inbox.extend(items)
-        if not self._is_stepping:
-            with self.whole():
-                pass
+        self.soon(partial(self._end, integer("request_id", request_id)))
 
     @property
     def num_unfinished(self) -> int:
         """Requests that were added and are not finished."""
-        return len(self._states) + sum(isinstance(item, RequestState) for item in self._inbox)
+        return len(self._states)
 
     def _start(self, state: RequestState) -> None:
-        """Queue a request. One that a reset has dropped in this very moment stays dropped."""
+        """Queue a request."""
         request = state.request
-        if state.completion.finished:
-            return
         if not self._states:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
         self._states[request.request_id] = state

@@ -376,9 +376,14 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     def _run(self, requests: list[RequestState]) -> list[Completion]:
         """Run steps until these requests are finished. If that fails, they are aborted."""
+
+        def start() -> None:
+            for state in requests:
+                self._start(state)
+
         try:
             with full_collections_postponed():
-                self._post(*requests)
+                self.soon(start)
                 for state in requests:
                     while not state.completion.finished:
                         self.step()
@@ -416,7 +421,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         detokenizer = state.completion.outputs[0].detokenizer
         assert detokenizer is not None  # each output that streams has one
         try:
-            self._post(state)
+            self.soon(partial(self._start, state))
             while not state.completion.finished:
                 self.step()
                 piece = detokenizer.take(state.completion.finished)
@@ -448,7 +453,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         params = one_each(sampling, 1)[0]
         one_of("stream", stream, (True, False))
         state = self._checked(prompt, params, stream=stream, salt=salt)
-        self._post(state)
+        self.soon(partial(self._start, state))
         return state.request.request_id
 
     def _checked(
