@@ -8,6 +8,7 @@ row of length T.
 
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ IGNORED = {
     "return_dict",
     "use_cache",
 }
+# Names of buffers that old checkpoints stored, and that a model computes itself.
+COMPUTED = re.compile(r"\.(rotary_emb\.\w+|causal_mask|position_ids)$")
 
 
 @dataclass(frozen=True)
@@ -454,7 +457,8 @@ def _rope_type(config: Any) -> str:
 def _damage(model: Model, report: dict[str, Any]) -> str | None:
     """Return what is wrong with a loaded model, or None.
 
-    Transformers would fill missing weights with random numbers, and ignore unexpected ones.
+    Transformers would fill missing weights with random numbers, and ignore unexpected ones. Only
+    those that a model computes itself may be ignored.
 
     Args:
         model: the model.
@@ -462,6 +466,7 @@ def _damage(model: Model, report: dict[str, Any]) -> str | None:
     """
     for fault in ("missing", "unexpected", "mismatched"):
         keys = sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"])
+        keys = [key for key in keys if not COMPUTED.search(key)]
         if keys:
             fetch = "fetch config.json and weights again"
             return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: {fetch}"
