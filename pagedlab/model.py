@@ -20,6 +20,7 @@ import torch
 
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
+from pagedlab.kernels import choose_interpreter
 from pagedlab.kv_cache import KVCache
 from pagedlab.load_trial import NEEDS_PAGES, why_not_on_pages
 from pagedlab.loading import (
@@ -389,6 +390,7 @@ def load_model(
     """
     source, reason = choose_model(name)
     target, kind = where_to_run(device, dtype)
+    choose_interpreter()  # transformers imports torch's compiler, and this imports Triton
     import transformers  # slow to import: only loading needs it
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
