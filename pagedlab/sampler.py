@@ -191,7 +191,7 @@ def _sample(logits: Tensor, groups: Seq[RowGroup]) -> list[SampledTokens]:
 
 
 def _adjust(logits: Tensor, owners: Seq[RowGroup]) -> Tensor:
-    """Apply penalties, biases and min_p, if a request asks for any."""
+    """Apply penalties and biases, if a request asks for any."""
     if not any(owner.params.adjusts for owner in owners):
         return logits
     from pagedlab.logits import adjust  # a wing: only these requests need it

@@ -6,6 +6,7 @@ request gets the same text alone, in a batch, or after a preemption.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -75,16 +76,16 @@ def sample(
     if compiles_for(logits.device):
         from pagedlab.kernels.sampling import triton_sample, triton_uniform  # needs Triton
 
-        temperature, top_k, top_p = _columns(logits, params)
+        temperature, top_k, top_p, min_p = _columns(logits, params)
         u = triton_uniform(seeds, positions)
-        return triton_sample(logits, temperature, top_k, top_p, u)
+        least = min_p if any(p.min_p for p in params) else None
+        return triton_sample(logits, temperature, top_k, top_p, u, min_p=least)
     logits = logits.float()
     tokens = logits.argmax(dim=1)
     if any(p.temperature for p in params):
         temperature = _temperatures(logits, params)
         is_sampled = temperature > 0
-        limits = _limits(logits, params)
-        probs = _distribution(logits, torch.where(is_sampled, temperature, 1), limits)
+        probs = _distribution(logits, torch.where(is_sampled, temperature, 1), params)
         sampled = invert(probs, uniform(seeds, positions))
         tokens = torch.where(is_sampled, sampled, tokens)
     logprobs = torch.log_softmax(logits, dim=1)
@@ -98,7 +99,7 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         logits: [R, V].
         params: the parameters of each row, with temperatures above 0.
     """
-    return _distribution(logits.float(), _temperatures(logits, params), _limits(logits, params))
+    return _distribution(logits.float(), _temperatures(logits, params), params)
 
 
 def invert(probs: Tensor, u: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> _Limits | None:
         if p.temperature and (p.top_k or p.top_p < 1):
             rows.append(row)
             top_k.append([min(p.top_k or vocab_size, vocab_size)])
-            top_p.append([p.top_p])
+            top_p.append([p.top_p if p.top_p < 1 else math.inf])  # 1 keeps the unlikeliest, too
     if not rows:
         return None
     return _Limits(
@@ -149,11 +150,12 @@ def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> _Limits | None:
 
 
 def _columns(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The temperature, top_k and top_p of each row, fp32 [3, R]: what the kernels take."""
+    """The temperature, top_k, top_p and min_p of each row, fp32 [4, R]: what the kernels take."""
     columns = [
         [p.temperature for p in params],
         [min(p.top_k, MAX_TOP_K) for p in params],
         [p.top_p for p in params],
+        [p.min_p for p in params],
     ]
     # A blocking copy would make the host wait for every step in flight.
     return torch.tensor(columns, dtype=torch.float32).to(logits.device, non_blocking=True)
@@ -165,17 +167,27 @@ def _temperatures(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     return temperature.to(logits.device, non_blocking=True)
 
 
-def _distribution(logits: Tensor, temperature: Tensor, limits: _Limits | None) -> Tensor:
-    """Apply temperature, then top_k, then top_p. Return probabilities, float64 [R, V]."""
+def _distribution(logits: Tensor, temperature: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Apply temperature, top_k, top_p and min_p, in this order.
+
+    Returns:
+        Probabilities, float64 [R, V].
+    """
     logits = logits.double()
     # Minus the maximum, all logits are 0 or below: no quotient overflows, however small the
     # temperature.
     below_max = logits - logits.amax(dim=1, keepdim=True)
     scaled = below_max / temperature[:, None]
+    limits = _limits(logits, params)
     if limits is not None:
         rows = limits.rows
         is_excluded = _is_excluded(logits[rows], scaled[rows], limits)
         scaled[rows] = scaled[rows].masked_fill(is_excluded, float("-inf"))
+    if any(p.min_p for p in params):
+        # A scaled logit is the logarithm of its probability over the largest one.
+        least = torch.tensor([p.min_p for p in params], dtype=torch.float64).log()
+        least = least.to(logits.device, non_blocking=True)
+        scaled.masked_fill_(scaled < least[:, None], float("-inf"))
     return torch.softmax(scaled, dim=1)
 
 

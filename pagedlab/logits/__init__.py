@@ -1,4 +1,4 @@
-"""Penalties, logit bias, min-p and log-probabilities.
+"""Penalties, logit bias and log-probabilities.
 
 A request that asks for none of these runs without this folder. The sampler calls `adjust` before it
 samples, and `report_logprobs` after.
@@ -6,7 +6,6 @@ samples, and `report_logprobs` after.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -39,7 +38,7 @@ Rows = Sequence[tuple[SamplingParams, Any]]  # the parameters and the sequence o
 
 @torch.no_grad()
 def adjust(logits: Tensor, rows: Rows) -> Tensor:
-    """Apply each row's penalties, bias and min_p.
+    """Apply each row's penalties and bias.
 
     Args:
         logits: [R, V].
@@ -48,8 +47,7 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
     Returns:
         The adjusted logits in fp32, or `logits` if there is nothing to adjust. repetition_penalty
         counts tokens of the prompt and new tokens. presence_penalty and frequency_penalty count new
-        tokens alone. min_p compares each token with the likeliest one, so it can be applied before
-        temperature, top_k and top_p.
+        tokens alone.
     """
     if not any(params.adjusts for params, _ in rows):
         return logits
@@ -59,7 +57,6 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
     _add_bias(logits, rows)
     limits = torch.finfo(logits.dtype)
     logits.clamp_(limits.min, limits.max)  # a tiny repetition_penalty makes infinities
-    _exclude_below_min_p(logits, rows)
     return logits
 
 
@@ -111,19 +108,6 @@ def _add_bias(logits: Tensor, rows: Rows) -> None:
         return
     biases = [bias for params, _ in rows for bias in params.logit_bias.values()]
     logits[_places(tokens, logits.device)] += _fp32(biases, logits.device)
-
-
-def _exclude_below_min_p(logits: Tensor, rows: Rows) -> None:
-    """Exclude the tokens that have less than min_p of the likeliest token's probability."""
-    with_min_p = [row for row, (params, _) in enumerate(rows) if params.min_p]
-    if not with_min_p:
-        return
-    asked = [rows[row][0] for row in with_min_p]
-    below = _fp32([p.temperature * math.log(p.min_p) for p in asked], logits.device)[:, None]
-    index = torch.tensor(with_min_p, device=logits.device)
-    part = logits[index]
-    least = part.amax(dim=1, keepdim=True) + below
-    logits[index] = part.masked_fill(part < least, -torch.inf)
 
 
 def _places(tokens: Mapping[int, Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
