@@ -346,10 +346,9 @@ class Engine:
     def _abort_now(self, request_id: int) -> None:
         if request_id not in self._states:
             return
-        request = self._pop(request_id).request
-        for sequence in request.unfinished:
-            sequence.finish_reason = "abort"
-        self._retire(request)
+        state = self._pop(request_id)
+        state.abort()
+        self._retire(state.request)
         self.stats.blocks_used = self._num_used()
 
     def _abort_all(self, request_ids: Iterable[int]) -> None:

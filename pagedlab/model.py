@@ -22,7 +22,7 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
 from pagedlab.kv_cache import KVCache
-from pagedlab.load_trial import NEEDS_PAGES, why_not_on_pages
+from pagedlab.load_trial import NEEDS_PAGES, NOT_FINITE, why_not_on_pages
 from pagedlab.loading import (
     DEFAULT_MODEL,
     TINY_MODEL,
@@ -419,6 +419,11 @@ def load_model(
     module.to(target).eval()
     if not prepare:
         problem = why_not_on_pages(model)
+        if problem == NOT_FINITE:
+            raise ValueError(
+                f"{source!r} gives no token in {str(kind).removeprefix('torch.')}, {problem}: try "
+                "bfloat16 or float32, or fetch config.json and weights again"
+            )
         if problem is not None:
             raise ValueError(unsupported(source, config.model_type, problem))
     if verbose:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pagedlab.detokenizer import Detokenizer
+from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.model import Model
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampler import SampledTokens
+from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.sequence import Request, Sequence
 from pagedlab.validation import integer
@@ -35,6 +36,7 @@ class RequestState:
 
     def __post_init__(self) -> None:
         params = self.params
+        self.text_after = TextAfter(self.model.tokenizer, self.completion.prompt_token_ids)
         self.end_tokens = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self.end_tokens |= self.model.eos_token_ids
@@ -65,9 +67,20 @@ class RequestState:
         """
         detokenizer = None
         if stream or self.params.stop:
-            detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop))
+            stop = tuple(self.params.stop)
+            detokenizer = Detokenizer(self.model.tokenizer, stop, self.text_after.context)
         logprobs: list[TokenLogprob] | None = None if self.params.logprobs is None else []
-        self.completion.outputs.append(Output(sequence, detokenizer, self.model.decode, logprobs))
+        self.completion.outputs.append(
+            Output(
+                sequence.output_ids,
+                sequence.finish_reason,
+                sequence.cumulative_logprob,
+                sequence.score,
+                logprobs,
+                self.text_after,
+                detokenizer,
+            )
+        )
 
     def fork(self, first: Sequence) -> Sequence:
         """Return one more sequence that continues the same prompt and shares its blocks."""
@@ -106,9 +119,21 @@ class RequestState:
             output.logprobs += sampled.logprobs[:count]
         if sequence.finish_reason is None and sequence.num_outputs >= self.request.max_tokens:
             sequence.finish_reason = "length"
+        output.token_ids += sampled.tokens[:count]
+        output.cumulative_logprob = sequence.cumulative_logprob
         if sequence.finish_reason:
             self._end(sequence, output.detokenizer)
+        output.finish_reason = sequence.finish_reason
         return count
+
+    def abort(self) -> None:
+        """End the sequences that are not finished."""
+        for sequence in self.request.unfinished:
+            sequence.finish_reason = "abort"
+        # An error in a reader's class may have come after a sequence ended, or was forked.
+        pairs = zip(self.request.sequences, self.completion.outputs, strict=False)
+        for sequence, output in pairs:
+            output.finish_reason = sequence.finish_reason
 
     def _add_prompt_logprobs(self, sequence: Sequence, sampled: SampledTokens) -> None:
         reported = self.completion.prompt_logprobs
@@ -121,8 +146,11 @@ class RequestState:
     ) -> int:
         """Count the tokens up to an end token, or to the one that completes a stop string.
 
-        If there is one, the sequence gets its finish reason.
+        If there is one, or `NO_TOKEN`, the sequence gets its finish reason.
         """
+        if tokens[-1:] == [NO_TOKEN]:
+            tokens = tokens[:-1]
+            sequence.finish_reason = "error"
         if not self.end_tokens and detokenizer is None:
             return len(tokens)
         for count, token in enumerate(tokens, 1):
@@ -138,7 +166,7 @@ class RequestState:
     def _end(self, sequence: Sequence, detokenizer: Detokenizer | None) -> None:
         """Complete the text of a sequence that has ended, and free its blocks."""
         if detokenizer is not None:
-            detokenizer.finish(self.model.decode(sequence.output_ids))
+            detokenizer.finish(self.text_after(sequence.output_ids))
             if detokenizer.stopped:
                 sequence.finish_reason = "stop"
         sequence.table.free()
@@ -157,8 +185,10 @@ class RequestState:
         """
         assert self.beams is not None
         self.beams.advance_texts(self.request, logprobs)
-        self.completion.times.append(now)
         self.completion.outputs.clear()
         for sequence in self.request.sequences:
             self.add_output(sequence)
+        if self.request.sequences[0].finish_reason == "error":
+            return 0
+        self.completion.times.append(now)
         return len(self.request.sequences)

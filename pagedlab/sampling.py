@@ -22,6 +22,7 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
+NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
 ROUNDING = 1e-12  # of sums in float64 over a vocabulary
 STEP = _signed(GOLDEN)
 FIRST_FACTOR = _signed(FACTORS[0])
@@ -71,7 +72,7 @@ def sample(
 
     Returns:
         The token ids, int64 [R], and their log-probabilities before temperature, top_k and top_p,
-        fp32 [R].
+        fp32 [R]. A row with NaN or inf, or with -inf alone, gives `NO_TOKEN` and NaN.
     """
     if compiles_for(logits.device):
         from pagedlab.kernels.sampling import triton_sample, triton_uniform  # needs Triton
@@ -82,6 +83,8 @@ def sample(
         return triton_sample(logits, temperature, top_k, top_p, u, min_p=least)
     logits = logits.float()
     tokens = logits.argmax(dim=1)
+    # `argmax` takes NaN for the largest number.
+    is_finite = logits.gather(1, tokens[:, None]).squeeze(1).isfinite()
     if any(p.temperature for p in params):
         temperature = _temperatures(logits, params)
         is_sampled = temperature > 0
@@ -89,7 +92,9 @@ def sample(
         sampled = invert(probs, uniform(seeds, positions))
         tokens = torch.where(is_sampled, sampled, tokens)
     logprobs = torch.log_softmax(logits, dim=1)
-    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+    tokens = torch.where(is_finite, tokens, 0)  # `invert` may have left the vocabulary
+    logprobs = logprobs.gather(1, tokens[:, None]).squeeze(1)
+    return torch.where(is_finite, tokens, NO_TOKEN), logprobs
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:

@@ -16,7 +16,7 @@ class Sequence:
         token_ids: the prompt, then the new tokens.
         seed: the seed of its samples.
         num_prompt_tokens: tokens of the prompt.
-        finish_reason: "stop", "length" or "abort"; None while the sequence is unfinished.
+        finish_reason: "stop", "length", "abort" or "error"; None while the sequence is unfinished.
         cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
         score: the score of a beam that has ended.
         num_draft: drafted tokens at the end of `token_ids`, see speculative/; 0 between steps.

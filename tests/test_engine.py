@@ -4,8 +4,12 @@ All in fp32, where identity is exact. Every KV cache is full of NaN before it is
 that was not written gets no text at all.
 """
 
+import gc
 import inspect
+import pickle
 import re
+import weakref
+from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -613,6 +617,44 @@ def test_a_completion_says_where_the_text_is(tiny):
     with pytest.raises(AttributeError) as caught:
         _ = completion.text
     assert str(caught.value) == "Completion has no 'text'; use outputs[0].text"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        exactly(5, logprobs=1, prompt_logprobs=0),
+        exactly(5, temperature=0.9, n=2, stop=["zzz"]),
+        SamplingParams(4, beam_width=2),
+    ],
+    ids=["greedy", "samples", "beams"],
+)
+def test_a_completion_holds_no_engine(tiny, params):
+    """It can be copied and pickled, and an engine that nobody else holds is freed."""
+    model = replace(tiny, module=deepcopy(tiny.module))
+    llm = engine(model)
+    (done,) = llm.generate([prompt_of(tiny, 20)], params)
+    for copied in (deepcopy(done), pickle.loads(pickle.dumps(done))):  # noqa: S301 - our own
+        assert copied == done
+        assert [each.text for each in copied.outputs] == [each.text for each in done.outputs]
+        assert repr(copied) == repr(done)
+        assert copied.finished
+    held = [weakref.ref(each) for each in (llm, model.module, llm.pool, llm.cache)]
+    del llm, model
+    gc.collect()
+    assert [each() for each in held] == [None] * 4
+    assert done.outputs[0].text
+
+
+def test_a_copy_of_a_completion_that_grows_is_a_snapshot(tiny):
+    llm = engine(tiny)
+    llm.add(prompt_of(tiny, 20), exactly(6), stream=True)
+    (growing,) = llm.step()
+    copied = pickle.loads(pickle.dumps(growing))  # noqa: S301 - our own
+    text = growing.outputs[0].text
+    drain(llm)
+    assert (copied.outputs[0].text, len(copied.outputs[0].token_ids), copied.finished) == (text, 1, False)
+    assert len(growing.outputs[0].token_ids) == 6
+    assert growing.outputs[0].text != text
 
 
 def test_too_many_texts(tiny):

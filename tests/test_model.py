@@ -561,6 +561,34 @@ def test_weights_that_are_no_numbers(spoilt, value, dtype):
         load(spoilt, dtype=dtype)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rms_norm_eps": float("nan")},
+        {"rope_parameters": {"rope_theta": float("nan"), "rope_type": "default"}},
+        {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 0.0}},
+    ],
+    ids=str,
+)
+def test_a_config_without_finite_logits(spoilt, changes):
+    edit(spoilt, **changes)
+    with refused("spoilt' gives no token in float32, its logits are not finite: try bfloat16 or float32, or fetch"):
+        load(spoilt)
+
+
+def test_half_precision_may_overflow_in_some_rows(spoilt, monkeypatch):
+    """These rows end their own request. The trial compares the others."""
+    forward = transformers.Qwen2ForCausalLM.forward
+
+    def overflowing(self, input_ids, **options):
+        out = forward(self, input_ids, **options)
+        out.logits[input_ids == 8] = torch.inf  # the second token of the trial
+        return out
+
+    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "forward", overflowing)
+    load(spoilt, dtype="float16")
+
+
 def test_weights_whose_sum_is_too_large_for_float16(spoilt):
     change_weights(spoilt, lambda weights: weights[QUERY].fill_(60_000.0))
     load(spoilt, dtype="float16")

@@ -110,6 +110,8 @@ def _answer(screen: Screen, turns: Generator[Turn, None, None]) -> None:
             screen.end(turn)
     if was_stopped:
         print_now("stopped\n")
+    if turn is not None and turn.error:
+        print_now(f"error: {turn.error}\n")
 
 
 def _command(conversation: Conversation, screen: Screen, message: str) -> None:

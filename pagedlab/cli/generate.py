@@ -57,8 +57,11 @@ def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> N
 def _generate(llm: LLM, prompts: list[str], is_chat: bool, sampling: SamplingParams) -> None:
     """Print the texts of several prompts, which run in one batch."""
     batch = [_as_prompt(prompt, is_chat) for prompt in prompts]
-    for prompt, completion in zip(prompts, llm.generate(batch, sampling), strict=True):
-        print_now(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
+    outputs = [completion.outputs[0] for completion in llm.generate(batch, sampling)]
+    for prompt, output in zip(prompts, outputs, strict=True):
+        print_now(f"\n> {prompt}\n{output.text.strip()}")
+    if error := next((output.error for output in outputs if output.error), None):
+        raise FloatingPointError(error)
 
 
 def _as_prompt(prompt: str, is_chat: bool) -> Any:

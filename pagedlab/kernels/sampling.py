@@ -57,10 +57,11 @@ def bits_below(x, m):
     """log2(e) * (x - m), so that exp(x - m) is 2 to the power of the result.
 
     Args:
-        x: rows of numbers.
-        m: the largest number of each row. Where it is -inf, the result is -inf.
+        x: rows of numbers. The result is NaN where one is NaN or inf.
+        m: the largest number of each row that is not NaN. Where it is -inf, the result is -inf.
     """
-    return tl.where(m[:, None] == float("-inf"), float("-inf"), x - m[:, None]) * LOG2E
+    m = tl.where(m == float("-inf"), 0.0, m)
+    return (x - m[:, None]) * LOG2E
 
 
 @triton.jit
@@ -164,9 +165,12 @@ def pick_kernel(
         is_kept = (x > cut) | ((x == cut) & (candidate <= tl.load(last_ties + row)))
         p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
         token = chunk * CHUNK + first_beyond(target, p, i)
-    tl.store(tokens + row, token.to(tl.int64))
     logit = tl.load(logits + row * row_stride + token).to(tl.float32)
-    tl.store(logprobs + row, logit - plain_top - tl.log(total))
+    logprob = logit - plain_top - tl.log(total)
+    # `total` is NaN if a logit is NaN or inf, or if all are -inf.
+    token = tl.where(logprob == logprob, token, -1)
+    tl.store(tokens + row, token.to(tl.int64))
+    tl.store(logprobs + row, logprob)
 
 
 def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
@@ -210,7 +214,8 @@ def triton_sample(
         min_p: contiguous [R], the least probability over the largest one; None if no row has it.
 
     Returns:
-        The token ids, int64 [R], and their log-probabilities before penalties, fp32 [R].
+        The token ids, int64 [R], and their log-probabilities before penalties, fp32 [R]. A row with
+        NaN or inf, or with -inf alone, gives -1 and NaN.
     """
     rows, vocabulary = logits.shape
     device = logits.device

@@ -6,14 +6,16 @@ samples, and `report_logprobs` after.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 
 ROWS_AT_ONCE = 256  # rows of logits; a scored prompt may have many
@@ -141,7 +143,8 @@ def likelihoods(logits: Tensor, queries: Sequence[Query]) -> Iterator[TokenLogpr
     for start in range(0, len(queries), ROWS_AT_ONCE):
         part = queries[start : start + ROWS_AT_ONCE]
         rows = torch.tensor([query.row for query in part], device=device)
-        tokens = torch.tensor([query.token for query in part], device=device)
+        # `NO_TOKEN` is asked about a row in which every log-probability is NaN.
+        tokens = torch.tensor([max(query.token, 0) for query in part], device=device)
         logprobs = torch.log_softmax(logits[rows].float(), dim=1)
         own = logprobs.gather(1, tokens[:, None]).squeeze(1).tolist()
         most = max(query.k for query in part)
@@ -160,6 +163,8 @@ def scores_of(logits: Tensor, tokens: Sequence[int]) -> list[float]:
 def report_logprobs(logits: Tensor, groups: Sequence[Any], sampled: Sequence[Any]) -> None:
     """Fill in `logprobs` and `prompt_logprobs` of the sampled tokens, where they are requested.
 
+    If logits in the prompt are not finite, `NO_TOKEN` follows the prompt.
+
     Args:
         logits: [R, V] as the model returned them.
         groups: the sampler's `RowGroup`s.
@@ -174,6 +179,9 @@ def report_logprobs(logits: Tensor, groups: Sequence[Any], sampled: Sequence[Any
                 queries.append(Query(row, token, group.params.logprobs))
     answers = likelihoods(logits, queries)
     for group, one in zip(groups, sampled, strict=True):
-        one.prompt_logprobs = list(islice(answers, len(group.prompt_rows)))
+        scored = list(islice(answers, len(group.prompt_rows)))
         if group.params.logprobs is not None:
             one.logprobs = list(islice(answers, len(one.tokens)))
+        one.prompt_logprobs = list(takewhile(lambda each: not math.isnan(each.logprob), scored))
+        if len(one.prompt_logprobs) < len(scored):
+            one.tokens = [NO_TOKEN]

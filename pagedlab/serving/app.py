@@ -175,7 +175,7 @@ async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
 
 
 Tenant = Annotated[str | None, Depends(get_tenant)]
-ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "503": {"model": ErrorBody}}
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
 ANSWERS = ERRORS | {
     200: {
         "description": "one JSON object, or a stream of them",

@@ -116,7 +116,8 @@ def piece_of(
     logprobs = (output.logprobs or [])[num_reported:]
     if text is None:
         text = output.text
-    return Piece(choice, text, output.finish_reason, logprobs, prompt)
+    reason = None if output.error else output.finish_reason  # OpenAI's API has no such reason
+    return Piece(choice, text, reason, logprobs, prompt)
 
 
 Item = list[Piece] | Exception | None  # an entry of a ticket's inbox; None is the end
@@ -391,7 +392,12 @@ class EngineThread:
             pieces = self._read(ticket, completion)
             if pieces:
                 items.append((ticket, pieces))
-        if completion.finished:
+        error = next((output.error for output in completion.outputs if output.error), None)
+        if error is not None:
+            self.drop(ticket)
+            failure = ApiError(500, error, type="server_error", code="logits_not_finite")
+            items.append((ticket, failure))
+        elif completion.finished:
             self._observe("ended", ticket, completion)
             ticket.completions.append(completion)
             self._forget(completion.request_id)

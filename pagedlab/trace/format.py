@@ -21,7 +21,7 @@ MAX_BLOCKS = 1024  # blocks whose changes are noted one by one; the others are o
 MAX_NESTING = 8  # lists in lists of a reading
 
 QUEUES = ("waiting", "running", "swapped")
-ENDS = ("stop", "length", "abort")
+ENDS = ("stop", "length", "abort", "error")
 STATES = (*QUEUES, *ENDS, "dropped")
 HOW = ("recompute", "swap")
 

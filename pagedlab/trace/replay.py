@@ -18,7 +18,8 @@ class SequenceState:
     Args:
         look: its running number, which decides its colour.
         prompt: tokens of its prompt.
-        state: "waiting", "running", "swapped", "stop", "length", "abort" or "dropped".
+        state: "waiting", "running", "swapped", "stop", "length", "abort",
+            "error" or "dropped".
         tokens: how many tokens its table holds.
         blocks: the block ids of its table.
         length: how many tokens it has; the last one need not be in the table.

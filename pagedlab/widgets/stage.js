@@ -69,10 +69,11 @@ const STATE_WORDS = {
   stop: "done",
   length: "done, at its limit",
   abort: "aborted",
+  error: "failed, its logits are not finite",
   dropped: "dropped",
 };
 
-const ENDED = ["stop", "length", "abort"];
+const ENDED = ["stop", "length", "abort", "error"];
 
 /** One view of a recording. */
 class StageView {

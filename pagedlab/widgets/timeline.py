@@ -39,7 +39,12 @@ from pagedlab.widgets.replayed import grid_of
 INTERVAL = 0.25  # seconds between two drawings while the engine runs
 MAX_STEPS = 1200  # that are drawn; the recording goes on
 MAX_ROWS = 64
-ENDS = {"stop": "the model ended it", "length": "it has all its tokens", "abort": "it was aborted"}
+ENDS = {
+    "stop": "the model ended it",
+    "length": "it has all its tokens",
+    "abort": "it was aborted",
+    "error": "its logits are not finite",
+}
 
 LOOKS = STEP_LOOKS  # colour, hatch, and whether it is pale; by kind
 

@@ -21,13 +21,13 @@ from pagedlab.sampling_params import MAX_TOP_K
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def sampled(logits, temperature, u, top_k=0, top_p=1.0, min_p=None):
+def sampled(logits, temperature, u, top_k=0, top_p=1.0, min_p=None, penalties=None):
     """`triton_sample` on the device, its results on the host. Limits are those of every row."""
     rows = len(logits)
     columns = (temperature, torch.full((rows,), top_k), torch.full((rows,), top_p), u)
     least = None if min_p is None else torch.full((rows,), min_p, device=DEVICE)
     on_device = [column.to(DEVICE) for column in columns]
-    return tuple(x.cpu() for x in triton_sample(logits.to(DEVICE), *on_device, min_p=least))
+    return tuple(x.cpu() for x in triton_sample(logits.to(DEVICE), *on_device, penalties, least))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -229,15 +229,29 @@ def test_no_excluded_token_is_drawn_where_two_chunks_meet(seed):
     assert (probs[tokens] > 0).all()
 
 
-def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
-    """A model in half precision may overflow: what is drawn must not point behind the logits."""
-    vocabulary = 2 * CHUNK + 3  # three chunks, so that a power of two has one more
-    logits = torch.randn(4, vocabulary, generator=torch.Generator().manual_seed(seed))
-    logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf
-    temperature, u = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.full((4,), 0.5)
-    for limits in ({}, {"top_k": 3}, {"top_p": 0.5}):
-        tokens, _ = sampled(logits, temperature, u, **limits)
-        assert all(0 <= token < vocabulary for token in tokens.tolist())
+@pytest.mark.parametrize("vocabulary", [5, CHUNK, GROUP * CHUNK + 3])
+@pytest.mark.parametrize("penalised", [False, True])
+def test_a_row_that_is_not_finite_is_marked(vocabulary, penalised, seed):
+    """A model in half precision may overflow. Its row gets -1 and NaN, and the rows beside it get a token."""
+    logits = torch.randn(7, vocabulary, generator=torch.Generator().manual_seed(seed))
+    logits[0], logits[1, 1], logits[2, -1] = torch.nan, torch.nan, torch.inf
+    logits[3] = -torch.inf
+    logits[4], logits[4, -1] = -torch.inf, torch.nan
+    logits[5, 1:] = -torch.inf
+    penalties = None
+    if penalised:
+        counts = torch.ones(7, vocabulary, dtype=torch.int32, device=DEVICE)
+        columns = torch.tensor([[1.5], [0.5], [0.5]]).expand(3, 7).contiguous().to(DEVICE)
+        penalties = Penalties(counts, torch.arange(7, device=DEVICE), columns)
+    for limits in ({}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 4, "top_p": 0.9, "min_p": 0.1}):
+        for temperature in (0.0, 1.0):
+            heat, u = torch.full((7,), temperature), torch.full((7,), 0.5)
+            tokens, logprobs = sampled(logits, heat, u, penalties=penalties, **limits)
+            assert tokens[:5].tolist() == [-1] * 5
+            assert logprobs[:5].isnan().all()
+            assert tokens[5] == 0
+            assert 0 <= tokens[6] < vocabulary
+            torch.testing.assert_close(logprobs[5:], logits[5:].log_softmax(1)[[0, 1], tokens[5:]])
 
 
 @pytest.mark.parametrize(
