@@ -1,8 +1,10 @@
 """Text out of tokens, piece by piece: nothing half, nothing that a stop string takes back, nothing lost."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.detokenizer import Detokenizer, TextAfter
+from pagedlab.serving.app import create_app
+from pagedlab.serving.background import BackgroundServer
 from support.sentencepiece import sentencepiece
 
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -255,3 +259,22 @@ def test_the_engine_keeps_the_first_space(llama, stop, text):
     beams = llm.generate("the old mill", SamplingParams(3, beam_width=2, ignore_eos=True))[0].outputs
     for beam in beams:
         assert "the old mill" + beam.text == decode(LLAMAS, MILL + beam.token_ids)
+
+
+@pytest.fixture(scope="module")
+def server(llama):
+    with BackgroundServer(create_app(LLM(llama, num_blocks=16, verbose=False))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("stop", [None, "a a"])
+def test_the_server_keeps_the_first_space(server, echo, stop):
+    prompt = "the old mill"
+    body = {"prompt": prompt, "max_tokens": 3, "logit_bias": {A: 100}, "ignore_eos": True, "echo": echo, "stop": stop}
+    text = prompt * echo + (" " if stop else " a a a")
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+    assert answer["choices"][0]["text"] == text
+    lines = httpx.post(f"{server.url}/v1/completions", json=body | {"stream": True}, timeout=60).text.split("data: ")
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    assert "".join(event["choices"][0]["text"] for event in events) == text
