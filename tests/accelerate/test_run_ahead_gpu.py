@@ -13,9 +13,8 @@ pytest.importorskip("triton")
 from pagedlab import SamplingParams
 from pagedlab.accelerate.shapes import TOKENS
 from support.drafters import Recalls
-from support.engines import breaking_at
+from support.engines import breaking_at, exactly, ids_of
 from support.engines import engine as poisoned
-from support.engines import exactly, ids_of
 
 pytestmark = [
     pytest.mark.gpu,
