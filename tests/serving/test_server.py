@@ -791,7 +791,7 @@ def test_an_engine_that_fails_says_so_and_goes_on(tiny, monkeypatch):
 
 async def submitted(engine, params):
     ticket = Ticket(engine, params, stream=True)
-    await engine.submit(ticket, [STORY], None, Room())
+    await engine.submit(ticket, await engine.encode([STORY], Room()), None)
     return ticket
 
 
@@ -1327,22 +1327,35 @@ def test_a_host_that_does_not_exist_is_named_by_its_option(host, capsys):
     assert said.endswith("): name one with --host\n")
 
 
-def test_log_probabilities_are_written_outside_the_event_loop(tiny, monkeypatch):
-    """A large answer is put together in another thread, so that other clients go on."""
-    threads = {}
+LARGE_ANSWERS = {
+    "log-probabilities": ("chat/completions", {"messages": CHAT, "logprobs": True, "top_logprobs": 20}, "top_logprobs"),
+    "echo": ("completions", {"prompt": STORY, "echo": True}, STORY),
+    "echo of log-probabilities, streamed": (
+        "completions",
+        {"prompt": STORY, "echo": True, "logprobs": 5, "stream": True},
+        STORY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "mark"), LARGE_ANSWERS.values(), ids=LARGE_ANSWERS)
+def test_a_large_answer_is_written_outside_the_event_loop(tiny, monkeypatch, path, body, mark):
+    """It is put together in another thread, so that other clients go on."""
+    threads = []
     dumps = json.dumps
 
     def watched(data, **options):
-        kind = "logprobs" if '"top_logprobs"' in (text := dumps(data, **options)) else "other"
-        threads.setdefault(kind, set()).add(threading.current_thread().name)
+        text = dumps(data, **options)
+        if mark in text:
+            threads.append(threading.current_thread().name)
         return text
 
     monkeypatch.setattr("pagedlab.serving.app.json", SimpleNamespace(dumps=watched))
-    body = {"messages": CHAT, "n": 4, "max_tokens": 20, "logprobs": True, "top_logprobs": 20}
+    body = body | {"n": 4, "max_tokens": 20}
     with BackgroundServer(create_app(LLM(tiny, num_blocks=200, verbose=False))) as server:
-        assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
-    assert threads["logprobs"], "nothing was written"
-    assert "pagedlab-server" not in threads["logprobs"]
+        assert httpx.post(f"{server.url}/v1/{path}", json=body, timeout=60).status_code == 200
+    assert len(threads) == 4
+    assert "pagedlab-server" not in threads
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says what a process has loaded")
