@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -30,7 +30,15 @@ from starlette.types import Receive, Scope, Send
 
 from pagedlab.llm import LLM
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
-from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, piece_of, run_loop
+from pagedlab.serving.engine_thread import (
+    LOG,
+    EngineThread,
+    Loop,
+    Piece,
+    Ticket,
+    piece_of,
+    run_loop,
+)
 from pagedlab.serving.gate import EXPECTED, Gate, error_response
 from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat
 from pagedlab.serving.metrics import Metrics
@@ -51,6 +59,8 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_LOGPROBS = 250_000  # in one answer; about 20 MB of JSON
 MAX_BODY_BYTES = 1 << 20  # of a request
+MOST_NOTED = 100  # unknown fields that the log names
+MOST_NAME = 80  # characters of the name of such a field
 
 T = TypeVar("T")
 SaltFor = Callable[[str | None, str | None], str | None]
@@ -83,6 +93,7 @@ class Serving:
         tenants: digest of a key -> its tenant; None without keys.
         salt: makes the prefix cache's salt of (tenant, the request's cache_salt).
         default_max_tokens: new tokens of a chat that does not say.
+        noted: unknown fields that the log has named.
     """
 
     engine: EngineThread
@@ -92,6 +103,7 @@ class Serving:
     tenants: Mapping[str, str] | None
     salt: SaltFor
     default_max_tokens: int
+    noted: set[str] = field(default_factory=set)
 
     @property
     def spell(self) -> Spelling:
@@ -129,6 +141,17 @@ class Serving:
             message = f"there is no model {name!r} here; there is {self.card['id']!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
+    def note_unknown(self, body: Asked) -> None:
+        """Name the fields that this server does not know in its log, each once."""
+        names = list(body.model_extra or ())
+        if body.stream_options:
+            names += [f"stream_options.{name}" for name in body.stream_options.model_extra or ()]
+        for name in names:
+            name = name[:MOST_NAME]
+            if name not in self.noted and len(self.noted) < MOST_NOTED:
+                self.noted.add(name)
+                LOG.warning("the field %r is ignored: this server does not know it", name)
+
     def head(self, prefix: str, kind: str) -> dict[str, Any]:
         """Return the fields at the start of every answer."""
         return {
@@ -153,6 +176,7 @@ class Serving:
             ApiError: If the body is invalid, or the queue is full.
         """
         self.check_model(body.model)
+        self.note_unknown(body)
         prompts = body.prompts()
         params = body.sampling(max_tokens)
         ticket = Ticket(self.engine, params, body.stream, tenant)
