@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import httpx
 import openai
@@ -1035,6 +1036,14 @@ def test_metrics_count(tiny):
         assert seen["prompt_tokens_total"] == sum(u.prompt_tokens for u in usage if u)
         assert seen["output_tokens_total"] == sum(u.completion_tokens for u in usage if u) > 0
         assert seen['requests_total{status="404"}'] == 1
+        assert seen['requests_total{status="200"}'] == 2
+        for path in ("health", "metrics", "", "docs", "blocks", "openapi.json", "favicon.ico", "v1x"):
+            httpx.get(f"{server.url}/{path}")
+        again = wait_for(server, requests_running=0)
+        answers = {name: count for name, count in again.items() if name.startswith("requests_total")}
+        assert answers == {name: seen[name] for name in answers}, "those were no answers of the API"
+        httpx.get(f"{server.url}/v1/models")
+        wait_for(server, **{'requests_total{status="200"}': 3})
         assert seen["blocks"] == 64
         assert seen["begun_seconds_count"] == seen["ended_seconds_count"] == 2
 
@@ -1075,7 +1084,7 @@ def test_a_reader_asks_on_the_live_page(tiny):
         assert page.locator(".pl-block").first.bounding_box()["width"] > 20
         assert not violations(page)
     assert command == (
-        f"curl {server.url}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n"
+        f"curl '{server.url}/v1/chat/completions' \\\n  -H 'Content-Type: application/json' \\\n"
         """  -d '{"messages":[{"role":"user","content":"What is a drum? It'\\''s round."}]}'"""
     )
 
@@ -1142,6 +1151,28 @@ def test_a_reader_gives_the_live_page_its_key(tiny):
         page.locator("#answers", has_text="blue").wait_for()
         stored = page.evaluate("[localStorage.length, sessionStorage.length, document.cookie, location.hash]")
     assert stored == [0, 0, "", ""]
+
+
+@in_browser
+def test_a_key_in_the_pages_address_is_one_word_of_the_command(tiny, tmp_path):
+    key = "it's'; touch PLANTED; $(touch PLANTED) '`touch PLANTED`"
+    with serving(LLM(tiny, num_blocks=256), api_keys=[key]) as server, open_page() as page:
+        page.goto(f"{server.url}/#{quote(key)}")
+        page.locator(".pl-empty").first.wait_for()
+        command = page.locator("#curl").inner_text()
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S602
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@in_browser
+@pytest.mark.parametrize("fragment", ["100%", "%E4", "%zz", ""])
+def test_a_malformed_key_in_the_pages_address_is_ignored(tiny, fragment):
+    with serving(LLM(tiny, num_blocks=64)) as server, open_page() as page:
+        page.goto(f"{server.url}/#{fragment}")
+        page.locator(".pl-empty").first.wait_for()
+        assert "Authorization" not in page.locator("#curl").inner_text()
+        assert "Each question stands alone" in page.locator("main").inner_text()
 
 
 @in_browser
