@@ -36,27 +36,26 @@ class Spelling:
         self._bytes = dict[int, bytes]()
         self._names = dict[int, str]()
         pieces = {token_id: piece for piece, token_id in self._backend.get_vocab().items()}
+        unusual = self._added.keys() | {i for i, piece in pieces.items() if BYTE.fullmatch(piece)}
         taken = set[str]()
         # A name is first that of the token which a text is usually made of.
-        for token_id in sorted(pieces, key=lambda i: (self._is_unusual(i, pieces[i]), i)):
-            self._bytes[token_id] = self._spell(token_id, pieces[token_id])
-            name = _name_of(self._bytes[token_id])
+        for token_id in [*sorted(pieces.keys() - unusual), *sorted(unusual)]:
+            spelled = self._spell(token_id, pieces[token_id])
+            name = _name_of(spelled)
+            self._bytes[token_id] = spelled
             if name not in taken:
                 self._names[token_id] = name
                 taken.add(name)
-
-    def _is_unusual(self, token_id: int, piece: str) -> bool:
-        return token_id in self._added or BYTE.fullmatch(piece) is not None
 
     def _spell(self, token_id: int, piece: str) -> bytes:
         """Return the bytes of a token that the vocabulary writes as `piece`."""
         if token_id in self._added:
             return self._added[token_id]
         if self._is_byte_level:
-            is_written_in_letters = LETTERS.keys() >= set(piece)
-            if is_written_in_letters:
-                return bytes(LETTERS[letter] for letter in piece)
-            return piece.encode()
+            try:
+                return bytes(map(LETTERS.__getitem__, piece))
+            except KeyError:  # it is not written in letters for bytes
+                return piece.encode()
         text = self._backend.decode([token_id], skip_special_tokens=False)
         byte = BYTE.fullmatch(piece)
         if byte and text != piece:
