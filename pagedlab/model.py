@@ -33,7 +33,7 @@ from pagedlab.loading import (
     unsupported,
     where_to_run,
 )
-from pagedlab.validation import in_short, integer, one_of, shown, valid_text
+from pagedlab.validation import in_short, integer, one_of, shown, valid_text, visible
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -427,7 +427,8 @@ def load_model(
         if problem is not None:
             raise ValueError(unsupported(source, config.model_type, problem))
     if verbose:
-        print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
+        name = visible(model.name, kept="")
+        print(f"model: {name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 

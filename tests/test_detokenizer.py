@@ -17,7 +17,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.serving.app import create_app
 from pagedlab.serving.background import BackgroundServer
-from support.sentencepiece import sentencepiece
+from support.sentencepiece import whole_words
 
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -196,7 +196,7 @@ def test_nothing_comes_behind_a_stop_string(tokenizer):
 # After a prompt ------------------------------------------------------------------------------------------------
 
 
-LLAMAS = sentencepiece()
+LLAMAS = whole_words()
 MILL = encode(LLAMAS, "the old mill")
 A, E, SPACE = LLAMAS.convert_tokens_to_ids(["▁a", "e", "▁"])
 

@@ -15,7 +15,7 @@ from pagedlab.command_line import (
     status_on_stderr,
 )
 from pagedlab.stats import Stats
-from pagedlab.validation import counted
+from pagedlab.validation import counted, visible
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -43,12 +43,14 @@ def run(asked: argparse.Namespace) -> int:
 def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> None:
     """Print a text while it grows. A file or a pipe gets the text alone, without its prompt."""
     stream = llm.stream(_as_prompt(prompt, is_chat), sampling)
-    if sys.stdout.isatty():
-        print(f"\n> {prompt}", flush=True)
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
+        print_now(f"\n> {prompt}")
     is_first = True
     try:
         for piece in stream:
-            print(piece.lstrip() if is_first else piece, end="", flush=True)
+            text = piece.lstrip() if is_first else piece
+            print(visible(text) if is_terminal else text, end="", flush=True)
             is_first = False
     finally:
         print(flush=True)  # after Ctrl-C too, so that what follows has a line of its own

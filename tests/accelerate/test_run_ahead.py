@@ -32,7 +32,6 @@ from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.serving.engine_thread import EngineThread, Ticket
-from pagedlab.serving.prompts import Room
 from support.drafters import Recalls
 from support.engines import (
     assert_idle,
@@ -307,7 +306,7 @@ def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny):
 
     async def heard():
         ticket = Ticket(thread, params, stream=True)
-        await thread.submit(ticket, prompts, None, Room())
+        await thread.submit(ticket, prompts, None)
         return "".join([piece.text async for pieces in ticket for piece in pieces])
 
     thread.start()
