@@ -137,9 +137,9 @@ def engine_loop(answer: Callable[..., None]) -> str:
         with trying(*lines):
             try:
                 answer(desk, desk.busy, desk.step)
-            except NotImplementedError:
+            except (NotImplementedError, KeyboardInterrupt):
                 raise
-            except (Exception, StillRunning) as error:
+            except BaseException as error:  # exit() and its kin too
                 desk.diary.append(f"and then {explain(error)}")
             _compare_diaries(right.diary, desk.diary)
     return (
