@@ -268,8 +268,8 @@ def _outside(error: Outside) -> Wrong:
     cut = error.cut
     if cut:
         message = (
-            "The offset of an element does not fit into 32 bits, so its upper bits are lost: page "
-            "ids have to become\n64 bits wide before they are multiplied."
+            "The offset of an element does not fit into 32 bits, so its upper bits are lost: make "
+            "the page id\n64 bits wide, or a product of it that still fits."
         )
         inside = f"{cut.name}{[*cut.element]} is at offset {cut.meant:,}"
         got = f"program {error.program} {error.verb}s at offset {cut.got:,}, outside of {cut.name}"

@@ -89,20 +89,6 @@ def steps_after_every_batch(inbox, busy, step):
             step()
 
 
-def steps_once_more(inbox, busy, step):
-    """It asks `busy` before the messages, and steps by that answer."""
-    while True:
-        was_busy = busy()
-        try:
-            while (work := inbox.get(block=not busy())) is not None:
-                work()
-                was_busy = True
-            return
-        except queue.Empty:
-            if was_busy:
-                step()
-
-
 def looks_before_it_takes(inbox, busy, step):
     """Right: nobody else takes from the inbox, so what is there stays there."""
     while True:
@@ -260,7 +246,6 @@ WRONG = {
         ignores_none_while_busy,
         goes_on_with_the_inbox_after_none,
         steps_after_every_batch,
-        steps_once_more,
     ],
     "closed_salt": [sum_of_bytes, modulo, two_checksums, of_the_tenant_only, wide_checksum],
 }
