@@ -741,7 +741,8 @@ function noteTemplate(controls) {
 function inputTemplate(name, kind, disabled) {
   switch (kind) {
     case "text":
-      return html`<input type="text" data-name="${name}" spellcheck="false" ${disabled}>`;
+      return html`<input type="text" data-name="${name}" spellcheck="false" data-own-enter
+        ${disabled}>`;
     case "switch":
       return html`<input type="checkbox" role="switch" data-name="${name}"
         ${disabled}>`;
