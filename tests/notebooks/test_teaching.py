@@ -44,7 +44,9 @@ def test_the_course_has_every_exercise_once():
     for number, written in ASKED.findall("; ".join(rows)):
         digits = [int(digit) for digit in re.findall(r"\d", written)]
         named.setdefault(number, []).extend(range(digits[0], digits[1] + 1) if " to " in written else digits)
-    there = {number: [int(found[1]) for found in map(EXERCISE.match, names) if found] for number, names in SECTIONS.items()}
+    there = {
+        number: [int(found[1]) for found in map(EXERCISE.match, names) if found] for number, names in SECTIONS.items()
+    }
     assert {number: sorted(exercises) for number, exercises in named.items()} == {
         number: exercises for number, exercises in there.items() if exercises
     }
