@@ -23,6 +23,7 @@ CARD = {
     "08": r"^NVIDIA .* texts equal generate's in bfloat16",
     "10": r"^this machine: NVIDIA ",
 }
+FOLDED = 95  # letters of about 8 pixels; the line has 830
 SHOWN = re.compile(r"^# (pagedlab/\S+)\.py: (\S+)$\n", re.MULTILINE)
 
 
@@ -115,6 +116,14 @@ def test_a_cell_that_draws_a_figure_shows_it(number):
             shown = [output.get("data", {}) for output in cell.outputs]
             has_figure = any("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
             assert has_figure, f"{cell.id} shows no figure"
+
+
+@each_notebook
+def test_the_line_of_a_folded_cell_fits_into_a_window_of_1000_pixels(path):
+    """JupyterLab shows its first line and does not wrap it: a longer one makes the whole notebook scroll sideways."""
+    cells = nbformat.read(path, 4).cells
+    folded = [cell for cell in cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert [cell.id for cell in folded if len(cell.source.splitlines()[0]) > FOLDED] == []
 
 
 @each_notebook
