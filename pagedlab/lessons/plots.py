@@ -157,7 +157,7 @@ class _StyledFigure(Figure):
         return picture, {"image/png": {"width": width // 2, "height": height // 2, "alt": seen}}
 
     def _ipython_display_(self) -> None:
-        """Show this bundle: IPython's own PNG of a figure, on a white ground, would go before it."""
+        """Show this bundle: IPython prefers its own PNG of a figure, which has a white ground."""
         picture, metadata = self._repr_mimebundle_()
         display(picture, metadata=metadata, raw=True)
 

@@ -53,7 +53,7 @@ class _Control(NamedTuple):
 
     def written(self) -> list[str]:
         """Return a slider's options in words."""
-        return [f"{option:,}" if type(option) is int else option for option in self.sent()]
+        return [f"{option:,}" if isinstance(option, int) else option for option in self.sent()]
 
 
 def _control(name: str, given: Any) -> _Control:
