@@ -403,14 +403,16 @@ class Engine:
         """Call `callback` after every step from now on.
 
         Returns:
-            A function that ends these calls.
+            A function that ends these calls. A second call of it does nothing.
 
         Raises:
             ValueError: If `callback` is no function.
         """
         a_function("callback", callback, "without arguments")
         self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(self._callbacks.remove, callback)
+        return subscription.close
 
     def sequences(self) -> list[Sequence]:
         """Return the sequences that hold blocks now."""

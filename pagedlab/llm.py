@@ -7,7 +7,7 @@ them when it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -340,7 +340,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         a_function("callback", callback, "that takes a plan and logits")
         callbacks = self._eager.callbacks
         callbacks.append(callback)
-        return lambda: callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(callbacks.remove, callback)
+        return subscription.close
 
     @property
     def _eager(self) -> EagerRunner:

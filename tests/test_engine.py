@@ -24,6 +24,7 @@ import pagedlab.runner
 import pagedlab.sampler
 from pagedlab import LLM, BlockPool, SamplingParams, blocks_for
 from pagedlab.attention import BACKENDS, get_backend
+from pagedlab.checks.scheduling import ToyEngine
 from pagedlab.speculative import PromptLookup
 from support.engines import (
     TEXT,
@@ -422,6 +423,20 @@ def test_callbacks_are_functions(tiny):
         llm.on_forward(None)
     assert not llm._callbacks
     assert not llm._eager.callbacks
+
+
+def test_a_stopper_that_is_called_twice_ends_its_own_calls_alone(tiny):
+    llm = engine(tiny)
+    calls = []
+    toy = ToyEngine()
+    for listen in (llm.on_step, llm.on_forward, toy.on_step):
+        stops = [listen(lambda *_: calls.append(1)) for _ in range(2)]
+        stops[0]()
+        stops[0]()
+    llm.generate([5, 6], exactly(1))
+    toy.add(4, 1)
+    toy.run()
+    assert len(calls) == 3, "one of each kind still listens"
 
 
 @pytest.mark.parametrize(
