@@ -74,7 +74,7 @@ def write_random_weights(folder: str, shape: transformers.Qwen2Config, device: s
     with torch.device(device):
         module = transformers.AutoModelForCausalLM.from_config(shape, dtype=getattr(torch, dtype))
     module.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(TINY_MODEL, trust_remote_code=False).save_pretrained(folder)
 
 
 def timed(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> dict[str, float]:

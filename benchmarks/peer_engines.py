@@ -123,12 +123,13 @@ def random_model(folder: str) -> Any:
     from pagedlab.model import Model, paged_hook
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     kind = {"dtype": torch.bfloat16, "attn_implementation": "pagedlab"}
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         module = transformers.AutoModelForCausalLM.from_config(config, **kind).eval()
-    return Model(module, transformers.AutoTokenizer.from_pretrained(folder), Path(folder).name, "random weights")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    return Model(module, tokenizer, Path(folder).name, "random weights")
 
 
 class VLLM:
@@ -282,13 +283,13 @@ class Transformers:
         import torch
         import transformers
 
-        config = transformers.AutoConfig.from_pretrained(model)
+        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
         if random_weights:
             with torch.device("cuda"):
                 module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         else:
             load = transformers.AutoModelForCausalLM.from_pretrained
-            module = load(model, dtype=torch.bfloat16).to("cuda")
+            module = load(model, dtype=torch.bfloat16, trust_remote_code=False).to("cuda")
         self.module = module.eval()
         self.options = further  # it has none here
 

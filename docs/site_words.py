@@ -51,7 +51,6 @@ WORDS = {
     "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
     "12_speculative_decoding": {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",
-        "Move a and c: which k is best?": "In JupyterLab you move a and c: which k is best?",
     },
     "13_serve_it": {
         "Run the folded cell to see it. (Its link opens the server's live page, if Jupyter runs on your own machine.)": (

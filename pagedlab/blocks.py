@@ -21,6 +21,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pagedlab.validation import a_function, integer, made, shown, with_methods
@@ -319,14 +320,16 @@ class BlockPool:
         """Call `callback` with every `BlockEvent` from now on.
 
         Returns:
-            A function that ends these calls.
+            A function that ends these calls. A second call of it does nothing.
 
         Raises:
             ValueError: If `callback` is no function.
         """
         a_function("callback", callback, "that takes a BlockEvent")
         self.callbacks.append(callback)
-        return lambda: self.callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(self.callbacks.remove, callback)
+        return subscription.close
 
     def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
         """Report a change to the subscribers. Tables report "copy", a prefix cache "hit"."""

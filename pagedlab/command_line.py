@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import MODELS, integer, model_name, one_of, real, similar_name
+from pagedlab.validation import MODELS, integer, model_name, one_of, real, similar_name, visible
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 BAD_INPUT = 2  # the exit code of a command with a bad option
@@ -95,7 +95,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = self._similar_option(message)
-        self.exit(BAD_INPUT, f"error: {message}{hint}; see {self.prog} --help\n")
+        line = visible(f"error: {message}{hint}; see {self.prog} --help", kept="")
+        self.exit(BAD_INPUT, f"{line}\n")
 
     def _similar_option(self, message: str) -> str:
         """Return a question that names the option most like an unknown one; "" if none is."""
@@ -210,13 +211,13 @@ def engine_arguments(asked: argparse.Namespace) -> dict[str, Any]:
 
 def print_error(error: BaseException) -> int:
     """Print an error in one line and return the exit code."""
-    print(f"error: {with_options(error)}", file=sys.stderr)
+    print(visible(f"error: {with_options(error)}", kept=""), file=sys.stderr)
     return BAD_INPUT
 
 
 def print_now(line: str) -> None:
-    """Print a line at once, even if the output is a pipe."""
-    print(line, flush=True)
+    """Print a line at once, even if the output is a pipe. Control characters are written out."""
+    print(visible(line), flush=True)
 
 
 @contextmanager

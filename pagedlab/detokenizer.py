@@ -1,11 +1,54 @@
 """The detokenizer: text from tokens, one token at a time.
 
-It never returns half a character, nor text that a later stop string would cut off.
+It never returns half a character, nor text that a later stop string would cut off. The text is what
+the new tokens add to that of the prompt: alone, the first token may lose its space, as in Llama 2.
 """
 
+from functools import cached_property, partial
+from os.path import commonprefix
 from typing import Any
 
-from tokenizers.decoders import DecodeStream
+CONTEXT = 8  # tokens of a prompt that are decoded with the new ones
+INCOMPLETE = "\ufffd"  # a decoded text ends with it while a character is incomplete
+
+
+class TextAfter:
+    """Decodes tokens that continue a prompt.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        prompt_ids: the tokens of the prompt.
+    """
+
+    def __init__(self, tokenizer: Any, prompt_ids: list[int]) -> None:
+        self._decode = partial(tokenizer.decode, skip_special_tokens=True)
+        self._prompt_ids = prompt_ids
+
+    @cached_property
+    def context(self) -> list[int]:
+        """The last tokens of the prompt, enough for a text that begins with a whole character."""
+        count = CONTEXT
+        while count < len(self._prompt_ids):
+            last = self._prompt_ids[-count:]
+            text = self._decode(last)
+            if text and not text.startswith(INCOMPLETE):
+                return last
+            count *= 2
+        return self._prompt_ids
+
+    def __call__(self, token_ids: list[int]) -> str:
+        """Return the text that these tokens add, without special tokens."""
+        return _added(self._decode(self.context), self._decode(self.context + token_ids))
+
+
+def _added(before: str, whole: str) -> str:
+    """Return what a text has more than the text before it.
+
+    An incomplete character at the end of the text before may have become a whole one.
+    """
+    if whole.startswith(before):
+        return whole[len(before) :]
+    return whole[len(commonprefix([before, whole])) :]  # noqa: RUF071 - of texts, not of paths
 
 
 class Detokenizer:
@@ -16,11 +59,16 @@ class Detokenizer:
     Args:
         tokenizer: a fast tokenizer of transformers.
         stop: strings that end the text.
+        context: the last tokens of the prompt, see `TextAfter`.
     """
 
-    def __init__(self, tokenizer: Any, stop: tuple[str, ...] = ()) -> None:
-        self._tokenizer = tokenizer.backend_tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+    def __init__(
+        self, tokenizer: Any, stop: tuple[str, ...] = (), context: list[int] | None = None
+    ) -> None:
+        self._decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
+        self._ids = list(context or ())  # the tokens of the piece before, and those after it
+        self._before = self._decode(self._ids)  # the text of the piece before
+        self._num_before = len(self._ids)  # its tokens
         self._stop = stop
         self._longest_tail = max(map(len, stop), default=1) - 1  # that can begin a stop string
         self._num_taken = 0  # characters that `take` has returned
@@ -29,11 +77,14 @@ class Detokenizer:
 
     def push(self, token_id: int) -> None:
         """Add the next token. If it completes a stop string, `stopped` is True afterwards."""
-        try:
-            piece = self._stream.step(self._tokenizer, token_id) or ""
-        except Exception:  # invalid bytes; tokenizers has no narrower class for this error
-            self._stream = DecodeStream(skip_special_tokens=True)
-            piece = self._stream.step(self._tokenizer, token_id) or ""
+        self._ids.append(token_id)
+        whole = self._decode(self._ids)
+        piece = _added(self._before, whole)
+        if whole.endswith(INCOMPLETE) or not piece:
+            return
+        self._ids = self._ids[self._num_before :]
+        self._num_before = len(self._ids)
+        self._before = self._decode(self._ids)
         self._add(piece)
 
     def finish(self, full_text: str) -> None:

@@ -16,7 +16,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -288,8 +288,7 @@ class Engine:
     def _end(self, request_id: int) -> None:
         """Abort a request, if it is not finished."""
         if request_id in self._states:
-            for sequence in self._states[request_id].request.unfinished:
-                sequence.finish_reason = "abort"
+            self._states[request_id].end("abort")
             self._retire(request_id)
             self.stats.blocks_used = self._num_used()
 
@@ -305,14 +304,16 @@ class Engine:
         """Call `callback` after every step from now on.
 
         Returns:
-            A function that ends these calls.
+            A function that ends these calls. A second call of it does nothing.
 
         Raises:
             ValueError: If `callback` is no function.
         """
         a_function("callback", callback, "without arguments")
         self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(self._callbacks.remove, callback)
+        return subscription.close
 
     def sequences(self) -> list[Sequence]:
         """Return the sequences that hold blocks now."""

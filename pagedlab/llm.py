@@ -7,7 +7,7 @@ them when it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -314,7 +314,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         a_function("callback", callback, "that takes a plan and logits")
         callbacks = self._eager.callbacks
         callbacks.append(callback)
-        return lambda: callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(callbacks.remove, callback)
+        return subscription.close
 
     @property
     def _eager(self) -> EagerRunner:
@@ -428,6 +430,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 if piece:
                     yield piece
             state.raise_if_dropped()
+            if error := state.completion.outputs[0].error:
+                raise FloatingPointError(error)
         finally:
             self.abort(state.request.request_id)
 

@@ -119,7 +119,7 @@ def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
     show_bar = bar and _bytes_of_weights(arguments) > PROGRESS_BAR_ABOVE
     with _quiet_transformers(show_bar):
         try:
-            return auto_class.from_pretrained(**arguments, **options)
+            return auto_class.from_pretrained(**arguments, trust_remote_code=False, **options)
         except Exception as error:  # each library under transformers has errors of other classes
             reason = _why_unreadable(kind, source, error)
     raise ValueError(reason)
@@ -214,8 +214,10 @@ def locate(source: str) -> dict[str, Any]:
             raise ValueError(f"{source!r} holds no {part} ({name}): {hint}")
     for file in path.glob("*config.json"):
         try:
+            if file.is_fifo():  # a read would wait for a writer
+                raise ValueError("it is a pipe, not a file")
             dict(**json.loads(file.read_bytes()))
-        except (OSError, TypeError, ValueError) as error:
+        except (OSError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{source!r} has a damaged {file.name}, fetch it again: {in_short(error)}"
             ) from None

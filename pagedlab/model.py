@@ -8,6 +8,7 @@ row of length T.
 
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ import torch
 
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
+from pagedlab.kernels import choose_interpreter
 from pagedlab.kv_cache import KVCache
-from pagedlab.load_trial import NEEDS_PAGES, why_not_on_pages
+from pagedlab.load_trial import NEEDS_PAGES, NOT_FINITE, why_not_on_pages
 from pagedlab.loading import (
     DEFAULT_MODEL,
     TINY_MODEL,
@@ -31,7 +33,7 @@ from pagedlab.loading import (
     unsupported,
     where_to_run,
 )
-from pagedlab.validation import in_short, integer, one_of, shown, valid_text
+from pagedlab.validation import in_short, integer, one_of, shown, valid_text, visible
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -57,6 +59,8 @@ IGNORED = {
     "return_dict",
     "use_cache",
 }
+# Names of buffers that old checkpoints stored, and that a model computes itself.
+COMPUTED = re.compile(r"\.(rotary_emb\.\w+|causal_mask|position_ids)$")
 
 
 @dataclass(frozen=True)
@@ -385,6 +389,7 @@ def load_model(
     """
     source, reason = choose_model(name)
     target, kind = where_to_run(device, dtype)
+    choose_interpreter()  # transformers imports torch's compiler, and this imports Triton
     import transformers  # slow to import: only loading needs it
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
@@ -413,10 +418,16 @@ def load_model(
     module.to(target).eval()
     if not prepare:
         problem = why_not_on_pages(model)
+        if problem == NOT_FINITE:
+            raise ValueError(
+                f"{source!r} gives no token in {str(kind).removeprefix('torch.')}, {problem}: try "
+                "bfloat16 or float32, or fetch config.json and weights again"
+            )
         if problem is not None:
             raise ValueError(unsupported(source, config.model_type, problem))
     if verbose:
-        print(f"model: {model.name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
+        name = visible(model.name, kept="")
+        print(f"model: {name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 
@@ -453,7 +464,8 @@ def _rope_type(config: Any) -> str:
 def _damage(model: Model, report: dict[str, Any]) -> str | None:
     """Return what is wrong with a loaded model, or None.
 
-    Transformers would fill missing weights with random numbers, and ignore unexpected ones.
+    Transformers would fill missing weights with random numbers, and ignore unexpected ones. Only
+    those that a model computes itself may be ignored.
 
     Args:
         model: the model.
@@ -461,6 +473,7 @@ def _damage(model: Model, report: dict[str, Any]) -> str | None:
     """
     for fault in ("missing", "unexpected", "mismatched"):
         keys = sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"])
+        keys = [key for key in keys if not COMPUTED.search(key)]
         if keys:
             fetch = "fetch config.json and weights again"
             return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: {fetch}"

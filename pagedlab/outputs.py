@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from pagedlab.detokenizer import Detokenizer
+from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.sampling_params import TokenLogprob
-from pagedlab.sequence import Sequence
+
+NOT_FINITE = "logits are not finite: try bfloat16 or float32"
+WAS_RESET = "a step failed, and the engine was reset: ask again"
 
 
 @dataclass
@@ -15,49 +17,40 @@ class Output:
     """One answer to a prompt. It grows while its request runs.
 
     Args:
-        _sequence: the sequence of tokens.
-        detokenizer: yields the text in pieces; None without a stream and without stop strings.
-        _decode: returns the text of token ids.
+        token_ids: the new tokens, with the end-of-text token if the model wrote one.
+        finish_reason: why the output ended; None while it grows. "stop": the model or a stop string
+            ended it. "length": it reached max_tokens or the model's longest context. "abort": the
+            request was aborted. "error": see `error`.
+        cumulative_logprob: the sum of the new tokens' log-probabilities (natural logarithm).
+        score: the score of a beam that has ended: `cumulative_logprob` over a power of its length.
+            The exponent is `SamplingParams.length_penalty`.
         logprobs: the log-probability of each new token; None if `SamplingParams.logprobs` is None.
+        text_after: returns the text of token ids behind the prompt.
+        detokenizer: yields the text in pieces; None without a stream and without stop strings.
+        error: why it has the finish_reason "error", in one line.
     """
 
-    _sequence: Sequence
-    detokenizer: Detokenizer | None
-    _decode: Callable[[list[int]], str]
-    logprobs: list[TokenLogprob] | None = None
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The new tokens, with the end-of-text token if the model wrote one."""
-        return self._sequence.output_ids
+    token_ids: list[int]
+    finish_reason: str | None
+    cumulative_logprob: float
+    score: float | None
+    logprobs: list[TokenLogprob] | None
+    text_after: TextAfter | None = field(compare=False)
+    detokenizer: Detokenizer | None = field(compare=False)
+    error: str | None = None
+    _copied_text: str = field(default="", compare=False)  # of a copy, which has neither of the two
 
     @property
     def text(self) -> str:
         """The new text, without special tokens and without the stop string that ended it."""
-        return self.detokenizer.text if self.detokenizer else self._decode(self.token_ids)
+        if self.detokenizer is not None:
+            return self.detokenizer.text
+        return self.text_after(self.token_ids) if self.text_after else self._copied_text
 
-    @property
-    def finish_reason(self) -> str | None:
-        """Why the output ended; None while it grows.
-
-        "stop": the model or a stop string ended it. "length": it reached max_tokens or the model's
-        longest context. "abort": the request was aborted. "error": a step failed, and the engine
-        was reset.
-        """
-        return self._sequence.finish_reason
-
-    @property
-    def cumulative_logprob(self) -> float:
-        """The sum of the new tokens' log-probabilities (natural logarithm)."""
-        return self._sequence.cumulative_logprob
-
-    @property
-    def score(self) -> float | None:
-        """The score of a beam that has ended: `cumulative_logprob` over a power of its length.
-
-        The exponent is `SamplingParams.length_penalty`.
-        """
-        return self._sequence.score
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or a pickle, has the text as it is now, and no tokenizer."""
+        without = {"text_after": None, "detokenizer": None, "_copied_text": self.text}
+        return vars(self) | without
 
     def __repr__(self) -> str:
         return (

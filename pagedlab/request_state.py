@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagedlab.blocks import BlockTable
-from pagedlab.detokenizer import Detokenizer
+from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.model import Model
-from pagedlab.outputs import Completion, Output
+from pagedlab.outputs import NOT_FINITE, WAS_RESET, Completion, Output
 from pagedlab.sampler import SampledTokens
+from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.sequence import Request, Sequence
 from pagedlab.validation import integer
@@ -38,6 +39,7 @@ class RequestState:
 
     def __post_init__(self) -> None:
         params = self.params
+        self.text_after = TextAfter(self.model.tokenizer, self.completion.prompt_token_ids)
         self.end_tokens = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self.end_tokens |= self.model.eos_token_ids
@@ -68,9 +70,21 @@ class RequestState:
         """
         detokenizer = None
         if stream or self.params.stop:
-            detokenizer = Detokenizer(self.model.tokenizer, tuple(self.params.stop))
+            stop = tuple(self.params.stop)
+            detokenizer = Detokenizer(self.model.tokenizer, stop, self.text_after.context)
         logprobs: list[TokenLogprob] | None = None if self.params.logprobs is None else []
-        self.completion.outputs.append(Output(sequence, detokenizer, self.model.decode, logprobs))
+        self.completion.outputs.append(
+            Output(
+                sequence.output_ids,
+                sequence.finish_reason,
+                sequence.cumulative_logprob,
+                sequence.score,
+                logprobs,
+                self.text_after,
+                detokenizer,
+                NOT_FINITE if sequence.finish_reason == "error" else None,
+            )
+        )
 
     def fork(self, first: Sequence) -> Sequence:
         """Return one more sequence that continues the same prompt and shares its blocks."""
@@ -86,19 +100,26 @@ class RequestState:
         self.add_output(sequence, stream=self.completion.outputs[0].detokenizer is not None)
         return sequence
 
+    def end(self, reason: str, error: str | None = None) -> None:
+        """End the sequences that are not finished, and their outputs."""
+        for sequence in self.request.unfinished:
+            sequence.finish_reason = reason
+        for output in self.completion.outputs:
+            if output.finish_reason is None:
+                output.finish_reason = reason
+                output.error = error
+
     def drop(self, new_table: Callable[[], BlockTable]) -> None:
-        """End the sequences that are not finished, with empty tables: the engine was reset."""
+        """End the request with empty tables, because the engine was reset."""
         self.is_dropped = True
         for sequence in self.request.unfinished:
             sequence.table = new_table()
-            sequence.finish_reason = "error"
+        self.end("error", WAS_RESET)
 
     def raise_if_dropped(self) -> None:
         """Raise `RuntimeError` if a reset has ended the request."""
         if self.is_dropped:
-            raise RuntimeError(
-                "the engine was reset, because a step of another call failed: ask again"
-            )
+            raise RuntimeError(WAS_RESET)
 
     def extend(self, sequence: Sequence, sampled: SampledTokens, now: float) -> int:
         """Add sampled tokens to their sequence, up to the first one that ends it.
@@ -123,8 +144,12 @@ class RequestState:
             output.logprobs += sampled.logprobs[:count]
         if sequence.finish_reason is None and sequence.num_outputs >= self.request.max_tokens:
             sequence.finish_reason = "length"
+        output.token_ids += sampled.tokens[:count]
+        output.cumulative_logprob = sequence.cumulative_logprob
         if sequence.finish_reason:
             self._end(sequence, output.detokenizer)
+        output.finish_reason = sequence.finish_reason
+        output.error = NOT_FINITE if sequence.finish_reason == "error" else None
         return count
 
     def _add_prompt_logprobs(self, sequence: Sequence, sampled: SampledTokens) -> None:
@@ -138,8 +163,11 @@ class RequestState:
     ) -> int:
         """Count the tokens up to an end token, or to the one that completes a stop string.
 
-        If there is one, the sequence gets its finish reason.
+        If there is one, or `NO_TOKEN`, the sequence gets its finish reason.
         """
+        if tokens[-1:] == [NO_TOKEN]:
+            tokens = tokens[:-1]
+            sequence.finish_reason = "error"
         if not self.end_tokens and detokenizer is None:
             return len(tokens)
         for count, token in enumerate(tokens, 1):
@@ -155,7 +183,7 @@ class RequestState:
     def _end(self, sequence: Sequence, detokenizer: Detokenizer | None) -> None:
         """Complete the text of a sequence that has ended, and free its blocks."""
         if detokenizer is not None:
-            detokenizer.finish(self.model.decode(sequence.output_ids))
+            detokenizer.finish(self.text_after(sequence.output_ids))
             if detokenizer.stopped:
                 sequence.finish_reason = "stop"
         sequence.table.free()
@@ -174,8 +202,10 @@ class RequestState:
         """
         assert self.beams is not None
         self.beams.advance_texts(self.request, logprobs)
-        self.completion.times.append(now)
         self.completion.outputs.clear()
         for sequence in self.request.sequences:
             self.add_output(sequence)
+        if self.request.sequences[0].finish_reason == "error":
+            return 0
+        self.completion.times.append(now)
         return len(self.request.sequences)

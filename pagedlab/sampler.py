@@ -7,6 +7,7 @@ logits/, and run only for requests that ask for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedlab.sampling import sample
+from pagedlab.sampling import NO_TOKEN, sample
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Request, Sequence
 
@@ -51,7 +52,7 @@ class SampledTokens:
         request: the request of the sequence.
         sequence: the sequence. If nth > 0, the tokens are for the nth fork that is made from it.
         tokens: the accepted tokens of a draft, then one more; empty if the step only scored the
-            prompt.
+            prompt. The last is `NO_TOKEN` if the logits after the others are not finite.
         scores: the log-probability of each token, before temperature and penalties.
         nth: 0 for the sequence itself, else the number of the fork.
         logprobs: the reported log-probabilities of these tokens; empty unless requested.
@@ -187,11 +188,15 @@ def _sample(logits: Tensor, groups: Seq[RowGroup]) -> list[SampledTokens]:
         from pagedlab.logits import scores_of  # a wing: only these requests need it
 
         scores = scores_of(plain, tokens)
+        # Penalties may have hidden an infinite logit.
+        for i, score in enumerate(scores):
+            if math.isnan(score):
+                tokens[i] = NO_TOKEN
     return _split(tokens, scores, groups)
 
 
 def _adjust(logits: Tensor, owners: Seq[RowGroup]) -> Tensor:
-    """Apply penalties, biases and min_p, if a request asks for any."""
+    """Apply penalties and biases, if a request asks for any."""
     if not any(owner.params.adjusts for owner in owners):
         return logits
     from pagedlab.logits import adjust  # a wing: only these requests need it

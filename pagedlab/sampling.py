@@ -6,6 +6,7 @@ request gets the same text alone, in a batch, or after a preemption.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
+NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
 ROUNDING = 1e-12  # of sums in float64 over a vocabulary
 STEP = _signed(GOLDEN)
 FIRST_FACTOR = _signed(FACTORS[0])
@@ -70,25 +72,29 @@ def sample(
 
     Returns:
         The token ids, int64 [R], and their log-probabilities before temperature, top_k and top_p,
-        fp32 [R].
+        fp32 [R]. A row with NaN or inf, or with -inf alone, gives `NO_TOKEN` and NaN.
     """
     if compiles_for(logits.device):
         from pagedlab.kernels.sampling import triton_sample, triton_uniform  # needs Triton
 
-        temperature, top_k, top_p = _columns(logits, params)
+        temperature, top_k, top_p, min_p = _columns(logits, params)
         u = triton_uniform(seeds, positions)
-        return triton_sample(logits, temperature, top_k, top_p, u)
+        least = min_p if any(p.min_p for p in params) else None
+        return triton_sample(logits, temperature, top_k, top_p, u, min_p=least)
     logits = logits.float()
     tokens = logits.argmax(dim=1)
+    # `argmax` takes NaN for the largest number.
+    is_finite = logits.gather(1, tokens[:, None]).squeeze(1).isfinite()
     if any(p.temperature for p in params):
         temperature = _temperatures(logits, params)
         is_sampled = temperature > 0
-        limits = _limits(logits, params)
-        probs = _distribution(logits, torch.where(is_sampled, temperature, 1), limits)
+        probs = _distribution(logits, torch.where(is_sampled, temperature, 1), params)
         sampled = invert(probs, uniform(seeds, positions))
         tokens = torch.where(is_sampled, sampled, tokens)
     logprobs = torch.log_softmax(logits, dim=1)
-    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+    tokens = torch.where(is_finite, tokens, 0)  # `invert` may have left the vocabulary
+    logprobs = logprobs.gather(1, tokens[:, None]).squeeze(1)
+    return torch.where(is_finite, tokens, NO_TOKEN), logprobs
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
@@ -98,7 +104,7 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         logits: [R, V].
         params: the parameters of each row, with temperatures above 0.
     """
-    return _distribution(logits.float(), _temperatures(logits, params), _limits(logits, params))
+    return _distribution(logits.float(), _temperatures(logits, params), params)
 
 
 def invert(probs: Tensor, u: Tensor) -> Tensor:
@@ -138,7 +144,7 @@ def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> _Limits | None:
         if p.temperature and (p.top_k or p.top_p < 1):
             rows.append(row)
             top_k.append([min(p.top_k or vocab_size, vocab_size)])
-            top_p.append([p.top_p])
+            top_p.append([p.top_p if p.top_p < 1 else math.inf])  # 1 keeps the unlikeliest, too
     if not rows:
         return None
     return _Limits(
@@ -149,11 +155,12 @@ def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> _Limits | None:
 
 
 def _columns(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The temperature, top_k and top_p of each row, fp32 [3, R]: what the kernels take."""
+    """The temperature, top_k, top_p and min_p of each row, fp32 [4, R]: what the kernels take."""
     columns = [
         [p.temperature for p in params],
         [min(p.top_k, MAX_TOP_K) for p in params],
         [p.top_p for p in params],
+        [p.min_p for p in params],
     ]
     # A blocking copy would make the host wait for every step in flight.
     return torch.tensor(columns, dtype=torch.float32).to(logits.device, non_blocking=True)
@@ -165,17 +172,27 @@ def _temperatures(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     return temperature.to(logits.device, non_blocking=True)
 
 
-def _distribution(logits: Tensor, temperature: Tensor, limits: _Limits | None) -> Tensor:
-    """Apply temperature, then top_k, then top_p. Return probabilities, float64 [R, V]."""
+def _distribution(logits: Tensor, temperature: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Apply temperature, top_k, top_p and min_p, in this order.
+
+    Returns:
+        Probabilities, float64 [R, V].
+    """
     logits = logits.double()
     # Minus the maximum, all logits are 0 or below: no quotient overflows, however small the
     # temperature.
     below_max = logits - logits.amax(dim=1, keepdim=True)
     scaled = below_max / temperature[:, None]
+    limits = _limits(logits, params)
     if limits is not None:
         rows = limits.rows
         is_excluded = _is_excluded(logits[rows], scaled[rows], limits)
         scaled[rows] = scaled[rows].masked_fill(is_excluded, float("-inf"))
+    if any(p.min_p for p in params):
+        # A scaled logit is the logarithm of its probability over the largest one.
+        least = torch.tensor([p.min_p for p in params], dtype=torch.float64).log()
+        least = least.to(logits.device, non_blocking=True)
+        scaled.masked_fill_(scaled < least[:, None], float("-inf"))
     return torch.softmax(scaled, dim=1)
 
 

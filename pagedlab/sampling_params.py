@@ -83,7 +83,8 @@ class SamplingParams:
         logprobs: report each new token's log-probability and those of the k likeliest tokens at
             its position, before temperature and penalties; None for no report.
         prompt_logprobs: the same for each token of the prompt.
-        min_p: sample from tokens with at least this fraction of the largest probability.
+        min_p: sample from tokens with at least this fraction of the largest probability. Of top_k,
+            top_p and min_p, each applies to the tokens that the one before it keeps.
         repetition_penalty: for tokens that occurred before, divides positive logits and multiplies
             negative ones.
         presence_penalty: subtracted once from the logit of each token among the new ones.
@@ -127,7 +128,8 @@ class SamplingParams:
         for name, value in self._checked().items():
             object.__setattr__(self, name, value)
         samples = self.n != 1 or self.temperature != 0
-        if self.beam_width and (samples or self.stop or self.adjusts or self.reports_logprobs):
+        changes = self.adjusts or self.min_p
+        if self.beam_width and (samples or self.stop or changes or self.reports_logprobs):
             takes = "n=1, temperature=0, no stop strings, logprobs or penalties"
             raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
         if self.temperature == 0 and self.n > 1:
@@ -174,7 +176,7 @@ class SamplingParams:
     @cached_property
     def adjusts(self) -> bool:
         """Whether logits are changed before sampling, see `pagedlab.logits.adjust`."""
-        return self.penalises or bool(self.min_p or self.logit_bias)
+        return self.penalises or bool(self.logit_bias)
 
     @cached_property
     def penalises(self) -> bool:

@@ -19,6 +19,7 @@ from pagedlab.shipped import DEFAULT_MODEL
 
 MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what names a model
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -131,6 +132,20 @@ def valid_text(name: str, value: Any) -> str | None:
         fault = "a byte that is not UTF-8" if is_byte else "half a surrogate pair"
         raise ValueError(f"{name} must be valid Unicode, and {shown(value)} has {fault}") from None
     return value
+
+
+def visible(text: str, kept: str = "\n\t") -> str:
+    r"""Return the text with control characters written out, for instance as \x1b.
+
+    A terminal would obey them: it would clear the screen, or fill the clipboard.
+
+    Args:
+        text: from a model, a file's name or a user.
+        kept: control characters that stay.
+    """
+    return CONTROL.sub(
+        lambda found: found[0] if found[0] in kept else f"\\x{ord(found[0]):02x}", text
+    )
 
 
 def model_name(source: str) -> str:

@@ -471,6 +471,25 @@ def test_a_subscriber_can_leave():
     assert seen == [BlockEvent("allocate", 0, 1)]
 
 
+def test_a_stopper_that_is_called_twice_ends_its_own_calls_alone():
+    pool, seen = BlockPool(2), []
+    stops = [pool.subscribe(seen.append) for _ in range(2)]
+    stops[0]()
+    stops[0]()
+    pool.allocate()
+    assert seen == [BlockEvent("allocate", 0, 1)]
+
+
+def test_a_stopper_of_a_pool_that_was_started_over_does_nothing():
+    pool, seen = BlockPool(2), []
+    stop = pool.subscribe(print)
+    pool.__init__(2)  # as the widget does when a reader goes back
+    pool.subscribe(seen.append)
+    stop()
+    pool.allocate()
+    assert seen == [BlockEvent("allocate", 0, 1)]
+
+
 def test_events_of_a_copy_on_write_and_of_an_eviction():
     pool = BlockPool(2, 4)
     seen = []

@@ -1,5 +1,10 @@
 """Text out of tokens, piece by piece: nothing half, nothing that a stop string takes back, nothing lost."""
 
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,7 +14,10 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.detokenizer import Detokenizer
+from pagedlab.detokenizer import Detokenizer, TextAfter
+from pagedlab.serving.app import create_app
+from pagedlab.serving.background import BackgroundServer
+from support.sentencepiece import whole_words
 
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -27,14 +35,15 @@ def decode(tokenizer, ids):
     return tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def run(tokenizer, ids, stop=()):
+def run(tokenizer, ids, stop=(), prompt=()):
     """Push the tokens as the engine does, and take a piece after each."""
-    detokenizer, pieces = Detokenizer(tokenizer, stop), []
+    text_after = TextAfter(tokenizer, list(prompt))
+    detokenizer, pieces = Detokenizer(tokenizer, stop, text_after.context), []
     for i, token in enumerate(ids):
         detokenizer.push(token)
         finished = detokenizer.stopped or i == len(ids) - 1
         if finished:
-            detokenizer.finish(decode(tokenizer, ids[: i + 1]))
+            detokenizer.finish(text_after(ids[: i + 1]))
         pieces.append(detokenizer.take(finished))
         if finished:
             break
@@ -182,3 +191,90 @@ def test_nothing_comes_behind_a_stop_string(tokenizer):
     assert detokenizer.text == "a "
     assert detokenizer.take(finished=True) == "a "
     assert detokenizer.take(finished=True) == ""
+
+
+# After a prompt ------------------------------------------------------------------------------------------------
+
+
+LLAMAS = whole_words()
+MILL = encode(LLAMAS, "the old mill")
+A, E, SPACE = LLAMAS.convert_tokens_to_ids(["▁a", "e", "▁"])
+
+
+@given(data=st.data())
+def test_the_text_is_what_prompt_and_new_tokens_together_add(data):
+    """A decoder that strips the first space of a text, and characters of several tokens on both sides."""
+    words = st.sampled_from(["the", " old", " ", "  ", " a", "e", "é", "🙂", "न", " 🙂"])
+    prompt = encode(LLAMAS, "".join(data.draw(st.lists(words, max_size=30))))
+    new = encode(LLAMAS, "x" + "".join(data.draw(st.lists(words, min_size=1, max_size=12))))[1:]
+    added = decode(LLAMAS, prompt + new)[len(decode(LLAMAS, prompt)) :]
+    assert TextAfter(LLAMAS, prompt)(new) == added
+    detokenizer, pieces = run(LLAMAS, new, prompt=prompt)
+    assert detokenizer.text == "".join(pieces) == added
+
+
+def test_a_character_that_the_prompt_begins_is_part_of_the_text():
+    *begun, last = encode(LLAMAS, "so 🙂")
+    assert TextAfter(LLAMAS, begun)([last, A]) == "🙂 a"
+    detokenizer, pieces = run(LLAMAS, [last, A], prompt=begun)
+    assert (detokenizer.text, "".join(pieces)) == ("🙂 a", "🙂 a")
+
+
+def test_a_prompt_without_text_of_its_own_begins_the_text():
+    special = [LLAMAS.bos_token_id] * 50
+    assert TextAfter(LLAMAS, special)([A, A]) == "a a"
+    assert TextAfter(LLAMAS, [*MILL, *special])([A]) == " a"
+
+
+def test_a_long_prompt_is_not_decoded_again_for_each_token():
+    lengths = []
+
+    def counted(ids, **options):
+        lengths.append(len(ids))
+        return LLAMAS.decode(ids, **options)
+
+    tokenizer = SimpleNamespace(decode=counted, backend_tokenizer=SimpleNamespace(decode=counted))
+    detokenizer, _ = run(tokenizer, [A, E, SPACE] * 20, prompt=MILL * 1000)
+    assert detokenizer.text == " ae " * 20
+    assert sorted(lengths)[-3] < 20, "all but the whole text are short"
+    assert max(lengths) < 100
+
+
+@pytest.fixture(scope="module")
+def llama(tiny):
+    """The tiny model with a tokenizer of Llama 2's kind."""
+    return replace(tiny, tokenizer=LLAMAS)
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"), [((), " a a a"), (("a",), " "), ((" a",), ""), (("a a",), " "), (("ill",), " a a a")]
+)
+def test_the_engine_keeps_the_first_space(llama, stop, text):
+    params = SamplingParams(3, logit_bias={A: 100.0}, stop=stop, ignore_eos=True)
+    llm = LLM(llama, num_blocks=8, verbose=False)
+    (output,) = llm.generate("the old mill", params)[0].outputs
+    assert output.text == text
+    assert "".join(llm.stream("the old mill", params)) == text
+    assert output.finish_reason == ("length" if text == " a a a" else "stop")
+    beams = llm.generate("the old mill", SamplingParams(3, beam_width=2, ignore_eos=True))[0].outputs
+    for beam in beams:
+        assert "the old mill" + beam.text == decode(LLAMAS, MILL + beam.token_ids)
+
+
+@pytest.fixture(scope="module")
+def server(llama):
+    with BackgroundServer(create_app(LLM(llama, num_blocks=16, verbose=False))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("stop", [None, "a a"])
+def test_the_server_keeps_the_first_space(server, echo, stop):
+    prompt = "the old mill"
+    body = {"prompt": prompt, "max_tokens": 3, "logit_bias": {A: 100}, "ignore_eos": True, "echo": echo, "stop": stop}
+    text = prompt * echo + (" " if stop else " a a a")
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+    assert answer["choices"][0]["text"] == text
+    lines = httpx.post(f"{server.url}/v1/completions", json=body | {"stream": True}, timeout=60).text.split("data: ")
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    assert "".join(event["choices"][0]["text"] for event in events) == text

@@ -4,8 +4,12 @@ All in fp32, where identity is exact. Every KV cache is full of NaN before it is
 that was not written gets no text at all.
 """
 
+import gc
 import inspect
+import pickle
 import re
+import weakref
+from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -20,6 +24,7 @@ import pagedlab.runner
 import pagedlab.sampler
 from pagedlab import LLM, BlockPool, SamplingParams, blocks_for
 from pagedlab.attention import BACKENDS
+from pagedlab.checks.scheduling import ToyEngine
 from pagedlab.speculative import PromptLookup
 from support.engines import (
     TEXT,
@@ -409,6 +414,20 @@ def test_callbacks_are_functions(tiny):
     assert not llm._eager.callbacks
 
 
+def test_a_stopper_that_is_called_twice_ends_its_own_calls_alone(tiny):
+    llm = engine(tiny)
+    calls = []
+    toy = ToyEngine()
+    for listen in (llm.on_step, llm.on_forward, toy.on_step):
+        stops = [listen(lambda *_: calls.append(1)) for _ in range(2)]
+        stops[0]()
+        stops[0]()
+    llm.generate([5, 6], exactly(1))
+    toy.add(4, 1)
+    toy.run()
+    assert len(calls) == 3, "one of each kind still listens"
+
+
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
@@ -564,6 +583,44 @@ def test_help_lists_every_public_attribute(tiny):
     attributes = {name for name in dir(llm) if not name.startswith("_")} - methods
     section = inspect.getdoc(LLM).partition("Attributes:\n")[2].partition("\n\n")[0]
     assert set(re.findall(r"^    (\w+): ", section, re.MULTILINE)) == attributes
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        exactly(5, logprobs=1, prompt_logprobs=0),
+        exactly(5, temperature=0.9, n=2, stop=["zzz"]),
+        SamplingParams(4, beam_width=2),
+    ],
+    ids=["greedy", "samples", "beams"],
+)
+def test_a_completion_holds_no_engine(tiny, params):
+    """It can be copied and pickled, and an engine that nobody else holds is freed."""
+    model = replace(tiny, module=deepcopy(tiny.module))
+    llm = engine(model)
+    (done,) = llm.generate([prompt_of(tiny, 20)], params)
+    for copied in (deepcopy(done), pickle.loads(pickle.dumps(done))):  # noqa: S301 - our own
+        assert copied == done
+        assert [each.text for each in copied.outputs] == [each.text for each in done.outputs]
+        assert repr(copied) == repr(done)
+        assert copied.finished
+    held = [weakref.ref(each) for each in (llm, model.module, llm.pool, llm.cache)]
+    del llm, model
+    gc.collect()
+    assert [each() for each in held] == [None] * 4
+    assert done.outputs[0].text
+
+
+def test_a_copy_of_a_completion_that_grows_is_a_snapshot(tiny):
+    llm = engine(tiny)
+    llm.add(prompt_of(tiny, 20), exactly(6), stream=True)
+    (growing,) = llm.step()
+    copied = pickle.loads(pickle.dumps(growing))  # noqa: S301 - our own
+    text = growing.outputs[0].text
+    drain(llm)
+    assert (copied.outputs[0].text, len(copied.outputs[0].token_ids), copied.finished) == (text, 1, False)
+    assert len(growing.outputs[0].token_ids) == 6
+    assert growing.outputs[0].text != text
 
 
 def test_too_many_texts(tiny):

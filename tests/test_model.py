@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -424,6 +425,29 @@ def with_eos(eos):
     return with_file("generation_config.json", {"eos_token_id": eos})
 
 
+DEEP = '{"a": ' * 10_000 + "1" + "}" * 10_000
+CODE = """
+import os
+from transformers import PreTrainedConfig
+os.environ["FROBNICATOR"] = "ran"
+class Frobnicator(PreTrainedConfig):
+    model_type = "frobnicator"
+"""
+
+
+def with_code_of_its_own(folder):
+    """Its config, model and tokenizer name classes in Python files beside them."""
+    write(folder, "own.py", CODE)
+    names = {"AutoConfig": "own.Frobnicator", "AutoModelForCausalLM": "own.Model"}
+    edit(folder, model_type="frobnicator", architectures=None, auto_map=names)
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    write(folder, "tokenizer_config.json", tokenizer | {"auto_map": {"AutoTokenizer": [None, "own.Tokenizer"]}})
+
+
+def with_pipe(name):
+    return lambda folder: os.mkfifo(folder / name)
+
+
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number of at least 0, got "
 
@@ -465,6 +489,13 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
             with_config(model_type="frobnicator", architectures=None),
             "is a frobnicator model: transformers does not have this architecture; pagedlab runs models built",
         ),
+        (with_code_of_its_own, "is a frobnicator model: transformers does not have this architecture"),
+        (with_file("config.json", DEEP), "has a damaged config.json, fetch it again: "),
+        (with_file("generation_config.json", DEEP), "has a damaged generation_config.json, fetch it again: "),
+        (with_file("tokenizer_config.json", DEEP), "has a damaged tokenizer_config.json, fetch it again: "),
+        (with_file("tokenizer.json", DEEP), "cannot load the tokenizer of "),
+        (with_file("special_tokens_map.json", DEEP), "cannot load the tokenizer of "),
+        (with_pipe("extra_config.json"), "has a damaged extra_config.json, fetch it again: it is a pipe, not a file"),
         (
             with_config(use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None),
             "is a qwen2 model: it has layers with a sliding window, not full attention in every layer; pagedlab",
@@ -492,6 +523,29 @@ def test_folders_that_are_no_model(spoilt, spoil, said, capfd):
     assert capfd.readouterr() == ("", ""), "a report of others above it"
 
 
+@pytest.mark.parametrize("architecture", ["frobnicator", "qwen2"])
+def test_code_in_a_folder_is_never_run(spoilt, architecture, monkeypatch):
+    """Nobody is asked whether to run it, and an architecture that transformers has loads without it."""
+    with_code_of_its_own(spoilt)
+    edit(spoilt, model_type=architecture)
+    monkeypatch.setenv("FROBNICATOR", "did not run")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    refusal = refused("is a frobnicator model: transformers does not have this architecture")
+    with nullcontext() if architecture == "qwen2" else refusal:
+        load(spoilt)
+    assert os.environ["FROBNICATOR"] == "did not run"
+
+
+@pytest.mark.parametrize("name", ["cos_cached", "sin_cached", "inv_freq"])
+def test_rotations_that_old_checkpoints_stored_are_ignored(spoilt, name, tiny):
+    """A model computes these numbers itself. Transformers ignores them, too."""
+    key = f"model.layers.0.self_attn.rotary_emb.{name}"
+    change_weights(spoilt, lambda weights: weights.update({key: torch.ones(4)}))
+    of_both = [LLM(model, num_blocks=8, verbose=False) for model in (load(spoilt), tiny)]
+    ours, expected = (output_of(llm, [7, 8, 9, 200], exactly(3)).token_ids for llm in of_both)
+    assert ours == expected
+
+
 def change_tokenizer(folder, change):
     said = json.loads((folder / "tokenizer.json").read_text())
     change(said)
@@ -505,6 +559,34 @@ def test_weights_that_are_no_numbers(spoilt, value, dtype):
     change_weights(spoilt, lambda weights: weights[QUERY][5].fill_(value))
     with refused(f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}: fetch them"):
         load(spoilt, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rms_norm_eps": float("nan")},
+        {"rope_parameters": {"rope_theta": float("nan"), "rope_type": "default"}},
+        {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 0.0}},
+    ],
+    ids=str,
+)
+def test_a_config_without_finite_logits(spoilt, changes):
+    edit(spoilt, **changes)
+    with refused("spoilt' gives no token in float32, its logits are not finite: try bfloat16 or float32, or fetch"):
+        load(spoilt)
+
+
+def test_half_precision_may_overflow_in_some_rows(spoilt, monkeypatch):
+    """These rows end their own request. The trial compares the others."""
+    forward = transformers.Qwen2ForCausalLM.forward
+
+    def overflowing(self, input_ids, **options):
+        out = forward(self, input_ids, **options)
+        out.logits[input_ids == 8] = torch.inf  # the second token of the trial
+        return out
+
+    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "forward", overflowing)
+    load(spoilt, dtype="float16")
 
 
 def test_weights_whose_sum_is_too_large_for_float16(spoilt):

@@ -9,7 +9,6 @@ from transformers.generation import logits_process as hf
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.logits import adjust
-from pagedlab.sampling import probabilities
 from pagedlab.speculative import PromptLookup
 from support.engines import all_ids_of, exactly, output_of, plain_logits
 from support.refused import refused
@@ -43,18 +42,6 @@ def test_logit_bias(case):
     assert torch.equal(
         adjusted(logits, prompt, new, logit_bias=bias), processor(torch.tensor([prompt]), logits[None])[0]
     )
-
-
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("min_p", [0.01, 0.2, 1.0])
-def test_min_p(case, min_p, temperature):
-    """Of transformers' order, temperature first; and temperature 0 takes the likeliest as before."""
-    logits, prompt, new = case
-    expected = hf.MinPLogitsWarper(min_p)(None, logits[None] / temperature)[0].softmax(0)
-    params = SamplingParams(min_p=min_p, temperature=temperature)
-    ours = probabilities(adjusted(logits, prompt, new, min_p=min_p, temperature=temperature)[None], [params])[0]
-    torch.testing.assert_close(ours.float(), expected)
-    assert adjusted(logits, prompt, new, min_p=min_p).argmax() == logits.argmax()
 
 
 def test_presence_and_frequency_are_about_the_new_text_alone(case):

@@ -3,13 +3,14 @@
 import math
 from dataclasses import FrozenInstanceError, fields, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.generation import logits_process as hf
 
 from pagedlab import SamplingParams, sampling_params
 from pagedlab.sampling import probabilities, sample, uniform
@@ -78,6 +79,31 @@ def test_top_p_keeps_no_equal_token_too_many(top_p, kept):
     """Sums of ten times 0.1 are not exact in float64."""
     probs = probabilities(torch.zeros(1, 10), [SamplingParams(temperature=1.0, top_p=top_p)])[0]
     assert int((probs > 0).sum()) == kept
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_the_limits_together_keep_what_transformers_keeps(temperature, seed):
+    """In its order: temperature, top_k, top_p, min_p."""
+    logits = torch.randn(60, generator=torch.Generator().manual_seed(seed)) * 3
+    for top_k, top_p, min_p in product((0, 1, 5, 30), (0.3, 0.9, 0.99, 1.0), (0.0, 0.01, 0.05, 0.3, 1.0)):
+        scores = logits[None].double() / temperature
+        if top_k:
+            scores = hf.TopKLogitsWarper(top_k)(None, scores)
+        if top_p < 1:
+            scores = hf.TopPLogitsWarper(top_p)(None, scores)
+        if min_p:
+            scores = hf.MinPLogitsWarper(min_p)(None, scores)
+        asked = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+        torch.testing.assert_close(probabilities(logits[None], [asked]), scores.softmax(1))
+
+
+def test_min_p_leaves_neighbours_the_likeliest_token_and_its_logprob_alone(seed):
+    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(seed))
+    params = [SamplingParams(temperature=t, min_p=min_p, seed=0) for t, min_p in ((1.0, 0.0), (0.0, 0.5), (1.0, 1.0))]
+    tokens, logprobs = sample(logits, params, torch.zeros(3).long(), torch.arange(3))
+    plain, _ = sample(logits[:1], params[:1], torch.zeros(1).long(), torch.arange(1))
+    assert tokens.tolist() == [int(plain), *logits[1:].argmax(1).tolist()]
+    torch.testing.assert_close(logprobs, torch.log_softmax(logits, 1).gather(1, tokens[:, None])[:, 0])
 
 
 @pytest.mark.parametrize("params", [{"top_k": 1}, {"top_p": 1e-12}, {"top_k": 1, "top_p": 1e-300}])

@@ -386,7 +386,7 @@ def main() -> None:
             f"{args.corpus} has no train-*.jsonl.gz and heldout.jsonl.gz; make_corpus.py assemble writes them"
         )
     if args.start:
-        tokenizer = AutoTokenizer.from_pretrained(args.start)
+        tokenizer = AutoTokenizer.from_pretrained(args.start, trust_remote_code=False)
     else:
         tokenizer = train_tokenizer(texts_of(paths[0])[:60_000], args.vocabulary)
     train_docs, held = Documents(paths, tokenizer), Documents([held_path], tokenizer)

@@ -50,9 +50,11 @@ class Writer:
     ) -> None:
         AttentionInterface.register("rows", rows_attention)
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = (
-            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="rows")
+            AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation="rows", trust_remote_code=False
+            )
             .to(device)
             .eval()
         )

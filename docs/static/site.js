@@ -4,7 +4,7 @@
 const BOXES =
   "pre, .output, .cell_output, .table-wrapper, .math-wrapper, a.image-reference, .px-picture";
 const PICTURES = "a.image-reference, .px-picture";
-const TABLES = "pre.columns";
+const TABLES = "pre.columns, .table-wrapper";
 const HINT = "Swipe sideways: the picture is wider than the screen.";
 const TABLE_HINT = "Swipe sideways: the table is wider than the screen.";
 const TEXTS = ".cell_output pre";
@@ -74,11 +74,22 @@ function updateHint(box, scrolls) {
 }
 
 /**
+ * Lets a table break its words if they are too long for the screen, as with wide letters.
+ *
+ * @param {HTMLElement} table
+ */
+function breakWords(table) {
+  table.classList.remove("breaks-words");
+  table.classList.toggle("breaks-words", table.scrollWidth > table.clientWidth);
+}
+
+/**
  * Makes a box a Tab stop and shows where it goes on, while it scrolls.
  *
  * @param {HTMLElement} box
  */
 function update(box) {
+  if (box.matches(".table-wrapper")) breakWords(box);
   const isWider = box.scrollWidth > box.clientWidth;
   const isHigher = box.scrollHeight > box.clientHeight;
   if (isWider || isHigher) box.tabIndex = 0;

@@ -79,7 +79,10 @@ def advance_kernel(
     token_ids, positions, slots, seq_lens,    # the inputs of decode steps, [N] each
     BLOCK_SIZE, ENDS: tl.constexpr,
 ):  # fmt: skip
-    """One row a program: take the token that was sampled, unless the row has stopped."""
+    """One row a program: take the token that was sampled, unless the row has stopped.
+
+    A token below 0 is noted, and ends the row.
+    """
     row = tl.program_id(0)
     param = row_params + row * 8
     token = tl.load(state + row * 3)
@@ -92,16 +95,18 @@ def advance_kernel(
     sample = samples + ((position - start) * MAX_ROWS + row) * 2
     tl.store(sample, token.to(tl.float64), mask=active)
     tl.store(sample + 1, tl.load(logprobs + row).to(tl.float64), mask=active)
+    failed = (token < 0).to(tl.int32)  # the logits were not finite, and there is no token
+    token = tl.maximum(token, 0)
     if counts is not None:
         counts_row = tl.load(param + 7)
         count = counts + counts_row * VOCABULARY + token
-        is_counted = active & (counts_row >= 0)
+        is_counted = active & (counts_row >= 0) & (failed == 0)
         tl.store(count, tl.load(count, mask=is_counted, other=0) + SAMPLED, mask=is_counted)
     i = tl.arange(0, ENDS)
     is_end = tl.load(ends + i, mask=i < num_ends, other=-1).to(tl.int32) == token
     is_any_end = tl.max(is_end.to(tl.int32), 0)
     may_end = tl.load(param + 2).to(tl.int32)
-    ended = tl.where(active, is_any_end * may_end, ended)
+    ended = tl.where(active, tl.maximum(is_any_end * may_end, failed), ended)
     position = tl.where(active, position + 1, position)
     tl.store(state + row * 3, token)
     tl.store(state + row * 3 + 1, position)

@@ -6,6 +6,7 @@ equal. A beam that ends is scored by its summed log-probability over its length 
 `width` best candidates of its step.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -65,15 +66,21 @@ class BeamSearch:
 
         Returns:
             The beams that are continued; none if the search is over. Then `ended` has the results.
+
+        Raises:
+            FloatingPointError: If a log-probability is NaN.
         """
         # Enough candidates that `width` remain even if all others are end-of-text tokens.
         num_candidates = max(2, 1 + len(self.eos_token_ids)) * self.width
         sums = torch.tensor([[beam.logprob] for beam in self.running], device=logprobs.device)
         totals = (logprobs + sums).flatten()
-        best, places = totals.topk(min(num_candidates, totals.numel()))
+        top, places = totals.topk(min(num_candidates, totals.numel()))
+        best = top.tolist()
+        if math.isnan(best[0]):  # `topk` takes NaN for the largest number
+            raise FloatingPointError("the log-probabilities of a beam are NaN")
         length = len(self.running[0].token_ids) + 1
         continued: list[Beam] = []
-        for rank, (logprob, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
+        for rank, (logprob, place) in enumerate(zip(best, places.tolist(), strict=True)):
             parent, token = divmod(place, logprobs.shape[1])
             beam = Beam((*self.running[parent].token_ids, token), logprob, parent)
             if length == self.max_tokens or token in self.eos_token_ids:
@@ -98,6 +105,8 @@ class BeamSearch:
     def advance_texts(self, request: Request, logprobs: Tensor) -> None:
         """Take one step of the search, and give the request the sequences of its beams.
 
+        If logits are not finite, its running beams end.
+
         The tables of the continued beams are forked, and then all old tables are freed: no KV is
         moved.
 
@@ -106,7 +115,13 @@ class BeamSearch:
             logprobs: fp32 [beams, V], the log-probabilities of their next tokens.
         """
         parents = request.sequences
-        continued = self.advance(logprobs)
+        try:
+            continued = self.advance(logprobs)
+        except FloatingPointError:
+            for parent in parents:
+                parent.finish_reason = "error"
+                parent.table.free()
+            return
         sequences = list[Sequence]()
         for i, beam in enumerate(continued or self.ended):
             name = f"r{request.request_id}.{i}"

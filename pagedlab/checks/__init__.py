@@ -12,7 +12,9 @@ The result shows itself as the last line of a cell. Its status is one of four:
                     the answer's
     passed          what the answer now proves
 
-Nothing that an answer does, not even an endless loop, ends in a traceback from here.
+Nothing that an answer does, not even an endless loop or `exit()`, ends in a traceback from here.
+Only an interrupt by the reader does. A check stops after a million steps, or after a minute where
+the system has an alarm. A loop inside of a C function hears neither.
 
 How to write a check. A check is registered under its function's name, in a cell of a notebook or in
 a module `pagedlab/checks/<topic>.py`. topics.py lists the checks of a module. If values can

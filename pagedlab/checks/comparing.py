@@ -6,10 +6,11 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.checks.cases import call_of
-from pagedlab.lessons.readers_code import StillRunning, bounded, explain
+from pagedlab.lessons.readers_code import bounded, explain
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +68,9 @@ def trying(
         wrong.setup = wrong.setup or setup
         wrong.operations = wrong.operations or operations
         raise
-    except (Exception, StillRunning) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # exit() and its kin too: the reader gets a verdict
         raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
 
 
@@ -102,7 +105,16 @@ def compare(
             message = f"The smallest case that differs:{reason}"
             if got is None:
                 message = "It returns None: is a `return` missing? The smallest case that differs:"
+            elif _is_of_another_kind(expected, got):
+                message = f"It returns a value of type {type(got).__name__}. {message}"
             agree(expected, got, message)
+
+
+def _is_of_another_kind(expected: Any, got: Any) -> bool:
+    """Return whether a value has another type than the right one; all numbers are one kind."""
+    if isinstance(expected, Number):
+        return not isinstance(got, Number) and shape(got) != []
+    return expected is not None and not isinstance(got, type(expected))
 
 
 def _of_check(function: Callable[..., Any], case: tuple[Any, ...]) -> Any:
@@ -141,7 +153,10 @@ def _same(expected: Any, got: Any) -> bool:
         return len(got) == len(expected) and all(map(_same, expected, got))
     if isinstance(expected, dict) and isinstance(got, dict):
         return got.keys() == expected.keys() and all(_same(expected[key], got[key]) for key in got)
-    return bool(expected == got)
+    try:
+        return bool(expected == got)
+    except (ValueError, RuntimeError):  # several numbers in an array or a tensor
+        return False
 
 
 def first_wrong(expected: torch.Tensor, got: torch.Tensor, within: float = 1e-9) -> list[int]:

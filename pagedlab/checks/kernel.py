@@ -17,6 +17,10 @@ from pagedlab.checks.watched import EMPTY_SPLIT, Cases, Mistake, Mistakes, puzzl
 from pagedlab.lessons.puzzles import online_step
 
 STATE = ("m", "total", "acc")  # what online softmax keeps of the tiles so far
+NO_MAXIMUM = (
+    "exp of a number near 1,000 is infinite, or 0 near -1,000: subtract the largest one first. The "
+    "largest score so\nfar begins at minus infinity, not at 0. A merge subtracts the largest log."
+)
 
 
 def known(mistakes: Mistakes, message: str) -> Callable[[Mistake], Mistake]:
@@ -54,12 +58,19 @@ def _powers_of_two(g: Any) -> Any:
     return (g.s - g.m).exp2()
 
 
+@known(OF_WEIGHTS, NO_MAXIMUM)
+def _quotient_of_exponentials(g: Any) -> Any:
+    return g.s.exp() / torch.tensor(g.m).exp()
+
+
 puzzle(
     "weights",
     {
         "One tile of 4, full": {"n": 4},
         "Two tiles of 4, both full": {"n": 8},
         "10 scores in three tiles of 4: the last is half empty": {"n": 10},
+        "10 scores in two tiles of 8": {"n": 10, "tile": 8},
+        "4 scores near 1,000": {"n": 4, "shift": 1000.0},
     },
     OF_WEIGHTS,
     "Each program writes its own elements, and no program touches what is past the end.",
@@ -131,6 +142,7 @@ puzzle(
         "6 keys of one head in a tile of 8": {"n": 6, "heads": 1},
         "8 keys of two heads: token 0's two rows, then token 1's": {"n": 8},
         "6 keys of three heads": {"heads": 3},
+        "9 keys of two heads with 16 dimensions, in a tile of 16": {"n": 9, "dim": 16, "tile": 16},
     },
     OF_SCORES,
     "A tile of addresses, [TILE, DIM], made of a column and a row; the heads of a token are side "
@@ -205,6 +217,12 @@ def _step_forgets(g: Any) -> Any:
     return _step(g, total=0 * g.total, acc=0 * g.acc)
 
 
+@known(OF_STEP, NO_MAXIMUM)
+def _step_without_the_maximum(g: Any) -> Any:
+    m, total, acc = _step(g)
+    return m, total * math.nan, acc * math.nan
+
+
 puzzle(
     "online_step",
     {
@@ -220,6 +238,18 @@ puzzle(
             "past": -30.0,
             "shift": -30.0,
         },
+        "6 scores near 1,000, and the largest came before": {
+            "n": 6,
+            "past": 1005.0,
+            "shift": 1000.0,
+        },
+        "6 scores near 1,000 with a new largest": {"n": 6, "past": 999.0, "shift": 1000.0},
+        "6 scores near -1,000, and the largest came before": {
+            "n": 6,
+            "past": -995.0,
+            "shift": -1000.0,
+        },
+        "13 scores in a tile of 16, values of 8 dimensions": {"n": 13, "dim": 8, "tile": 16},
     },
     OF_STEP,
     "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
@@ -283,6 +313,12 @@ puzzle(
     {
         "8 keys of one head in two full pages": {"n": 8, "heads": 1, "tile": 8},
         "10 keys of two heads in three pages; slots after the last key hold NaN": {},
+        "13 keys of three heads with 16 dimensions, in pages of 8": {
+            "n": 13,
+            "heads": 3,
+            "size": 8,
+            "dim": 16,
+        },
         "10 keys, and page ids beyond 2^27": {"far": True},
     },
     OF_PAGED_SCORES,
@@ -324,7 +360,7 @@ def _attention(
         k = g.k_cache[pages].flatten(0, 1)[: length(n)].nan_to_num()
         v = g.v_cache[pages].flatten(0, 1)[: length(n)].nan_to_num()
         for h, query in enumerate(g.q[b]):
-            kv = kv_head(h) if kv_head else h // g.GROUP
+            kv = min(kv_head(h), g.KV_HEADS - 1) if kv_head else h // g.GROUP
             scores = k[:, kv] @ query * (g.scale if scale is None else scale)
             out[b, h] = end(scores, v[:, kv])
     return out
@@ -344,6 +380,11 @@ def _uncorrected(g: Any, *names: str) -> Any:
     return _attention(g, end)
 
 
+@known(OF_ATTENTION, NO_MAXIMUM)
+def _without_the_largest(g: Any) -> Any:
+    return _attention(g, lambda s, v: s.exp() @ v / s.exp().sum())
+
+
 @known(OF_ATTENTION, "The scale is missing.")
 def _without_scale(g: Any) -> Any:
     return _attention(g, scale=1.0)
@@ -361,6 +402,15 @@ def _not_divided(g: Any) -> Any:
 )
 def _heads_in_turn(g: Any) -> Any:
     return _attention(g, kv_head=lambda h: h % g.KV_HEADS)
+
+
+@known(
+    OF_ATTENTION,
+    "Query heads are divided by the wrong number (h // KV_HEADS). A KV head has GROUP of them: "
+    "h // GROUP.",
+)
+def _heads_by_kv_heads(g: Any) -> Any:
+    return _attention(g, kv_head=lambda h: h // g.KV_HEADS)
 
 
 @known(OF_ATTENTION, "Every query head reads KV head 0.")
@@ -414,6 +464,35 @@ def _first_tile_only(g: Any) -> Any:
 
 
 ONE_HEAD = {"heads": 1, "kv_heads": 1}
+TILE_OF_16 = {"size": 8, "dim": 32, "tile": 16}
+LOUD: Cases = {  # the scores of the second head are twice as large
+    "11 keys, all scores near 1,000; the very first scores highest": {
+        "lengths": (11,),
+        "heads": 2,
+        "kv_heads": 1,
+        "loudest": 0,
+        "level": 1000.0,
+    },
+    "11 keys, all scores near 1,000; the very last scores highest": {
+        "lengths": (11,),
+        "heads": 2,
+        "kv_heads": 1,
+        "loudest": 10,
+        "level": 1000.0,
+    },
+    "11 keys, all scores near -1,000": {
+        "lengths": (11,),
+        "heads": 2,
+        "kv_heads": 1,
+        "level": -1000.0,
+    },
+}
+GROUPS: Cases = {
+    "Six query heads on three KV heads": {"lengths": (5,), "heads": 6, "kv_heads": 3},
+    "Two sequences, six query heads on two KV heads": {"lengths": (5, 3), "heads": 6},
+    "Eight query heads on two KV heads": {"lengths": (5,), "heads": 8},
+    "Three query heads on one KV head": {"lengths": (5,), "heads": 3, "kv_heads": 1},
+}
 THREE_SPLITS = {"splits": 3, **ONE_HEAD}
 WHOLE: Cases = {
     "One sequence of 8 keys: one full tile of 8, two pages of 4": {"lengths": (8,), **ONE_HEAD},
@@ -435,6 +514,13 @@ WHOLE: Cases = {
     "8 keys, four query heads on two KV heads": {"lengths": (8,)},
     "Two sequences of 8 keys": {"lengths": (8, 8), **ONE_HEAD},
     "Three sequences, four query heads on two KV heads": {},
+    **GROUPS,
+    **LOUD,
+    "20 keys of 32 dimensions in a tile of 16, pages of 8": {
+        "lengths": (20,),
+        **ONE_HEAD,
+        **TILE_OF_16,
+    },
     "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
 }
 puzzle(
@@ -448,14 +534,15 @@ puzzle(
 )
 puzzle(
     "grouped",
-    {**WHOLE, "Three query heads on one KV head, padded to 16 rows": {"heads": 3, "kv_heads": 1}},
+    WHOLE,
     OF_ATTENTION,
     "Each key is loaded once for the whole group, and two products do the arithmetic.",
 )
 
 # Puzzle 7: splits and their merge -----------------------------------------------------------------
 
-OF_SPLIT: Mistakes = {}
+# First, as both give NaN: a large score is the reason, not an empty split.
+OF_SPLIT: Mistakes = {NO_MAXIMUM: OF_ATTENTION[NO_MAXIMUM]}
 
 
 def _merged(g: Any, weights: Callable[[Any, Any], Any], of_nothing: float = 0.0) -> Any:
@@ -537,6 +624,15 @@ puzzle(
             **THREE_SPLITS,
         },
         "Three sequences, four query heads on two KV heads, three splits": {"splits": 3},
+        **{
+            f"{title}, two splits": {**case, "splits": 2} for title, case in (GROUPS | LOUD).items()
+        },
+        "40 keys of 32 dimensions in a tile of 16, pages of 8, two splits": {
+            "lengths": (40,),
+            "splits": 2,
+            **ONE_HEAD,
+            **TILE_OF_16,
+        },
     },
     OF_SPLIT | OF_ATTENTION,
     "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "

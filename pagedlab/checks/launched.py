@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pagedlab.checks import Wrong, exercise, shape
-from pagedlab.checks.kernel import OF_ATTENTION, OF_SPLIT, ONE_HEAD
+from pagedlab.checks.kernel import GROUPS, LOUD, OF_ATTENTION, OF_SPLIT, ONE_HEAD
 from pagedlab.checks.watched import (
     FAR,
     Cases,
@@ -36,11 +36,19 @@ CASES: Cases = {
     "One sequence of 8 keys in two pages of 4": {"lengths": (8,), **ONE_HEAD},
     "13 keys; slots past the end hold NaN": {"lengths": (13,), **ONE_HEAD},
     "8 keys, four query heads on two KV heads": {"lengths": (8,)},
-    "Three query heads on one KV head": {"lengths": (9,), "heads": 3, "kv_heads": 1},
+    **GROUPS,
+    **LOUD,
+    "9 keys of 32 dimensions in pages of 8": {"lengths": (9,), "size": 8, "dim": 32, **ONE_HEAD},
     "Three sequences; the rows of the table are tables.stride(0) elements apart, more than its "
     "width": {"wider": 3},
     "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
     "700 keys; the very last scores highest": {"lengths": (700,), "loudest": 699, **LONG},
+    "700 keys, all scores near 1,000; the very last scores highest": {
+        "lengths": (700,),
+        "loudest": 699,
+        "level": 1000.0,
+        **LONG,
+    },
     "700 keys and 5 keys: most splits of the short sequence have no keys": {
         "lengths": (700, 5),
         **LONG,

@@ -10,15 +10,13 @@ from torch.nn.functional import silu
 
 from pagedlab.checks import (
     Wrong,
-    agree,
     compared,
     exercise,
     first_wrong,
     say,
-    shape,
     trying,
 )
-from pagedlab.checks.tensors import normal
+from pagedlab.checks.tensors import check_shapes, normal
 from pagedlab.distributed.shards import ring_bytes
 
 _SIZES = [
@@ -67,7 +65,7 @@ def _check_parts(answer: Callable[..., Any], hidden: int, width: int, size: int)
                 f"A rank holds one part in {size} of each weight: here are the shapes of gate, up "
                 "and down."
             )
-            agree(shapes, shape(parts), message)
+            check_shapes(shapes, parts, message)
             total += _mlp(x, *parts)
     at = first_wrong(expected, total)
     if at:

@@ -8,7 +8,6 @@ from pagedlab.attention.reference import concat_attention
 from pagedlab.blocks import blocks_for
 from pagedlab.checks import (
     Wrong,
-    agree,
     compared,
     exercise,
     first_wrong,
@@ -18,7 +17,7 @@ from pagedlab.checks import (
     trying,
 )
 from pagedlab.checks.blocks import pool_trial
-from pagedlab.checks.tensors import normal
+from pagedlab.checks.tensors import check_shapes, normal
 from pagedlab.lessons.broken import SuspectPool
 from pagedlab.lessons.puzzles import pages_of
 
@@ -106,7 +105,7 @@ def attend_one(answer: Callable[..., Any]) -> str:
         )
         with trying(setup=setup):
             got = answer(q, k[:, :, 0], v[:, :, 0], list(block_ids), length, 0.5)
-            agree(shape(q), shape(got), "The result has another shape.", str)
+            check_shapes(shape(q), got, "The result has another shape.")
             at = first_wrong(expected, got)
             if at:
                 message = f"The query at position {length - n + at[0]} gets another value."

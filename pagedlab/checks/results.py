@@ -15,7 +15,7 @@ from pagedlab.checks.cases import filled, refuse_no_text, try_cases, valid_cases
 from pagedlab.checks.comparing import BrokenCheck, Wrong, compare
 from pagedlab.checks.topics import TOPIC_OF
 from pagedlab.lessons.colors import GREEN, NEUTRAL, VERMILION
-from pagedlab.lessons.readers_code import StillRunning, explain
+from pagedlab.lessons.readers_code import explain, in_time, text_of
 
 _COLORS = {
     "passed": GREEN,
@@ -23,6 +23,7 @@ _COLORS = {
     "not attempted": NEUTRAL,
     "not finished": NEUTRAL,
 }
+MAX_TEXT = 1500  # characters of a value, or of another part of a result
 _STYLE = "border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -194,33 +195,51 @@ def _documented(wanted: str | None, *more: str) -> str:
 def _judge(
     name: str, function: Callable[[Any], str], answer: Any, methods: Sequence[str]
 ) -> CheckResult:
-    """Run a check on an answer. Nothing that the answer does leaves this function as an error."""
-    missing = to_write(answer)
-    if missing:
-        written = [method for method in methods if hasattr(answer, method)]
-        return _unfinished(name, missing, written)
+    """Run a check on an answer. Nothing but an interrupt leaves this function as an error."""
     try:
-        return CheckResult("passed", function(answer), name=name)
+        with in_time():
+            missing = to_write(answer)
+            if missing:
+                written = [method for method in methods if hasattr(answer, method)]
+                return _unfinished(name, missing, written)
+            return CheckResult("passed", function(answer), name=name)
+    except KeyboardInterrupt:
+        raise
     except NotImplementedError as error:
-        message = str(error) or "Your code still raises NotImplementedError."
+        message = text_of(error) or "Your code still raises NotImplementedError."
         return CheckResult("not attempted", message, name=name)
     except BrokenCheck as error:
         message = f"The check itself has a mistake, not your answer: {error}"
         return CheckResult("failed", message, name=name)
     except Wrong as error:
         wrong = error
-    except (Exception, StillRunning) as error:
-        # The answer has a form that the check did not foresee.
+    except BaseException as error:
+        # The answer has a form that the check did not foresee, or it is exit() and its kin.
         wrong = Wrong("Your answer stops the check.", "no error", explain(error))
-    return CheckResult(
-        "failed",
-        str(wrong),
-        wrong.setup,
-        wrong.operations,
-        str(wrong.expected),
-        str(wrong.got),
-        name,
-    )
+    return _failed(name, wrong)
+
+
+def _failed(name: str, wrong: Wrong) -> CheckResult:
+    """Return the result for a wrong answer. Long texts are shortened to where they differ."""
+    expected, got = text_of(wrong.expected), text_of(wrong.got)
+    start = 0
+    if max(len(expected), len(got)) > MAX_TEXT:
+        shorter = min(len(expected), len(got))
+        differs = next((i for i in range(shorter) if expected[i] != got[i]), shorter)
+        start = max(0, differs - MAX_TEXT // 2)
+    operations = tuple(map(_shortened, wrong.operations))
+    shown = _shortened(expected, start), _shortened(got, start)
+    return CheckResult("failed", _shortened(str(wrong)), wrong.setup, operations, *shown, name)
+
+
+def _shortened(text: str, start: int = 0) -> str:
+    """Return at most `MAX_TEXT` characters of a text from `start` on, and say what is left out."""
+    part = text[start : start + MAX_TEXT]
+    if len(part) == len(text):
+        return text
+    before = "..." if start else ""
+    after = "..." if start + MAX_TEXT < len(text) else ""
+    return f"{before}{part}{after} ({len(text):,} characters in all)"
 
 
 def _unfinished(name: str, missing: Sequence[str], methods: Sequence[str]) -> CheckResult:

@@ -6,6 +6,7 @@ requests.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from itertools import count, product
 from typing import Any
@@ -51,7 +52,9 @@ class ToyEngine:
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after every step; call what is returned to stop."""
         self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(self._callbacks.remove, callback)
+        return subscription.close
 
     def sequences(self) -> list[Sequence]:
         """Return the sequences that hold blocks."""

@@ -1,10 +1,13 @@
 """Checks of notebook 13: the loop that owns the engine, and the salt against the side channel."""
 
 import queue
+import random
+import re
 from collections.abc import Callable
 from functools import partialmethod
 from itertools import product
-from types import FunctionType
+from math import log2
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from pagedlab.checks import StillRunning, Wrong, agree, exercise, explain, trying
@@ -18,12 +21,16 @@ from pagedlab.serving.engine_thread import run_loop
 class Arrival(NamedTuple):
     """A message in a script: its name, the step before which it arrives, the steps it asks for.
 
-    A message that asks for no step, such as a look at the metrics, has 0.
+    A message that asks for no step, such as a look at the metrics, has 0. `NONE` is None, which
+    means stop; it also comes after all other messages.
     """
 
     name: str
     at: int
     steps: int
+
+
+NONE = "None"
 
 
 class Desk:
@@ -53,19 +60,23 @@ class Desk:
     def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
         """Return a message, as `queue.SimpleQueue.get` does; once, after all of them, None."""
         if self._is_over() and not self.ended:
-            self.ended = True
-            self.diary.append("end")
-            return None
+            return self._end()
         if not self._has_message() and block:
             self._sleep()
         if not self._has_message():
             self._look()
             raise queue.Empty
         arrival = self.coming.pop(0)
+        if arrival.name == NONE:
+            return self._end()
         self.taken.append(arrival.name)
         return lambda: self._run(arrival)
 
     get_nowait = partialmethod(get, block=False)
+
+    def _end(self) -> None:
+        self.ended = True
+        self.diary.append(NONE)
 
     def _sleep(self) -> None:
         """Wait for the next message, if one can come while the loop sleeps."""
@@ -90,7 +101,10 @@ class Desk:
     def empty(self) -> bool:
         """Return whether there is nothing to take, as `queue.SimpleQueue.empty` does."""
         none_is_left = self._is_over() and not self.ended
-        return not self._has_message() and not none_is_left
+        if self._has_message() or none_is_left:
+            return False
+        self._look()
+        return True
 
     def _run(self, arrival: Arrival) -> None:
         self.diary.append(arrival.name)
@@ -119,6 +133,11 @@ _SCRIPTS = [
     [Arrival("A", 0, 2), Arrival("B", 1, 1)],
     [Arrival("A", 0, 1), Arrival("B", 5, 1)],
     [Arrival("metrics", 0, 0), Arrival("A", 0, 1)],
+    [Arrival("metrics", 0, 0), Arrival("A", 3, 1)],
+    [Arrival("A", 0, 1), Arrival("metrics", 3, 0), Arrival("B", 6, 1)],
+    [Arrival("A", 0, 3), Arrival(NONE, 1, 0)],
+    [Arrival("A", 0, 3), Arrival(NONE, 1, 0), Arrival("B", 1, 1)],
+    [Arrival(NONE, 2, 0)],
     [Arrival("A", 0, 3), Arrival("B", 1, 2), Arrival("metrics", 1, 0), Arrival("C", 1, 1)],
 ]
 
@@ -133,13 +152,13 @@ def engine_loop(answer: Callable[..., None]) -> str:
         right = Desk(script)
         run_loop(right, right.busy, right.step)  # type: ignore[arg-type]
         desk = Desk(script)
-        lines = [f"{name} arrives before step {at}, wants {steps}" for name, at, steps in script]
+        lines = [_say_arrival(*arrival) for arrival in script]
         with trying(*lines):
             try:
                 answer(desk, desk.busy, desk.step)
-            except NotImplementedError:
+            except (NotImplementedError, KeyboardInterrupt):
                 raise
-            except (Exception, StillRunning) as error:
+            except BaseException as error:  # exit() and its kin too
                 desk.diary.append(f"and then {explain(error)}")
             _compare_diaries(right.diary, desk.diary)
     return (
@@ -148,62 +167,81 @@ def engine_loop(answer: Callable[..., None]) -> str:
     )
 
 
+def _say_arrival(name: str, at: int, steps: int) -> str:
+    wants = "" if name == NONE else f", wants {steps}"
+    return f"{name} arrives before step {at}{wants}"
+
+
 def _compare_diaries(expected: list[str], got: list[str]) -> None:
     """Raise `Wrong` if the diaries differ; a long one is cut."""
     most = len(expected) + 3
     if len(got) > most:
         got = [*got[:most], "..."]
-    agree(" ".join(expected), " ".join(got) or "nothing", "The order of events differs:", str)
+    message = "The order of events differs:"
+    if NONE in got and expected == got[: len(expected)]:
+        message = "None means: stop at once. The order of events differs:"
+    elif "step()" in got:
+        message = "Step only while busy(). The order of events differs:"
+    agree(" ".join(expected), " ".join(got) or "nothing", message, str)
 
 
 # The salt -----------------------------------------------------------------------------------------
 
-_CALLERS: list[tuple[str | None, str | None]] = [
-    ("a", None),
-    ("b", None),
-    ("a", "b"),
-    ("a", "c"),
-    ("b", "c"),
-]
-for glue in ("", ":", "/", ",", '", "'):  # what one may put between the two, and a name may hold
-    _CALLERS += [("a", f"b{glue}c"), (f"a{glue}b", "c")]
-_CALLERS += [*product(("a", None), ("", "None")), *product((None,), ("a", "b", None))]
+Caller = tuple[str | None, str | None]  # tenant and cache_salt
+Salt = Callable[[str | None, str | None], str | None]
+
+_PARTS = ("a", "b", "", "None", "null", None)
+# What one may put between the two, and a name may hold.
+_GLUES = ("", ":", "/", ",", '", "', "', '", "|", "-", "_", " ", "\0", "\n")
+_LONG = 300 * "x"  # an answer may keep the first characters only, or the last
+# Names that an answer may take for one name.
+_ALIKE = ("a ", " a", "A", "\u00e4", "a\u0308", "\u00f6", "fi", "\ufb01", _LONG + "a", _LONG + "b")
+_ALIKE += ("a" + _LONG, "b" + _LONG)
+_SAMPLES = 400  # names, so that each character of a digest takes all its values
+_LETTERS = 100  # of each of these names
+_ENOUGH_BITS = 128
 
 
 @exercise
-def closed_salt(answer: Callable[[str | None, str | None], str | None]) -> str:
+def closed_salt(answer: Salt) -> str:
     """salt_for(tenant, cache_salt): requests share blocks only if both are the same.
 
     The check runs it over the real prefix cache.
     """
-    pairs = sorted(product(_CALLERS, _CALLERS), key=_difficulty)
-    for first, second in pairs:
-        _check_salts(answer, first, second)
-    if _relies_on_hash(answer):
-        message = (
-            "Two names may have one hash, and a spy can look for such a name; a new process has "
-            "other hashes."
-        )
-        expected = "a salt from which both can be read back"
-        raise Wrong(message, expected, repr(answer("a", None)), "salt_for('a', None)")
+    both = ("tenant", "secret")
+    callers = _callers(_check_salts(answer, both, both) or "")
+    first: dict[str | None, Caller] = {}  # who has a salt
+    for caller in callers:
+        salt = _check_salts(answer, caller, caller)
+        _check_salts(answer, first.setdefault(salt, caller), caller)
+    for varied in ("tenant", "cache_salt"):
+        _check_digest(answer, varied)
     return (
-        f"{len(_CALLERS)} callers, each against each: callers that may share do, and no caller "
+        f"{len(callers)} callers, each against each: callers that may share do, and no caller "
         "learns of another's prompt."
     )
 
 
-def _difficulty(pair: tuple[tuple[str | None, str | None], ...]) -> tuple[bool, int]:
-    """Return a key that puts obvious attacks before those with "None" as a name."""
-    first, second = pair
-    return first != second, max(_CALLERS.index(first), _CALLERS.index(second))
+def _callers(salt: str) -> list[Caller]:
+    """Return callers that are hard to tell apart, simple ones first.
+
+    Args:
+        salt: the answer's for ("tenant", "secret"); it may show what is put between the two.
+    """
+    glues = re.split("tenant|secret", salt)[1:-1]
+    callers: list[Caller] = [("a", None), ("b", None), ("a", "b"), ("a", "c"), ("b", "c")]
+    for glue in (*_GLUES, *glues):
+        callers += [("a", f"b{glue}c"), (f"a{glue}b", "c"), (f"c{glue}a", "b")]
+    callers += product(_PARTS, _PARTS)
+    # With a length in front that has no end, 1 and "1..." are 11 and "...".
+    callers += [("1", 11 * "a" + "b"), (11 * "a", "b")]
+    for name in _ALIKE:
+        callers += [(name, "b"), ("b", name)]
+    return list(dict.fromkeys(callers))
 
 
-def _check_salts(
-    answer: Callable[[str | None, str | None], str | None],
-    first: tuple[str | None, str | None],
-    second: tuple[str | None, str | None],
-) -> None:
-    """Raise `Wrong` unless these two callers share blocks exactly if they are the same."""
+def _check_salts(answer: Salt, first: Caller, second: Caller) -> str | None:
+    """Return the second salt. Raise `Wrong` unless the two share blocks if they are the same."""
     lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
     server = Served(PrefixCache, num_blocks=8, block_size=16)
     with trying(*lines, expected="a salt"):
@@ -219,13 +257,38 @@ def _check_salts(
             message = f"These two must not share blocks. Their salts: {salts}."
             expected = 0
         agree(expected, found, message, "the second finds {} tokens".format)
+    return salts[1]
 
 
-def _relies_on_hash(answer: Callable[[str | None, str | None], str | None]) -> bool:
-    """Return whether two tenants get one salt if all hashes are equal."""
-    code = getattr(answer, "__code__", None)
-    if not code or "hash" not in code.co_names:
-        return False
-    names = {**answer.__globals__, "hash": lambda _: 0}
-    same_hashes = FunctionType(code, names, "same", answer.__defaults__, answer.__closure__)
-    return same_hashes("a", None) == same_hashes("b", None)
+def _check_digest(answer: Salt, varied: str) -> None:
+    """Raise `Wrong` if a spy can compute a name that gets another's salt.
+
+    Args:
+        answer: the reader's function.
+        varied: which of the two the spy chooses, "tenant" or "cache_salt".
+    """
+    chance = random.Random(0)
+    names = ["".join(chance.choices(ascii_lowercase, k=_LETTERS)) for _ in range(_SAMPLES)]
+    names.append(names[0][:-1] + chr(ord(names[0][-1]) ^ 1))  # like the first but for a letter
+    line = f"salt_for({varied}={names[0]!r})"
+    with trying(line, expected="a salt"):
+        salts = [answer(name, None) if varied == "tenant" else answer("a", name) for name in names]
+    columns = list(zip(*(salt or "" for salt in salts), strict=False))
+    values = [len(set(column)) for column in columns]
+    bits = sum(map(log2, values))
+    if bits < _ENOUGH_BITS - 0.1:
+        message = (
+            f"Of a {varied} of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most. A spy "
+            "who has read your code\nlooks for a name with another's salt, and finds one. Write "
+            "both values out, or take a\ncryptographic hash."
+        )
+        raise Wrong(message, f"{_ENOUGH_BITS} bits or more", f"{salts[0]!r}", line)
+    vary = sum(value > 1 for value in values)
+    changed = sum(column[0] != column[-1] for column in columns)
+    if vary < _LETTERS and changed < 0.75 * vary:
+        message = (
+            f"Another last letter of the {varied} changes {changed} of {vary} characters of the "
+            "salt. A spy who has\nread your code computes a name with another's salt. A "
+            "cryptographic hash changes nearly all."
+        )
+        raise Wrong(message, "another salt altogether", f"{salts[0]!r}, {salts[-1]!r}", line)

@@ -21,8 +21,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
-from pagedlab.checks import Wrong, agree, exercise, first_wrong, say, shape, trying
-from pagedlab.checks.tensors import normal
+from pagedlab.checks import Wrong, exercise, first_wrong, say, shape, trying
+from pagedlab.checks.tensors import check_shapes, normal
 
 State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -159,7 +159,7 @@ def _say_state(state: Sequence[Any]) -> str:
 
 def _check_state(expected: State, got: Any) -> None:
     """Raise `Wrong` unless `got` is this state, within one part in 10^5, as fp32 gives it."""
-    agree(shape(expected), shape(got), "m, total and out have other shapes.", str)
+    check_shapes(shape(expected), got, "m, total and out have other shapes.")
     for name, right, yours in zip(("m", "total", "out"), expected, got, strict=True):
         at = first_wrong(right, yours, 1e-5)
         if not at:
@@ -249,7 +249,7 @@ def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
         with trying(f"scores(q {shape(q)}, k {shape(k)})"):
             got = answer(*deepcopy((q, k)))
             expected = grouped_scores(q, k)
-            agree(shape(expected), shape(got), "The scores have another shape.", str)
+            check_shapes(shape(expected), got, "The scores have another shape.")
             # Another head's score is further off than bf16 rounds.
             at = first_wrong(expected, got, 0.02)
             if at:

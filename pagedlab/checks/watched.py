@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pagedlab.checks import (
-    StillRunning,
     Wrong,
     bounded,
     compare,
@@ -31,6 +30,7 @@ from pagedlab.checks import (
     first_wrong,
     say,
 )
+from pagedlab.lessons.readers_code import text_of
 
 if TYPE_CHECKING:
     import torch
@@ -182,9 +182,9 @@ def run_watched(
             memory.run(launch)
     except Outside as error:
         raise _outside(error) from None
-    except Wrong:
+    except (Wrong, KeyboardInterrupt):
         raise
-    except (Exception, StillRunning) as error:
+    except BaseException as error:  # exit() and its kin too
         cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
         message = _beginners_mistake(answer, cause) or "Your kernel raises an error."
         raise Wrong(message, _first(expected), explain(cause)) from None
@@ -268,8 +268,8 @@ def _outside(error: Outside) -> Wrong:
     cut = error.cut
     if cut:
         message = (
-            "The offset of an element does not fit into 32 bits, so its upper bits are lost: page "
-            "ids have to become\n64 bits wide before they are multiplied."
+            "The offset of an element does not fit into 32 bits, so its upper bits are lost: make "
+            "the page id\n64 bits wide, or a product of it that still fits."
         )
         inside = f"{cut.name}{[*cut.element]} is at offset {cut.meant:,}"
         got = f"program {error.program} {error.verb}s at offset {cut.got:,}, outside of {cut.name}"
@@ -415,7 +415,7 @@ def _parts(answer: Any) -> dict[str, Any]:
 
 def _beginners_mistake(answer: Any, error: BaseException) -> str:
     """Return a sentence for an error that a PyTorch user meets first, "" for all others."""
-    said = str(error)
+    said = text_of(error)
     if "'function' object is not subscriptable" in said:
         return "A kernel is launched that has no @triton.jit above its def."
     if "arange" in said and "constexpr" in said:

@@ -21,6 +21,7 @@ from pagedlab.command_line import (
 
 PROMPT = "you> "
 WELCOME = "Type a message. /fork gives two answers from one beginning, /help lists more."
+HOW_TO_END = "Ctrl-D or /quit ends the chat."
 MARKS_HELP = "\n".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())
 HELP = f"""\
 /fork MESSAGE   two answers from one beginning: they share blocks until they differ
@@ -29,7 +30,7 @@ HELP = f"""\
 /blocks         the block pool
 /new            begin a new conversation
 /quit           end; Ctrl-D does the same
-Ctrl-C stops an answer; at the prompt it ends the chat.
+Ctrl-C stops an answer; at the prompt it clears the line.
 
 The marks of blocks:
 {MARKS_HELP}
@@ -63,10 +64,12 @@ def typed_lines() -> Iterator[str]:
                 print()
             return
         except KeyboardInterrupt:
-            print()
-            raise
+            if not is_terminal:
+                raise
+            print(f"\n{HOW_TO_END}")  # a line that was begun is gone
+            continue
         if not is_terminal:
-            print(f"{PROMPT}{line}")  # so that the output of a script shows the question
+            print_now(f"{PROMPT}{line}")  # so that the output of a script shows the question
         yield line
 
 
@@ -110,6 +113,8 @@ def _answer(screen: Screen, turns: Generator[Turn, None, None]) -> None:
             screen.end(turn)
     if was_stopped:
         print_now("stopped\n")
+    if turn is not None and turn.error:
+        print_now(f"error: {turn.error}\n")
 
 
 def _command(conversation: Conversation, screen: Screen, message: str) -> None:

@@ -76,6 +76,7 @@ class Turn:
         new_tokens: tokens of the answers.
         tokens_per_second: the speed of the turn.
         finished: whether the answers are complete.
+        error: what ended an answer, in one line; None if nothing went wrong.
     """
 
     question: str
@@ -86,6 +87,7 @@ class Turn:
     new_tokens: int = 0
     tokens_per_second: float = 0.0
     finished: bool = False
+    error: str | None = None
 
     def hand_on(self, block_id: int) -> None:
         """Note that the pool gives a block away: an answer that shows it has freed it."""
@@ -227,6 +229,7 @@ class Conversation:
         turn.tokens_per_second = self.llm.stats.tokens_per_second
         turn.finished = completion.finished
         for answer, output in zip(turn.answers, completion.outputs, strict=False):
+            turn.error = turn.error or output.error
             new_text = output.text[len(answer.text) :]
             if new_text:
                 last = turn.prompt_tokens + len(output.token_ids) - 1

@@ -15,7 +15,7 @@ from pagedlab.command_line import (
     status_on_stderr,
 )
 from pagedlab.stats import Stats
-from pagedlab.validation import counted
+from pagedlab.validation import counted, visible
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -43,12 +43,14 @@ def run(asked: argparse.Namespace) -> int:
 def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> None:
     """Print a text while it grows. A file or a pipe gets the text alone, without its prompt."""
     stream = llm.stream(_as_prompt(prompt, is_chat), sampling)
-    if sys.stdout.isatty():
-        print(f"\n> {prompt}", flush=True)
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
+        print_now(f"\n> {prompt}")
     is_first = True
     try:
         for piece in stream:
-            print(piece.lstrip() if is_first else piece, end="", flush=True)
+            text = piece.lstrip() if is_first else piece
+            print(visible(text) if is_terminal else text, end="", flush=True)
             is_first = False
     finally:
         print(flush=True)  # after Ctrl-C too, so that what follows has a line of its own
@@ -57,8 +59,11 @@ def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> N
 def _generate(llm: LLM, prompts: list[str], is_chat: bool, sampling: SamplingParams) -> None:
     """Print the texts of several prompts, which run in one batch."""
     batch = [_as_prompt(prompt, is_chat) for prompt in prompts]
-    for prompt, completion in zip(prompts, llm.generate(batch, sampling), strict=True):
-        print_now(f"\n> {prompt}\n{completion.outputs[0].text.strip()}")
+    outputs = [completion.outputs[0] for completion in llm.generate(batch, sampling)]
+    for prompt, output in zip(prompts, outputs, strict=True):
+        print_now(f"\n> {prompt}\n{output.text.strip()}")
+    if error := next((output.error for output in outputs if output.error), None):
+        raise FloatingPointError(error)
 
 
 def _as_prompt(prompt: str, is_chat: bool) -> Any:

@@ -60,7 +60,7 @@ def _main(arguments: list[str]) -> int:
         return _generate(arguments)  # the old form, without a command
     except BrokenPipeError:
         raise
-    except (ValueError, ConnectionError, MissingExtra) as error:
+    except (ValueError, ConnectionError, FloatingPointError, MissingExtra) as error:
         return print_error(error)  # ConnectionError: another rank has ended
 
 

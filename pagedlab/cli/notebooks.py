@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pagedlab.command_line import program_name
+from pagedlab.command_line import print_now, program_name
 from pagedlab.shipped import notebooks
 
 FIRST = "00_start_here.ipynb"
@@ -39,9 +39,9 @@ def run(folder: str, no_open: bool) -> int:
         why = error.strerror or str(error)
         raise ValueError(f"cannot copy the notebooks to {target} ({why})") from None
     there = f", {kept} that were there are as they were" if kept else ""
-    print(f"{copied} notebooks copied to {target}{there}", flush=True)
+    print_now(f"{copied} notebooks copied to {target}{there}")
     if no_open:
-        print(f"open them with: {program_name()} notebooks {shlex.quote(str(target))}")
+        print_now(f"open them with: {program_name()} notebooks {shlex.quote(str(target))}")
         return 0
     command = [sys.executable, "-m", "jupyterlab", *_as_root(), *_opening_first(target)]
     return subprocess.run(command, check=False).returncode

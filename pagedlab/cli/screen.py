@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from pagedlab.cli.conversation import Answer, Cell, Turn
+from pagedlab.validation import visible
 
 # Backgrounds that black text can be read on, the colours of Okabe and Ito as far as they are.
 COLORS = ("#56B4E9", "#E69F00", "#2FBF92", "#F0E442", "#DB93B8", "#E8824A")
@@ -134,7 +135,7 @@ class PlainScreen:
             self._print_rest(turn.answers[0].text)
 
     def _print_rest(self, text: str) -> None:
-        print(text[self._printed :], end="", flush=True)
+        print(visible(text[self._printed :]), end="", flush=True)
         self._printed = len(text)
 
     def end(self, turn: Turn) -> None:
@@ -143,7 +144,7 @@ class PlainScreen:
             print()
         else:
             for number, answer in enumerate(turn.answers, 1):
-                print(f"answer {number}: {answer.text.strip()}")
+                print(visible(f"answer {number}: {answer.text.strip()}"))
         self._printed = 0
         for line in block_lines(turn):
             words = "".join(part.text for part in line).split()
@@ -225,7 +226,7 @@ class RichScreen:
         for piece in answer.pieces:
             shown = piece.text if text else piece.text.lstrip()
             # The newest token may have no block yet: the next step stores it.
-            text.append(shown, style=_style(colors.get(piece.index)))
+            text.append(visible(shown), style=_style(colors.get(piece.index)))
         text.rstrip()
         return text
 

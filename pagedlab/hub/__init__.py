@@ -10,7 +10,7 @@ from huggingface_hub import file_download as hub
 
 from pagedlab.command_line import program_name
 from pagedlab.loading import DEFAULT_MODEL, FILES
-from pagedlab.validation import hub_id, in_short
+from pagedlab.validation import hub_id, in_short, visible
 
 NO_ANSWER = "the hub does not answer"
 # The names of exceptions of httpx, huggingface_hub, filelock and Python, and their meaning here.
@@ -108,8 +108,8 @@ def _missing_files(checkpoint: Checkpoint) -> list[str]:
     cost = sum(checkpoint.sizes[name] for name in missing)
     cost -= sum(part.stat().st_size for part in folder.glob("*.incomplete"))
     print(
-        f"{checkpoint.name}: {cost / 1e6:,.0f} MB into {folder}; stop it when you like, the next "
-        "call goes on"
+        f"{checkpoint.name}: {cost / 1e6:,.0f} MB into {visible(str(folder))}; stop it when you "
+        "like, the next call goes on"
     )
     if not any(name.endswith(".safetensors") for name in checkpoint.sizes):
         raise OSError("the hub has no *.safetensors of it")

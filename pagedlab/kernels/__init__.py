@@ -12,9 +12,18 @@ penalties    logits after penalties: repetition, presence, frequency
 """
 
 import importlib.util
+import os
+import sys
 from functools import lru_cache
 
 import torch
+
+
+def choose_interpreter() -> None:
+    """Have Triton interpret its kernels if there is no GPU. Nothing changes once it is imported."""
+    if "triton" not in sys.modules and not torch.cuda.is_available():
+        # NumPy runs the same kernels line by line.
+        os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @lru_cache

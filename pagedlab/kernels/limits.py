@@ -1,4 +1,4 @@
-"""top_k and top_p in Triton.
+"""top_k, top_p and min_p in Triton.
 
 Sorting the logits of 150,000 tokens takes milliseconds. But a sample needs no order. It needs the
 **cut**: the limits keep all tokens whose logit is above it, and the first `ties` that equal it.
@@ -192,17 +192,17 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
     return tl.max(last, 0)
 
 
-# top_k and top_p are columns of one packed tensor, so their alignment depends on the batch.
-@triton.jit(do_not_specialize_on_alignment=["top_k", "top_p"])
+# These limits are columns of one packed tensor, so their alignment depends on the batch.
+@triton.jit(do_not_specialize_on_alignment=["top_k", "top_p", "min_p"])
 def cut_kernel(
-    logits, temperature, top_k, top_p, largest, sums, chunks, cuts, last_ties,
+    logits, temperature, top_k, top_p, min_p, largest, sums, chunks, cuts, last_ties,
     counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST,
     CHUNK: tl.constexpr, PARTS: tl.constexpr, SKIPPED: tl.constexpr,
 ):  # fmt: skip
     """One program a row: find the cut, and the last kept token that equals it.
 
-    A row without limits keeps all tokens.
+    A row without limits keeps all tokens. If no row has min_p, it is None.
     """
     number = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + number).to(tl.float32), HOTTEST)
@@ -211,7 +211,11 @@ def cut_kernel(
     p = tl.load(top_p + number).to(tl.float32)
     tl.store(cuts + number, float("-inf"))
     tl.store(last_ties + number, VOCABULARY)
-    if (t >= COLDEST) & ((k > 0) | (p < 1)):
+    limited = (k > 0) | (p < 1)
+    if min_p is not None:
+        fraction = tl.load(min_p + number).to(tl.float32)
+        limited = limited | (fraction > 0)
+    if (t >= COLDEST) & limited:
         first = number * CHUNKS  # where the row's chunks begin
         sums += first
         part = tl.arange(0, PARTS)
@@ -235,7 +239,7 @@ def cut_kernel(
             of_chunks = tl.load(sums + part, mask=real, other=0.0)
             total = tl.sum(of_chunks * weight_of(maxima, row), 0)
             key = key_of(reached_by_p(p, total, row), SKIPPED)
-            ties = VOCABULARY  # top_p, which such a row has, sets it below
+            ties = VOCABULARY  # top_p sets it below
         if p < 1:  # p is a share of what top_k keeps
             goal = p * total * (1 - ROUNDING)
             key, _, above = search(key, goal, row, CHUNK, SKIPPED, True)
@@ -243,6 +247,10 @@ def cut_kernel(
             ties = tl.minimum(tl.ceil((goal - above) / weight), 1e9).to(tl.int32)  # int32 holds 1e9
             ties = tl.maximum(ties, 1)  # the likeliest token stays, however small p is
         cut = logit_of(key, SKIPPED)
+        if min_p is not None:
+            least = top + tl.log2(fraction) / scale
+            ties = tl.where(least > cut, VOCABULARY, ties)
+            cut = tl.maximum(cut, least)
         last = sum_kept(cut, ties, row, sums, CHUNK)
         tl.store(cuts + number, cut)
         tl.store(last_ties + number, last)

@@ -4,17 +4,15 @@ This is decided when triton is first imported, so every kernel imports it from h
 """
 
 import contextlib
-import os
-import sys
 
 import torch
 
-if "triton" not in sys.modules and not torch.cuda.is_available():
-    # NumPy runs the same kernels line by line.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+from pagedlab.kernels import choose_interpreter
 
-import triton
-import triton.language as tl
+choose_interpreter()
+
+import triton  # noqa: E402 - after the choice
+import triton.language as tl  # noqa: E402
 
 __all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
 

@@ -4,8 +4,8 @@ In torch, `sampling.sample` makes a dozen passes over [R, V] numbers. That takes
 for 256 sequences and Qwen's 151,936 tokens. Here the vocabulary is divided into chunks. First,
 programs find the largest logit of each chunk of each row, and its sums of exponentials. Then one
 program for each row finds the chunk that the sample falls into, and the token in it. So all logits
-are read once, and those of the sampled chunk a second time. In between, limits.py applies top_k and
-top_p to the rows that have them.
+are read once, and those of the sampled chunk a second time. In between, limits.py applies top_k,
+top_p and min_p to the rows that have them.
 """
 
 import torch
@@ -57,10 +57,11 @@ def bits_below(x, m):
     """log2(e) * (x - m), so that exp(x - m) is 2 to the power of the result.
 
     Args:
-        x: rows of numbers.
-        m: the largest number of each row. Where it is -inf, the result is -inf.
+        x: rows of numbers. The result is NaN where one is NaN or inf.
+        m: the largest number of each row that is not NaN. Where it is -inf, the result is -inf.
     """
-    return tl.where(m[:, None] == float("-inf"), float("-inf"), x - m[:, None]) * LOG2E
+    m = tl.where(m == float("-inf"), 0.0, m)
+    return (x - m[:, None]) * LOG2E
 
 
 @triton.jit
@@ -127,8 +128,9 @@ def pick_kernel(
 ):  # fmt: skip
     """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
 
-    Tokens that top_k and top_p exclude have no share of it: those below the cut of limits.py, and
-    those that equal it and come after `last_ties`. The log-probability is that before penalties.
+    Tokens that top_k, top_p and min_p exclude have no share of it: those below the cut of
+    limits.py, and those that equal it and come after `last_ties`. The log-probability is that
+    before penalties.
     """
     row = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
@@ -163,9 +165,12 @@ def pick_kernel(
         is_kept = (x > cut) | ((x == cut) & (candidate <= tl.load(last_ties + row)))
         p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
         token = chunk * CHUNK + first_beyond(target, p, i)
-    tl.store(tokens + row, token.to(tl.int64))
     logit = tl.load(logits + row * row_stride + token).to(tl.float32)
-    tl.store(logprobs + row, logit - plain_top - tl.log(total))
+    logprob = logit - plain_top - tl.log(total)
+    # `total` is NaN if a logit is NaN or inf, or if all are -inf.
+    token = tl.where(logprob == logprob, token, -1)
+    tl.store(tokens + row, token.to(tl.int64))
+    tl.store(logprobs + row, logprob)
 
 
 def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
@@ -195,6 +200,7 @@ def triton_sample(
     top_p: Tensor,
     u: Tensor,
     penalties: Penalties | None = None,
+    min_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sample one token from each row.
 
@@ -205,9 +211,11 @@ def triton_sample(
         top_p: contiguous [R], the share of the probability that is kept; 1 for all.
         u: contiguous [R], uniform in [0, 1].
         penalties: of the rows; None if no row has any.
+        min_p: contiguous [R], the least probability over the largest one; None if no row has it.
 
     Returns:
-        The token ids, int64 [R], and their log-probabilities before penalties, fp32 [R].
+        The token ids, int64 [R], and their log-probabilities before penalties, fp32 [R]. A row with
+        NaN or inf, or with -inf alone, gives -1 and NaN.
     """
     rows, vocabulary = logits.shape
     device = logits.device
@@ -236,7 +244,7 @@ def triton_sample(
             logits, temperature, *of_chunks, *penalty_arguments, *sizes, GROUP, num_warps=4
         )
         cut_kernel[(rows,)](
-            logits, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties,
+            logits, temperature, top_k, top_p, min_p, largest, sums, listed, cuts, last_ties,
             *penalty_arguments, *sizes, parts, skipped_bits, num_warps=4,
         )  # fmt: skip
         pick_kernel[(rows,)](

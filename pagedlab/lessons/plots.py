@@ -23,6 +23,7 @@ try:
 except ModuleNotFoundError:
     require("notebooks", "matplotlib")
     raise
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
@@ -154,6 +155,11 @@ class _StyledFigure(Figure):
         seen = described(self)
         picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": seen}
         return picture, {"image/png": {"width": width // 2, "height": height // 2, "alt": seen}}
+
+    def _ipython_display_(self) -> None:
+        """Show this bundle: IPython prefers its own PNG of a figure, which has a white ground."""
+        picture, metadata = self._repr_mimebundle_()
+        display(picture, metadata=metadata, raw=True)
 
 
 def _stack(

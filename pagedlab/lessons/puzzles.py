@@ -99,8 +99,9 @@ def nobodys(*shape: int) -> Tensor:
     return torch.full(shape, torch.nan)
 
 
-def _weights(n: int = 10, tile: int = 4) -> Given:
-    s = 2 * _normal(n)
+def _weights(n: int = 10, tile: int = 4, shift: float = 0.0) -> Given:
+    """`shift` is added to the scores."""
+    s = 2 * _normal(n) + shift
     return {"out": nobodys(n), "s": s, "m": float(s.max()), "n": n, "TILE": tile}
 
 
@@ -111,7 +112,7 @@ def _scores(n: int = 6, heads: int = 2, dim: int = 4, tile: int = 8) -> Given:
         "q": q,
         "k": k,
         "n": n,
-        "scale": 0.5,
+        "scale": dim**-0.5,
         "HEADS": heads,
         "DIM": dim,
         "TILE": tile,
@@ -175,7 +176,7 @@ def _paged_scores(
         "table": tables[0],
         "n": n,
     }
-    return given | {"scale": 0.5, "SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
+    return given | {"scale": dim**-0.5, "SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
 
 
 def _decode(
@@ -186,14 +187,23 @@ def _decode(
     dim: int = 16,
     tile: int = 8,
     loudest: int = -1,
+    level: float = 0.0,
 ) -> Given:
-    """`loudest`: the position that every query of the first sequence scores highest."""
+    """`loudest`: the position that every query of the first sequence scores highest.
+
+    `level` is what the scores of the even heads are near; those of the odd ones near its double.
+    """
     k, v, tables = pages_of(list(lengths), size, kv_heads, dim)
     q = _normal(len(lengths), heads, dim)
+    if level:
+        # Quarters: sums of their products are exact, so a large score is no less precise.
+        q, k = (q * 4).round() / 4, (k * 4).round() / 4
+        q[:, ::2, 0], q[:, 1::2, 0] = dim**0.5, 2 * dim**0.5
+        k[..., 0] += level
     if loudest >= 0:
-        k[tables[0, loudest // size], loudest % size] = 2 * q[0].unflatten(0, (kv_heads, -1)).mean(
-            1
-        )
+        loud = (8 * q[0].unflatten(0, (kv_heads, -1)).mean(1)).round() / 4
+        loud[:, 0] += level
+        k[tables[0, loudest // size], loudest % size] = loud
     given: Given = {"out": nobodys(*q.shape), "q": q, "k_cache": k, "v_cache": v, "tables": tables}
     given |= {"seq_lens": torch.tensor(lengths, dtype=torch.int32)}
     return given | _numbers(tables, heads // kv_heads, k, tile)

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import dis
+import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from math import inf
 from pathlib import Path
+from time import monotonic
 from types import CodeType, FrameType
 from typing import Any
 
-# Bytecode instructions in loops that an answer may execute in one trial. This is half a second.
+# Calls, and instructions in loops, that an answer may execute in one trial. This is half a second.
 MAX_STEPS = 1_000_000
+IN_BROWSER = sys.platform == "emscripten"
+HAS_ALARM = os.name == "posix" and not IN_BROWSER
+# Seconds that a check may take. A browser may be so slow that a right answer takes longer.
+MAX_SECONDS = inf if IN_BROWSER else 60
 PACKAGE = Path(__file__).parents[1]
 CHECKS = PACKAGE / "checks"
 STANDARD_LIBRARY = Path(dis.__file__).parent
+
+
+_TOO_LONG = "it is still running after {} seconds"
 
 
 class StillRunning(BaseException):
@@ -28,28 +40,35 @@ class StillRunning(BaseException):
 
 @contextmanager
 def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
-    """Raise `StillRunning` inside the block after too many instructions.
+    """Raise `StillRunning` inside the block after too many steps, or after `MAX_SECONDS`.
 
-    Only instructions of functions with loops count. The checks and installed libraries do not
-    count. Python itself stops endless recursion.
+    A step is a call, or a bytecode instruction of a function with a loop. The checks and installed
+    libraries do not count.
 
     Args:
-        limit: number of bytecode instructions that may run.
+        limit: number of steps.
     """
     steps = 0
+    end = monotonic() + MAX_SECONDS
 
     def count(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal steps
-        if event == "call" and not _counts(frame.f_code):
+        if monotonic() > end:
+            raise StillRunning(_TOO_LONG.format(MAX_SECONDS))
+        is_call = event == "call"
+        if is_call and not _counts(frame.f_code.co_filename):
+            return None
+        steps += 1
+        if steps > limit:
+            raise StillRunning(
+                f"it is still running after {limit:,} steps: look for a loop that does not end, or "
+                "for a function that calls itself without end"
+            )
+        if is_call and not _has_loop(frame.f_code):
             return None
         # Count instructions, not lines: Python reports the one line of "while True: pass" once.
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
-        steps += 1
-        if steps > limit:
-            raise StillRunning(
-                f"it is still running after {limit:,} steps: look for a loop that does not end"
-            )
         return count
 
     before = sys.gettrace()
@@ -60,14 +79,43 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
         sys.settrace(before)
 
 
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Raise `StillRunning` inside the block after `MAX_SECONDS`, also out of a sleep.
+
+    This takes an alarm, which Windows and browsers do not have, and only the main thread hears.
+    Elsewhere `bounded` alone stops a reader's code.
+    """
+    if not HAS_ALARM or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise StillRunning(_TOO_LONG.format(MAX_SECONDS))
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    # It rings again: an `except:` of the reader may have caught the first one.
+    timer = signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
 @cache
-def _counts(code: CodeType) -> bool:
-    """Return whether this code has a loop and a reader wrote it."""
+def _counts(file: str) -> bool:
+    """Return whether calls of the functions in this file are steps."""
+    return _is_readers(file, ours=CHECKS)
+
+
+@cache
+def _has_loop(code: CodeType) -> bool:
+    """Return whether this code jumps back."""
     jumps = {*dis.hasjrel, *dis.hasjabs}
-    has_loop = any(
+    return any(
         step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code)
     )
-    return has_loop and _is_readers(code.co_filename, ours=CHECKS)
 
 
 def explain(error: BaseException) -> str:
@@ -76,7 +124,7 @@ def explain(error: BaseException) -> str:
     Args:
         error: what the reader's code raised.
     """
-    parts = [str(error)]
+    parts = [text_of(error)]
     if not isinstance(error, StillRunning):
         parts.insert(0, type(error).__name__)
     message = ": ".join(part for part in parts if part)
@@ -84,6 +132,15 @@ def explain(error: BaseException) -> str:
         if frame.line and _is_readers(frame.filename, ours=PACKAGE):
             return f"{message} ({frame.name}: {frame.line})"
     return message
+
+
+def text_of(value: object) -> str:
+    """Return the text of a reader's value, or say which error `str` raises."""
+    try:
+        return str(value)
+    except Exception as error:
+        # The text of this error may raise one too.
+        return f"its text raises {type(error).__name__}"
 
 
 def _is_readers(file: str, ours: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Penalties, logit bias, min-p and log-probabilities.
+"""Penalties, logit bias and log-probabilities.
 
 A request that asks for none of these runs without this folder. The sampler calls `adjust` before it
 samples, and `report_logprobs` after.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 
 ROWS_AT_ONCE = 256  # rows of logits; a scored prompt may have many
@@ -39,7 +40,7 @@ Rows = Sequence[tuple[SamplingParams, Any]]  # the parameters and the sequence o
 
 @torch.no_grad()
 def adjust(logits: Tensor, rows: Rows) -> Tensor:
-    """Apply each row's penalties, bias and min_p.
+    """Apply each row's penalties and bias.
 
     Args:
         logits: [R, V].
@@ -48,8 +49,7 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
     Returns:
         The adjusted logits in fp32, or `logits` if there is nothing to adjust. repetition_penalty
         counts tokens of the prompt and new tokens. presence_penalty and frequency_penalty count new
-        tokens alone. min_p compares each token with the likeliest one, so it can be applied before
-        temperature, top_k and top_p.
+        tokens alone.
     """
     if not any(params.adjusts for params, _ in rows):
         return logits
@@ -59,7 +59,6 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
     _add_bias(logits, rows)
     limits = torch.finfo(logits.dtype)
     logits.clamp_(limits.min, limits.max)  # a tiny repetition_penalty makes infinities
-    _exclude_below_min_p(logits, rows)
     return logits
 
 
@@ -113,19 +112,6 @@ def _add_bias(logits: Tensor, rows: Rows) -> None:
     logits[_places(tokens, logits.device)] += _fp32(biases, logits.device)
 
 
-def _exclude_below_min_p(logits: Tensor, rows: Rows) -> None:
-    """Exclude the tokens that have less than min_p of the likeliest token's probability."""
-    with_min_p = [row for row, (params, _) in enumerate(rows) if params.min_p]
-    if not with_min_p:
-        return
-    asked = [rows[row][0] for row in with_min_p]
-    below = _fp32([p.temperature * math.log(p.min_p) for p in asked], logits.device)[:, None]
-    index = torch.tensor(with_min_p, device=logits.device)
-    part = logits[index]
-    least = part.amax(dim=1, keepdim=True) + below
-    logits[index] = part.masked_fill(part < least, -torch.inf)
-
-
 def _places(tokens: Mapping[int, Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the row and the token id of each token, int64 [N] both.
 
@@ -157,7 +143,8 @@ def likelihoods(logits: Tensor, queries: Sequence[Query]) -> Iterator[TokenLogpr
     for start in range(0, len(queries), ROWS_AT_ONCE):
         part = queries[start : start + ROWS_AT_ONCE]
         rows = torch.tensor([query.row for query in part], device=device)
-        tokens = torch.tensor([query.token for query in part], device=device)
+        # `NO_TOKEN` is asked about a row in which every log-probability is NaN.
+        tokens = torch.tensor([max(query.token, 0) for query in part], device=device)
         logprobs = torch.log_softmax(logits[rows].float(), dim=1)
         own = logprobs.gather(1, tokens[:, None]).squeeze(1).tolist()
         most = max(query.k for query in part)
@@ -176,6 +163,8 @@ def scores_of(logits: Tensor, tokens: Sequence[int]) -> list[float]:
 def report_logprobs(logits: Tensor, groups: Sequence[Any], sampled: Sequence[Any]) -> None:
     """Fill in `logprobs` and `prompt_logprobs` of the sampled tokens, where they are requested.
 
+    If logits in the prompt are not finite, `NO_TOKEN` follows the prompt.
+
     Args:
         logits: [R, V] as the model returned them.
         groups: the sampler's `RowGroup`s.
@@ -190,6 +179,9 @@ def report_logprobs(logits: Tensor, groups: Sequence[Any], sampled: Sequence[Any
                 queries.append(Query(row, token, group.params.logprobs))
     answers = likelihoods(logits, queries)
     for group, one in zip(groups, sampled, strict=True):
-        one.prompt_logprobs = list(islice(answers, len(group.prompt_rows)))
+        scored = list(islice(answers, len(group.prompt_rows)))
         if group.params.logprobs is not None:
             one.logprobs = list(islice(answers, len(one.tokens)))
+        one.prompt_logprobs = list(takewhile(lambda each: not math.isnan(each.logprob), scored))
+        if len(one.prompt_logprobs) < len(scored):
+            one.tokens = [NO_TOKEN]

@@ -195,6 +195,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise cannot_listen(host, port, error) from None
+    except (TypeError, UnicodeError):  # no such host can have this name
+        listener.close()
+        raise ValueError(f"{host} is no name of a host: name one with --host") from None
     return listener
 
 

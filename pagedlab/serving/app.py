@@ -13,9 +13,11 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
@@ -28,7 +30,15 @@ from starlette.types import Receive, Scope, Send
 
 from pagedlab.llm import LLM
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
-from pagedlab.serving.engine_thread import EngineThread, Loop, Piece, Ticket, piece_of, run_loop
+from pagedlab.serving.engine_thread import (
+    LOG,
+    EngineThread,
+    Loop,
+    Piece,
+    Ticket,
+    piece_of,
+    run_loop,
+)
 from pagedlab.serving.gate import EXPECTED, Gate, error_response
 from pagedlab.serving.logprobs import OfCompletion, Spelling, of_chat
 from pagedlab.serving.metrics import Metrics
@@ -49,6 +59,8 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_LOGPROBS = 250_000  # in one answer; about 20 MB of JSON
 MAX_BODY_BYTES = 1 << 20  # of a request
+MOST_NOTED = 100  # unknown fields that the log names
+MOST_NAME = 80  # characters of the name of such a field
 
 T = TypeVar("T")
 SaltFor = Callable[[str | None, str | None], str | None]
@@ -81,7 +93,7 @@ class Serving:
         tenants: digest of a key -> its tenant; None without keys.
         salt: makes the prefix cache's salt of (tenant, the request's cache_salt).
         default_max_tokens: new tokens of a chat that does not say.
-        spell: the text of tokens.
+        noted: unknown fields that the log has named.
     """
 
     engine: EngineThread
@@ -91,7 +103,12 @@ class Serving:
     tenants: Mapping[str, str] | None
     salt: SaltFor
     default_max_tokens: int
-    spell: Spelling
+    noted: set[str] = field(default_factory=set)
+
+    @property
+    def spell(self) -> Spelling:
+        """The bytes and the names of tokens."""
+        return self.engine.encoder.spell
 
     def tenant_of(self, key: str) -> str | None:
         """Return the tenant of a key; None without keys. `ApiError` for an unknown key."""
@@ -124,6 +141,17 @@ class Serving:
             message = f"there is no model {name!r} here; there is {self.card['id']!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
+    def note_unknown(self, body: Asked) -> None:
+        """Name the fields that this server does not know in its log, each once."""
+        names = list(body.model_extra or ())
+        if body.stream_options:
+            names += [f"stream_options.{name}" for name in body.stream_options.model_extra or ()]
+        for name in names:
+            name = name[:MOST_NAME]
+            if name not in self.noted and len(self.noted) < MOST_NOTED:
+                self.noted.add(name)
+                LOG.warning("the field %r is ignored: this server does not know it", name)
+
     def head(self, prefix: str, kind: str) -> dict[str, Any]:
         """Return the fields at the start of every answer."""
         return {
@@ -148,15 +176,23 @@ class Serving:
             ApiError: If the body is invalid, or the queue is full.
         """
         self.check_model(body.model)
+        self.note_unknown(body)
         prompts = body.prompts()
         params = body.sampling(max_tokens)
-        check_logprobs(body, params, len(prompts))
         ticket = Ticket(self.engine, params, body.stream, tenant)
         salt = self.salt(tenant, body.cache_salt)
         room = Room()
         if body.max_tokens is not None:
             room = Room(params.max_tokens, body.max_tokens_name)
-        await unless_gone(request, self.engine.submit(ticket, prompts, salt, room))
+
+        async def submit() -> None:
+            ids = await self.engine.encode(prompts, room)
+            check_logprobs(body, params, ids)
+            if isinstance(body, CompletionRequest) and body.echo:
+                ticket.echoes = await self.engine.encoder.echo(prompts)
+            await self.engine.submit(ticket, ids, salt)
+
+        await unless_gone(request, submit())
         return ticket
 
 
@@ -175,7 +211,7 @@ async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
 
 
 Tenant = Annotated[str | None, Depends(get_tenant)]
-ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "503": {"model": ErrorBody}}
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
 ANSWERS = ERRORS | {
     200: {
         "description": "one JSON object, or a stream of them",
@@ -193,33 +229,32 @@ async def completions(
     request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant
 ) -> Response:
     """Continue one prompt or several."""
-    of_completion = OfCompletion(serving.spell)
-    begun = set[int]()  # choices that have a piece
+    ticket = await serving.submit(request, body, tenant, COMPLETION_TOKENS)
+    begun = dict[int, OfCompletion]()  # by choice
+    lengths = Counter[int]()  # of the text of each choice
 
     def choice(piece: Piece) -> dict[str, Any]:
         if body.max_tokens == 0:  # the engine generates at least one token
             reason = "length" if piece.finish_reason else None
             piece = piece._replace(text="", logprobs=(), finish_reason=reason)
         text = piece.text
-        tokens: list[tuple[int, TokenLogprob | None]] = []
-        if body.echo and piece.choice not in begun:
-            text = _echo(body, piece.choice, serving.spell) + text
-            tokens += piece.prompt
-        begun.add(piece.choice)
-        tokens += [(one.token_id, one) for one in piece.logprobs]
-        logprobs = None if body.logprobs is None else of_completion(piece.choice, tokens)
+        prompt: Sequence[tuple[int, TokenLogprob | None]] = ()
+        if piece.choice not in begun:
+            echo = ticket.echoes[piece.choice // body.n] if body.echo else None
+            begun[piece.choice] = OfCompletion(serving.spell, echo)
+            if echo is not None:
+                text = echo.text + text
+                prompt = piece.prompt
+        lengths[piece.choice] += len(text)
+        if body.logprobs is None:
+            return _choice(piece, None, text=text)
+        most = lengths[piece.choice] if piece.finish_reason else None
+        logprobs = begun[piece.choice](prompt, piece.logprobs, most)
         return _choice(piece, logprobs, text=text)
 
-    ticket = await serving.submit(request, body, tenant, COMPLETION_TOKENS)
     return await _answer(
         request, body, ticket, serving.head("cmpl", "text_completion"), choice, choice
     )
-
-
-def _echo(body: CompletionRequest, choice: int, spell: Spelling) -> str:
-    """Return the prompt of a choice as text."""
-    prompt = body.prompts()[choice // body.n]
-    return prompt if isinstance(prompt, str) else spell.tokenizer.decode(prompt)
 
 
 @router.post("/v1/chat/completions", responses=ANSWERS)
@@ -294,21 +329,32 @@ async def _answer(
         begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
         return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
 
-    # Log-probabilities are megabytes. Encoded in a thread, they hardly delay other clients.
-    content = await asyncio.to_thread(encode) if ticket.params.reports_logprobs else encode()
+    # An answer may be megabytes. Encoded in a thread, it hardly delays other clients.
+    content = await asyncio.to_thread(encode)
     return Response(content, media_type="application/json")
 
 
-def check_logprobs(body: Asked, params: SamplingParams, num_prompts: int) -> None:
-    """Raise `ApiError` if an answer would have more than `MOST_LOGPROBS` log-probabilities."""
+def check_logprobs(body: Asked, params: SamplingParams, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise `ApiError` if an answer would have more than `MOST_LOGPROBS` log-probabilities.
+
+    Args:
+        body: of the request.
+        params: of the request.
+        prompts: the token ids of each prompt. With an echo, they have log-probabilities too.
+    """
     if params.logprobs is None:
         return
-    asked = num_prompts * params.n * params.max_tokens * (params.logprobs + 1)
+    num_tokens = len(prompts) * params.max_tokens
+    tokens = body.max_tokens_name
+    if params.prompt_logprobs is not None:
+        num_tokens += sum(map(len, prompts))
+        tokens = f"(prompt tokens + {tokens})"
+    asked = num_tokens * params.n * (params.logprobs + 1)
     if asked > MOST_LOGPROBS:
         likeliest = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
         raise ApiError(
             400,
-            f"prompts * n * {body.max_tokens_name} * ({likeliest} + 1) is {asked:,} "
+            f"prompts * n * {tokens} * ({likeliest} + 1) is {asked:,} "
             f"log-probabilities, and this server gives at most {MOST_LOGPROBS:,} in one answer: "
             "lower one of them",
         )
@@ -345,13 +391,21 @@ async def _events(
     try:
         async for pieces in ticket:
             for piece in pieces:
-                yield _event({**head, "choices": [part(piece)], **usage})
+                event = partial(_choice_event, part, piece, head, usage)
+                # The log-probabilities of a prompt are megabytes, as in a whole answer.
+                yield await asyncio.to_thread(event) if piece.prompt else event()
         if counts:
             yield _event({**head, "choices": [], "usage": _usage(ticket, body)})
     except ApiError as error:  # the status is already sent, so the error is an event
         yield f"data: {bytes(error_response(error).body).decode()}\n\n"
     else:
         yield "data: [DONE]\n\n"
+
+
+def _choice_event(
+    part: MakeChoice, piece: Piece, head: dict[str, Any], usage: dict[str, Any]
+) -> str:
+    return _event({**head, "choices": [part(piece)], **usage})
 
 
 def _event(data: dict[str, Any]) -> str:
@@ -549,7 +603,6 @@ def create_app(
         tenants,
         salt,
         default_max_tokens,
-        Spelling(llm.model.tokenizer),
     )
 
     @asynccontextmanager

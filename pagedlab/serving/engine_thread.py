@@ -29,6 +29,7 @@ from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import RequestTooLarge
+from pagedlab.serving.logprobs import Echo
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.serving.prompts import Encoder, Room
 from pagedlab.validation import integer
@@ -86,7 +87,8 @@ class Piece(NamedTuple):
         text: the new text.
         finish_reason: of the last piece; else None.
         logprobs: log-probabilities of the new tokens; empty unless requested.
-        prompt: tokens of the prompt, with their log-probabilities; empty unless requested.
+        prompt: tokens of the prompt, with their log-probabilities; empty unless requested, and in
+            later pieces.
     """
 
     choice: int
@@ -112,11 +114,14 @@ def piece_of(
         text: the text of the piece; None for all.
         num_reported: tokens whose log-probabilities are in earlier pieces.
     """
-    prompt = list(zip(completion.prompt_token_ids, completion.prompt_logprobs or (), strict=False))
+    prompt = list[tuple[int, TokenLogprob | None]]()
+    if completion.prompt_logprobs is not None and not num_reported:
+        prompt += zip(completion.prompt_token_ids, completion.prompt_logprobs, strict=False)
     logprobs = (output.logprobs or [])[num_reported:]
     if text is None:
         text = output.text
-    return Piece(choice, text, output.finish_reason, logprobs, prompt)
+    reason = None if output.error else output.finish_reason  # OpenAI's API has no such reason
+    return Piece(choice, text, reason, logprobs, prompt)
 
 
 Item = list[Piece] | Exception | None  # an entry of a ticket's inbox; None is the end
@@ -142,6 +147,7 @@ class Ticket:
         self.stream = stream
         self.tenant = tenant
         self.completions: list[Completion] = []
+        self.echoes: list[Echo] = []  # of each prompt, if the answer begins with it
         self.began = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.inbox: asyncio.Queue[Item] = asyncio.Queue()
@@ -189,7 +195,7 @@ class EngineThread:
         self._llm = llm
         self._observe = observe
         self._loop = loop
-        self._encoder = Encoder(llm.model, plain_content)
+        self.encoder = Encoder(llm.model, plain_content)
         self._inbox: Inbox = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by the ids of unfinished requests
         self._waiting: set[int] = set()
@@ -203,23 +209,31 @@ class EngineThread:
 
     # Called by coroutines ----------------------------------------------------------------------
 
-    async def submit(
-        self, ticket: Ticket, prompts: Sequence[Prompt], salt: str | None, room: Room
-    ) -> None:
-        """Queue all prompts or none.
+    async def encode(self, prompts: Sequence[Prompt], room: Room) -> list[list[int]]:
+        """Return the token ids of each prompt.
 
         Args:
-            ticket: of the request.
             prompts: texts, lists of token ids, or chats.
-            salt: of the prefix cache.
-            room: the new tokens that must fit into the context. If that is fewer than the ticket's
-                max_tokens, the answer may end earlier.
+            room: the new tokens that must fit into the context. If that is fewer than the
+                request's max_tokens, the answer may end earlier.
 
         Raises:
             ApiError: If a prompt is invalid, or the queue is full.
         """
         self._find_room(len(prompts))
-        ids = await self._encoder.encode(prompts, room)
+        return await self.encoder.encode(prompts, room)
+
+    async def submit(self, ticket: Ticket, ids: list[list[int]], salt: str | None) -> None:
+        """Queue all prompts or none.
+
+        Args:
+            ticket: of the request.
+            ids: the token ids of each prompt.
+            salt: of the prefix cache.
+
+        Raises:
+            ApiError: If the queue is full.
+        """
         try:
             await self.call(lambda llm: self._add(ticket, ids, salt))
         except BaseException:
@@ -391,7 +405,12 @@ class EngineThread:
             pieces = self._read(ticket, completion)
             if pieces:
                 items.append((ticket, pieces))
-        if completion.finished:
+        error = next((output.error for output in completion.outputs if output.error), None)
+        if error is not None:
+            self.drop(ticket)
+            failure = ApiError(500, error, type="server_error", code="logits_not_finite")
+            items.append((ticket, failure))
+        elif completion.finished:
             self._observe("ended", ticket, completion)
             ticket.completions.append(completion)
             self._forget(completion.request_id)
@@ -462,5 +481,7 @@ class EngineThread:
 def _join(earlier: Piece, later: Piece) -> Piece:
     """Return two pieces of one choice as one."""
     return later._replace(
-        text=earlier.text + later.text, logprobs=[*earlier.logprobs, *later.logprobs]
+        text=earlier.text + later.text,
+        logprobs=[*earlier.logprobs, *later.logprobs],
+        prompt=earlier.prompt,
     )

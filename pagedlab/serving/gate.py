@@ -15,6 +15,7 @@ from pagedlab.serving.metrics import Metrics
 from pagedlab.serving.openai_api import ApiError, explain_invalid
 
 EXPECTED = (ApiError, HTTPException, RequestValidationError)
+API = "/v1/"
 LARGE = 1 << 16  # bytes; larger bodies are read one after the other
 PER_SECOND = 1 << 21  # bytes of large bodies that are read in a second
 # an IPv6 address in brackets, or a name; then perhaps a port
@@ -48,7 +49,7 @@ def host_name(host: str) -> str | None:
 
 
 class Gate:
-    """Refuses other hosts' names, unknown keys and large bodies, and counts the answers.
+    """Refuses other hosts' names, unknown keys and large bodies, and counts the API's answers.
 
     Args:
         app: gets the requests that pass.
@@ -56,7 +57,7 @@ class Gate:
             name at 127.0.0.1 and let your browser send requests: only the Host header shows it.
         max_bytes: of a body. Large bodies are read one after the other, with a pause after each,
             because the engine's thread does not run while Python reads JSON.
-        metrics: counts the answers.
+        metrics: counts the answers of paths that begin with `API`.
         refuse_key: returns the error for an Authorization header, or None. A body is read only
             after this check.
     """
@@ -94,7 +95,7 @@ class Gate:
             return message
 
         async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and scope["path"].startswith(API):
                 self._metrics.requests.labels(message["status"]).inc()
             await send(message)
 

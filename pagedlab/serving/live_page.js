@@ -13,7 +13,20 @@ const UNREACHABLE = "The server does not answer.";
 
 // A server with API keys asks for one. The page keeps it in this variable alone. An address that
 // ends with #KEY gives it too.
-let key = decodeURIComponent(location.hash.slice(1));
+let key = decoded(location.hash.slice(1));
+
+/**
+ * The text of a part of an address; "" if it is malformed, as in #100%.
+ *
+ * @param {string} part
+ */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return "";
+  }
+}
 
 /**
  * The headers that every request has.
@@ -119,13 +132,21 @@ async function ask(number) {
   }
 }
 
+/**
+ * The text as one word of a shell.
+ *
+ * @param {string} text
+ */
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
 /** Writes the command that asks the same question from a terminal. */
 function writeCommand() {
   const place = new URL("v1/chat/completions", location.href.split("#")[0]);
-  const body = JSON.stringify(bodyFor(1)).replaceAll("'", "'\\''");
-  const lines = [`curl ${place}`, `  -H 'Content-Type: application/json'`];
-  if (key) lines.push(`  -H 'Authorization: Bearer ${key}'`);
-  lines.push(`  -d '${body}'`);
+  const lines = [`curl ${quoted(place.href)}`, `  -H 'Content-Type: application/json'`];
+  if (key) lines.push(`  -H ${quoted(`Authorization: Bearer ${key}`)}`);
+  lines.push(`  -d ${quoted(JSON.stringify(bodyFor(1)))}`);
   const command = document.getElementById("curl");
   if (command) command.textContent = lines.join(" \\\n");
 }

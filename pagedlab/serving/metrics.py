@@ -40,7 +40,7 @@ class Metrics:
             for name, (text, _) in GAUGES.items()
         }
         self.requests = Counter(
-            "pagedlab_requests", "answers by status", ["status"], registry=registry
+            "pagedlab_requests", "answers of the API by status", ["status"], registry=registry
         )
         self.prompt_tokens = Counter(
             "pagedlab_prompt_tokens", "prompt tokens of ended requests", registry=registry

@@ -1,65 +1,32 @@
 """OpenAI's completion requests and errors, as far as this engine supports them.
 
-A parameter that is not supported is refused by name.
+A field that would change the answer and is not supported is refused by name. Other fields that this
+server does not know are ignored.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from itertools import takewhile
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.validation import similar_name
 
-# Parameters of OpenAI and vLLM that are not supported, and the values with which they ask for
-# nothing. With these values they are accepted. So is null for every parameter.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (True,),  # of a completion; a chat's template writes them
-    "bad_words": ([],),
+# Fields of OpenAI's API that would change the answer and are not supported, and the values with
+# which they ask for nothing. With these values they are accepted. So is null for every field.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "detokenize": (True,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "function_call": ("none",),
+    "function_call": ("none", "auto"),
     "functions": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
-    "presence_penalty": (0,),
-    "priority": (0,),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "return_tokens_as_token_ids": (False,),
-    "service_tier": ("auto", "default"),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "store": (False,),
     "suffix": ("",),
-    "tool_choice": ("none",),
+    "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_k": (-1,),
-    "top_logprobs": (0,),
-    "use_beam_search": (False,),
-}
-# Labels for a provider, which change nothing.
-IGNORED = {
-    "metadata",
-    "prompt_cache_key",
-    "request_id",
-    "safety_identifier",
-    "user",
+    "web_search_options": (),
 }
 PENALTIES = (
     "min_p",
@@ -91,15 +58,6 @@ StopId = Annotated[StrictInt, Field(ge=0)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-def _is_among(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Return whether the value is neutral, that is, changes nothing.
-
-    False is not 0: logprobs=0 of a completion asks for log-probabilities.
-    """
-    is_bool = isinstance(value, bool)
-    return any(value == one and is_bool == isinstance(one, bool) for one in neutral)
-
-
 class Described(BaseModel):
     """A JSON object. The sentence below a field is the field's description in the schema."""
 
@@ -107,29 +65,16 @@ class Described(BaseModel):
 
 
 class Body(Described):
-    """A JSON object. Unknown names are refused, unless their value is neutral."""
+    """A JSON object. A field that is null counts as left out; `model_extra` has unknown fields."""
 
-    model_config = ConfigDict(extra="forbid")
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL
+    model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_neutral_values(cls, data: Any) -> Any:
+    def _drop_null(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = cls.neutral.keys() & data.keys()
-        neutral = {name for name in known if _is_among(data[name], cls.neutral[name])}
-        asked = {}
-        num_unknown = 0
-        for name, value in data.items():
-            if value is None or name in neutral or name in IGNORED:
-                continue
-            if name not in cls.model_fields:
-                num_unknown += 1
-                if num_unknown > 1:  # one unknown name is enough for an error
-                    continue
-            asked[name] = value
-        return asked
+        return {name: value for name, value in data.items() if value is not None}
 
 
 class StreamOptions(Body):
@@ -162,8 +107,8 @@ class GenerationRequest(Body):
     """0 takes the likeliest token, 1 samples from the model's own probabilities."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Samples from the likeliest tokens whose probabilities reach this sum."""
-    top_k: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
-    """Samples from this many of the likeliest tokens; 0 for all."""
+    top_k: Annotated[StrictInt, Field(ge=-1, le=2**31)] = 0
+    """Samples from this many of the likeliest tokens; 0 or -1 for all."""
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
     """Equal seeds give equal answers; without one, each request has another seed."""
     ignore_eos: bool = False
@@ -186,6 +131,18 @@ class GenerationRequest(Body):
     cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
     """Cached blocks are shared only with your own requests that have the same salt."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, neutral in UNSUPPORTED.items():
+            value = data.get(name)
+            if value is not None and value not in neutral:
+                problem = "{name} is not supported by this server: leave it out"
+                raise PydanticCustomError("unsupported", problem, {"name": name})
+        return {name: value for name, value in data.items() if name not in UNSUPPORTED}
+
     @model_validator(mode="after")
     def _options_fit(self) -> GenerationRequest:
         if self.stream_options and not self.stream:
@@ -206,6 +163,7 @@ class GenerationRequest(Body):
         """
         stop = self.stop if isinstance(self.stop, str) else tuple(self.stop or ())
         passed = {name: getattr(self, name) for name in PASSED_ON}
+        passed["top_k"] = max(0, self.top_k)
         max_tokens = default_max_tokens if self.max_tokens is None else max(1, self.max_tokens)
         return SamplingParams(max_tokens=max_tokens, stop=stop, **passed, **self.logprob_params())
 
@@ -276,7 +234,6 @@ class Message(Described):
 class ChatRequest(GenerationRequest):
     """A request for the next message of a chat."""
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL | {"add_special_tokens": (False,)}
     messages: Some[Message]
     """The chat so far."""
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
@@ -350,10 +307,6 @@ class ApiError(Exception):
 
 
 OF_SIZE = ("too_short", "too_long", "string_too_short", "string_too_long")  # pydantic's names
-REQUESTS: dict[str, type[GenerationRequest]] = {
-    "/v1/completions": CompletionRequest,
-    "/v1/chat/completions": ChatRequest,
-}
 
 
 def explain_invalid(errors: Any) -> tuple[str, str | None]:
@@ -372,8 +325,8 @@ def explain_invalid(errors: Any) -> tuple[str, str | None]:
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])
         return f"the body is not valid JSON: {reason}", None
-    if first["type"] == "extra_forbidden":
-        return _explain_unknown(place), param
+    if first["type"] == "unsupported":
+        return first["msg"], first["ctx"]["name"]
     if first["type"] == "missing" and place:
         return _explain_missing(place, first["input"]), param
     if param == "messages" and first["type"] == "too_short":
@@ -389,21 +342,6 @@ def explain_invalid(errors: Any) -> tuple[str, str | None]:
     if first["type"] == "value_error":
         return explanation, None
     return "send a JSON object, with the header Content-Type: application/json", None
-
-
-def _explain_unknown(place: list[str]) -> str:
-    """Explain a name that is no field: is another one meant, or is it of the other path?"""
-    param = ".".join(place)
-    *above, name = place
-    if above:  # only the fields of one object are checked like this
-        hint = similar_name(name, StreamOptions.model_fields)
-        return f"{param} is not supported by this server: {hint or 'leave it out'}"
-    for path, request in REQUESTS.items():
-        if name in request.model_fields:
-            return f"{param} is not supported at this path, only at {path}: leave it out"
-    known = {known for request in REQUESTS.values() for known in request.model_fields}
-    hint = "" if name in NEUTRAL else similar_name(name, known)
-    return f"{param} is not supported by this server: {hint or 'leave it out'}"
 
 
 def _explain_missing(place: list[str], given: Any) -> str:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pagedlab.llm import Prompt
 from pagedlab.model import Model
+from pagedlab.serving.logprobs import Echo, Spelling, echo_text, echo_tokens
 from pagedlab.serving.openai_api import ApiError
 from pagedlab.validation import valid_text
 
@@ -54,6 +55,7 @@ class Encoder:
         self._plain_content = plain_content
         added = model.tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
         self._special = [token.content for token in added]
+        self.spell = Spelling(self._model.tokenizer)
         self._thread = ThreadPoolExecutor(1, "pagedlab-tokens")
 
     async def encode(
@@ -73,6 +75,19 @@ class Encoder:
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self._encode, prompts, room
         )
+
+    async def echo(self, prompts: Sequence[str | list[int]]) -> list[Echo]:
+        """Return the echo of each prompt, which is a valid text or token ids."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._echo, prompts)
+
+    def _echo(self, prompts: Sequence[str | list[int]]) -> list[Echo]:
+        tokenizer = self._model.tokenizer
+        return [
+            echo_text(tokenizer, prompt)
+            if isinstance(prompt, str)
+            else echo_tokens(self.spell, tokenizer, prompt)
+            for prompt in prompts
+        ]
 
     def _encode(self, prompts: Sequence[Prompt], room: Room) -> list[list[int]]:
         done = []

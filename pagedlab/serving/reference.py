@@ -6,10 +6,8 @@ import json
 from html import escape
 from typing import Any
 
-from pagedlab.serving.openai_api import IGNORED, ChatRequest, CompletionRequest
+from pagedlab.serving.openai_api import UNSUPPORTED
 from pagedlab.serving.schema_words import Field, fields_of
-
-BODIES = {body.__name__: body for body in (CompletionRequest, ChatRequest)}
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -74,7 +72,7 @@ def _operation(schema: dict[str, Any], path: str, method: str, operation: dict[s
     reference = content.get("schema", {}).get("$ref")
     if reference is not None:
         name = reference.rpartition("/")[2]
-        part += _table("field", types[name], types) + _other_fields(name)
+        part += _table("field", types[name], types) + _other_fields()
     return part
 
 
@@ -101,20 +99,13 @@ def _row(field: Field) -> str:
     return f"<tr><td><code>{escape(field.name)}</code></td>{cells}</tr>"
 
 
-def _other_fields(name: str) -> str:
-    """Return a line about the fields that are accepted if they change nothing.
-
-    Args:
-        name: of the request's class.
-    """
-    body = BODIES[name]
-    neutral = []
-    for field, values in body.neutral.items():
-        if field not in body.model_fields:
-            written = " or ".join(json.dumps(value) for value in values)
-            neutral.append(f"<code>{escape(field)}</code> {escape(written)}")
-    ignored = ", ".join(f"<code>{escape(field)}</code>" for field in sorted(IGNORED))
+def _other_fields() -> str:
+    """Return a line about the fields that have no row of their own."""
+    fields = []
+    for field, values in UNSUPPORTED.items():
+        written = " or ".join(json.dumps(value) for value in (*values, None))
+        fields.append(f"<code>{escape(field)}</code> {escape(written)}")
     return (
-        f"\n<p>Accepted with this value only, which changes nothing: {', '.join(neutral)}. "
-        f"Ignored: {ignored}. Any other field is an error.</p>"
+        f"\n<p>Not supported, and accepted with these values only: {', '.join(fields)}. "
+        "Any other field is ignored, and the server's log names it once.</p>"
     )

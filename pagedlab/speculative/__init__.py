@@ -29,7 +29,7 @@ import torch
 
 from pagedlab.blocks import blocks_for
 from pagedlab.runner import EagerRunner, StepResult
-from pagedlab.sampling import invert, probabilities, uniform
+from pagedlab.sampling import NO_TOKEN, invert, probabilities, uniform
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Request, Schedule, Scheduler, Sequence
 from pagedlab.speculative.drafts import (
@@ -153,12 +153,15 @@ class Speculation:
         q = q[:n].to(logits.device)
         kept = [*drafted, sampled[n]]  # if all are accepted
         for i, token in enumerate(drafted):
+            if sampled[i] == NO_TOKEN:
+                kept = [*drafted[:i], NO_TOKEN]
+                break
             other = accept_or_redraw(p[i], q[i], token, u_accept[i], u_redraw[i])
             if other is not None:
                 kept = [*drafted[:i], other]
                 break
         logprobs = torch.log_softmax(logits[: len(kept)].float(), dim=1)
-        index = torch.tensor(kept, device=logits.device)[:, None]
+        index = torch.tensor(kept, device=logits.device).clamp(min=0)[:, None]
         return kept, logprobs.gather(1, index).squeeze(1).tolist()
 
     def settle(self, sequence: Sequence, accepted: int) -> None:

@@ -15,7 +15,7 @@ from pagedlab.blocks import OutOfBlocks
 from pagedlab.model import Model, load_model
 from pagedlab.prefix import hash_chain
 from pagedlab.sampler import sample_step
-from pagedlab.sampling import probabilities
+from pagedlab.sampling import NO_TOKEN, probabilities
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.validation import integer
@@ -291,13 +291,18 @@ class DraftModel(Drafter):
         """Append a sampled token to each branch, and return the chunks of the next forward pass."""
         params = {b.ask.request.request_id: b.ask.params for b in branches.values()}
         results, _ = sample_step(logits, [chunk for chunk in chunks if chunk.is_last], params)
-        extended = [branches[result.sequence] for result in results]
-        random = [row for row, b in enumerate(extended) if b.ask.params.temperature > 0]
+        extended = {  # by the row; a draft ends where this model's logits are not finite
+            row: branches[result.sequence]
+            for row, result in enumerate(results)
+            if result.tokens != [NO_TOKEN]
+        }
+        random = [row for row, b in extended.items() if b.ask.params.temperature > 0]
         probs = probabilities(logits[random], [extended[row].ask.params for row in random])
         for row, q in zip(random, probs, strict=True):
             extended[row].probs.append(q)
         following = []
-        for branch, result in zip(extended, results, strict=True):
+        for row, branch in extended.items():
+            result = results[row]
             sequence = branch.sequence
             sequence.token_ids += result.tokens
             if len(branch.tokens) < branch.ask.limit and self._append(sequence):

@@ -2,7 +2,7 @@
 // back. The page is a template of the state; `show` writes only what differs.
 
 import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
-import { makeRoot, roving, setScrollStops } from "./keyboard.js";
+import { isOwnEnter, makeRoot, roving, setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
 import { format, inBytes, percent, plural } from "./words.js";
 
@@ -121,6 +121,7 @@ class GridView {
   listen() {
     this.root.addEventListener("click", (event) => this.onClick(event));
     this.root.addEventListener("input", (event) => this.onInput(event));
+    this.root.addEventListener("keydown", (event) => this.onKey(event));
     for (const event of ["pointerover", "focusin"]) {
       this.root.addEventListener(event, ({ target }) => this.point(this.blockOf(target)));
     }
@@ -182,10 +183,23 @@ class GridView {
     this.selected = names[(place + 1) % names.length];
   }
 
+  /**
+   * Enter in the field of the number is a click on the button before it.
+   *
+   * @param {KeyboardEvent} event
+   */
+  onKey(event) {
+    if (!isOwnEnter(event)) return;
+    event.preventDefault();
+    this.onButton(find(this.root, '[data-op="new"]'));
+    this.paint();
+  }
+
   /** @param {Event} event */
   onInput(event) {
     const target = /** @type {HTMLInputElement} */ (event.target);
-    this.refused = "";
+    const isRefused = target === this.amountField && target.value && this.amount === null;
+    this.refused = isRefused ? this.refusal : "";
     if (target.matches(".pl-scrubber")) this.send({ op: "seek", step: Number(target.value) });
     if (target.dataset.ref === "examples") {
       this.send({ op: "preset", name: target.value });
@@ -436,18 +450,19 @@ class GridView {
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
     const has = Boolean(table);
-    return html`<div class="pl-toolbar" role="toolbar"
+    return html`<div class="pl-toolbar" role="group"
         aria-label="${brief ? "more operations" : "operations"}">
-        ${button("new", true, "New sequence", newTitle)}
+        ${button("new", true, "New sequence", newTitle, 0)}
         <label class="pl-tokens">of <input class="pl-amount" type="number" min="1"
-          max="${MOST_TOKENS}" value="${this.usualAmount}"> token${amount === 1 ? "" : "s"}</label>
-        <span class="pl-group">
+          max="${MOST_TOKENS}" value="${this.usualAmount}" title="Enter makes a sequence"
+          data-own-enter> token${amount === 1 ? "" : "s"}</label>
+        <span class="pl-group" role="toolbar" aria-label="operations on a sequence">
           ${this.chip(table)}
           ${button("append", has, `Append ${amount}`, APPEND_TITLE)}
           ${button("write", has, "Write 1", WRITE_TITLE)}
           ${brief ? "" : forkButton(table)}
           ${button("free", has, "Free", freeTitle)}</span>
-        <span class="pl-group">
+        <span class="pl-group" role="toolbar" aria-label="steps">
           ${brief ? "" : undoButton(step)}
           ${button("redo", step < steps, "Redo", "Forward one step")}
           ${button("reset", steps > 0, "Reset", "Start over")}</span>
@@ -744,10 +759,11 @@ function readersOf({ counts, tables, block_size: blockSize }) {
  * @param {boolean} enabled
  * @param {string} text
  * @param {string} title
+ * @param {number} tabIndex -1 in a toolbar, which has one Tab stop
  * @returns {Markup}
  */
-function button(op, enabled, text, title) {
-  return html`<button class="pl-button" type="button" tabindex="-1" data-op="${op}"
+function button(op, enabled, text, title, tabIndex = -1) {
+  return html`<button class="pl-button" type="button" tabindex="${tabIndex}" data-op="${op}"
   title="${title}" aria-disabled="${!enabled}">${text}</button>`;
 }
 

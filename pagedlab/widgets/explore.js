@@ -3,6 +3,7 @@
 
 import { makeRoot } from "./keyboard.js";
 import { find, findInput, html, withData } from "./markup.js";
+import { format } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
 
@@ -12,7 +13,7 @@ import { find, findInput, html, withData } from "./markup.js";
  * @typedef {object} Control
  * @property {string} name
  * @property {"slider" | "switch" | "text"} kind
- * @property {string[]} options
+ * @property {(string | number)[]} options
  * @property {boolean} [fixed] whether it cannot be moved, since there is no Python to ask
  */
 
@@ -172,10 +173,11 @@ class ExploreView {
   showSlider({ name, options }, input, place) {
     input.max = String(options.length - 1);
     input.value = String(place);
-    input.setAttribute("aria-valuetext", options[place]);
+    const words = options.map(wordsOf);
+    input.setAttribute("aria-valuetext", words[place]);
     const output = /** @type {HTMLOutputElement} */ (input.nextElementSibling);
-    output.value = options[place];
-    output.style.minWidth = `${Math.max(...options.map((option) => option.length)) + 1}ch`;
+    output.value = words[place];
+    output.style.minWidth = `${Math.max(...words.map((word) => word.length)) + 1}ch`;
     const play = find(this.root, withData("play", name));
     play.hidden = options.length < FEWEST_TO_PLAY || input.disabled;
   }
@@ -404,9 +406,10 @@ class ExploreView {
     const [name, value] = setting.split(/=(.*)/s);
     const control = this.controls.find((one) => one.name === name);
     if (!control || control.fixed || value === undefined) return;
-    if (control.kind === "switch") this.ask(name, value === "true");
+    const place = control.options.findIndex((option) => String(option) === value);
+    if (control.kind === "switch") this.ask(name, value.toLowerCase() === "true");
     else if (control.kind === "text") this.ask(name, value);
-    else if (control.options.includes(value)) this.ask(name, control.options.indexOf(value));
+    else if (place >= 0) this.ask(name, place);
   }
 
   /**
@@ -643,6 +646,15 @@ function frameOf(chart, { x, y, width, height }, figure) {
   return frame;
 }
 
+/**
+ * An option as a slider shows it: a number with its thousands apart.
+ *
+ * @param {string | number} option
+ */
+function wordsOf(option) {
+  return typeof option === "number" ? format(option) : option;
+}
+
 /** @param {Element} text */
 function textOf(text) {
   return text.textContent?.trim() ?? "";
@@ -729,7 +741,8 @@ function noteTemplate(controls) {
 function inputTemplate(name, kind, disabled) {
   switch (kind) {
     case "text":
-      return html`<input type="text" data-name="${name}" spellcheck="false" ${disabled}>`;
+      return html`<input type="text" data-name="${name}" spellcheck="false" data-own-enter
+        ${disabled}>`;
     case "switch":
       return html`<input type="checkbox" role="switch" data-name="${name}"
         ${disabled}>`;

@@ -47,9 +47,13 @@ class _Control(NamedTuple):
             return [False, True]
         return list(range(len(self.options))) if self.kind == "slider" else [self.at]
 
+    def sent(self) -> list[int | str]:
+        """Return a slider's options as the page gets them: a whole number, or a text."""
+        return [option if type(option) is int else str(option) for option in self.options]
+
     def written(self) -> list[str]:
         """Return a slider's options in words."""
-        return [f"{option:,}" if type(option) is int else str(option) for option in self.options]
+        return [f"{option:,}" if isinstance(option, int) else option for option in self.sent()]
 
 
 def _control(name: str, given: Any) -> _Control:
@@ -107,7 +111,7 @@ class Explorer(Page):
     _esm: Any = live_script("explore")
     _css: Any = live_style("block_grid", "explore")
     caption: Any = traitlets.Unicode().tag(sync=True)
-    controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options in words
+    controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
     # the positions of the controls, and a running number
     asked: Any = traitlets.Dict().tag(sync=True)
     drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
@@ -151,7 +155,7 @@ class Explorer(Page):
         shown = []
         at = {}
         for name, control in self._controls.items():
-            shown.append({"name": name, "kind": control.kind, "options": control.written()})
+            shown.append({"name": name, "kind": control.kind, "options": control.sent()})
             at[name] = control.at
         with self.hold_sync():
             self.controls = shown

@@ -41,8 +41,9 @@ function render({ model, el }) {
     input.value = model.get("typed");
     answer.innerHTML = model.get("page");
     // the other outputs of this cell would give the answer away, see guess.css
-    root.classList.toggle("pg-waiting", reveals && answer.innerHTML === "");
-    if (button) button.hidden = answer.innerHTML !== "";
+    const isTold = answer.querySelector(".pg-scale") !== null;
+    root.classList.toggle("pg-waiting", reveals && !isTold);
+    if (button) button.hidden = isTold;
   }
 
   input.addEventListener("change", () => tell("typed", input.value)); // after Enter, or on leaving

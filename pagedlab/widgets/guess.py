@@ -159,12 +159,10 @@ class Guess(Page):
         return html.escape(f"{in_words(number)} {unit}".strip())
 
     def _update(self, _: Any = None) -> None:
-        if self.truth is None:
-            self.page = self._noted()
-        elif self.value is not None or self.shown:
+        if self.truth is not None and (self.value is not None or self.shown):
             self.page = self._scale() + self._evidence
         else:
-            self.page = ""
+            self.page = self._noted()
 
     def _noted(self) -> str:
         """Return what to answer to a guess before the truth is known."""

@@ -4,7 +4,8 @@
  * The root node of a widget, whose keys do not reach the notebook.
  *
  * In JupyterLab single letters are commands: "d d" on a button would delete the cell. Keys that
- * run a cell or leave it are handed to the cell.
+ * run a cell or leave it are handed to the cell. But Shift+Enter is a field's own where the cell,
+ * run again, would lose what the reader did: such a field has `data-own-enter`.
  *
  * @param {string} label what a screen reader says of the widget
  * @returns {HTMLElement}
@@ -17,7 +18,8 @@ export function makeRoot(label) {
     if (event.key === "Tab") return;
     event.stopPropagation();
     const cell = /** @type {HTMLElement | null} */ (root.closest(".jp-Cell"));
-    if (cell && isForCell(event)) handToCell(event, cell);
+    const isOwn = event.shiftKey && isOwnEnter(event);
+    if (cell && isForCell(event) && !isOwn) handToCell(event, cell);
   });
   return root;
 }
@@ -34,6 +36,17 @@ function isForCell({ key, shiftKey, ctrlKey, metaKey, altKey }) {
 }
 
 /**
+ * Whether a key is Enter, alone or with Shift, in a field that has a use for it.
+ *
+ * @param {KeyboardEvent} event
+ * @returns {boolean}
+ */
+export function isOwnEnter({ key, ctrlKey, metaKey, altKey, target }) {
+  const hasOthers = ctrlKey || metaKey || altKey;
+  return key === "Enter" && !hasOthers && /** @type {Element} */ (target).matches(OWN_ENTER);
+}
+
+/**
  * Gives the focus to the cell and presses the same key there.
  *
  * @param {KeyboardEvent} event
@@ -47,6 +60,7 @@ function handToCell(event, cell) {
   cell.dispatchEvent(new KeyboardEvent("keydown", { ...same, bubbles: true, cancelable: true }));
 }
 
+const OWN_ENTER = "[data-own-enter]";
 const GROUP = '[role="toolbar"], [role="grid"]';
 const LINE = '[role="toolbar"], [role="row"]';
 

@@ -69,6 +69,7 @@ const STATE_WORDS = {
   stop: "done",
   length: "done, at its limit",
   abort: "aborted",
+  error: "failed, its logits are not finite",
   dropped: "dropped",
 };
 

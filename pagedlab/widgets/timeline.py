@@ -76,12 +76,14 @@ class Timeline(Explorer):
         most_tokens: tokens of a step whose bar has the full height; None for the largest step.
     """
 
+    _is_recording = False  # until there is a recorder: a widget that is refused closes itself too
+
     def __init__(self, llm: Any, *, blocks: bool = True, most_tokens: int | None = None) -> None:
         self._due = 0.0
-        self._is_recording = True
         self._draws_blocks = blocks
         self._most_tokens = most_tokens
         self.recorder = Recorder(llm, on_step=self._on_step)
+        self._is_recording = True
         self._reader = RowReader(self.recorder.recording)
         self._replay = Replay(self.recorder.recording)
         super().__init__(

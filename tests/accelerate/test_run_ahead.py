@@ -33,10 +33,10 @@ from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.serving.engine_thread import EngineThread, Ticket
-from pagedlab.serving.prompts import Room
 from support.drafters import Recalls
 from support.engines import (
     assert_idle,
+    breaking_at,
     come_and_go,
     engine,
     exactly,
@@ -108,6 +108,32 @@ def texts_of_arrivals(llm, prompts, params, rng):
         llm.pool.check()
     assert_idle(llm)
     return texts_of([done[i] for i in range(len(prompts))])
+
+
+@pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 1 + 1e-6}, {"temperature": 1e-6}], ids=str)
+def test_a_text_whose_logits_are_not_finite_ends_alone(tiny, asked):
+    """In a window, at its end, in its first step with a prompt, and while the next window is in flight."""
+    prompts = prompts_of(tiny, [20, 33, 7, 12])
+    params = exactly(2 * MAX_STEPS, **asked)
+    answers = ids_of(engine(tiny).generate(prompts, params))
+    place = next(i for i, token in enumerate(answers[0]) if i and token not in answers[0][:i])
+    token = answers[0][place]
+    model = breaking_at(tiny, token)
+    llm = ahead_engine(model, halves=False)
+    done = llm.generate([*prompts, [*prompts[3], token]], params)
+    for prompt, answer, completion in zip(prompts, answers, done, strict=False):
+        (output,) = completion.outputs
+        assert token not in prompt
+        end = answer.index(token) + 1 if token in answer[:-1] else len(answer)
+        assert output.token_ids == answer[:end]
+        assert output.finish_reason == ("length" if end == 2 * MAX_STEPS else "error")
+    assert (done[4].outputs[0].token_ids, done[4].outputs[0].finish_reason) == ([], "error")
+    assert {completion.outputs[0].finish_reason for completion in done[:4]} == {"length", "error"}
+    pieces = []
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        pieces.extend(llm.stream(prompts[0], params))  # in short windows, two in flight
+    assert "".join(pieces) == done[0].outputs[0].text
+    assert_idle(llm)
 
 
 MIXED = [
@@ -271,7 +297,7 @@ def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny):
 
     async def heard():
         ticket = Ticket(thread, params, stream=True)
-        await thread.submit(ticket, prompts, None, Room())
+        await thread.submit(ticket, prompts, None)
         return "".join([piece.text async for pieces in ticket for piece in pieces])
 
     thread.start()

@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 from pagedlab import SamplingParams
 from pagedlab.accelerate.shapes import TOKENS
 from support.drafters import Recalls
+from support.engines import breaking_at, exactly, ids_of
 from support.engines import engine as poisoned
-from support.engines import exactly, ids_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,6 +70,25 @@ def test_penalties_in_graphs(model):
     for _ in range(2):
         assert ids_of(llm.generate(PROMPTS[:45], params)) == expected
     assert any(shape.is_penalised for shape in llm.run_ahead.decoder.runner.graphs)
+
+
+@pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 1 + 1e-6}, {"logprobs": 0}, {"min_p": 0.5}], ids=str)
+def test_texts_whose_logits_are_not_finite_end_alone(model, asked):
+    """In graphs, in the second round, and where the host samples."""
+    params = exactly(40, **asked)
+    answers = ids_of(engine(model).generate(PROMPTS[:45], params))
+    token = answers[7][5]
+    ends = [answer.index(token) + 1 if token in answer[:-1] else 40 for answer in answers]
+    llm = engine(breaking_at(model, token))
+    for _ in range(2):
+        done = [completion.outputs[0] for completion in llm.generate(PROMPTS[:45], params)]
+        for output, prompt, answer, end in zip(done, PROMPTS, answers, ends, strict=False):
+            if token not in prompt:
+                assert output.token_ids == answer[:end]
+                assert output.finish_reason == ("length" if end == 40 else "error")
+            else:
+                assert (output.token_ids, output.finish_reason) == ([], "error")
+    assert {output.finish_reason for output in done} == {"length", "error"}
 
 
 def test_prompts_in_graphs_at_every_bucket_edge(model):

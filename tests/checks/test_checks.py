@@ -1,11 +1,16 @@
 """The machinery behind the exercises: stubs, endless loops, errors, and counterexamples that are as small as can be."""
 
+import asyncio
 import contextlib
 import pydoc
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +19,9 @@ from pagedlab import BlockPool, BlockTable
 from pagedlab.blocks import InvariantError
 from pagedlab.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
 from pagedlab.checks.results import REGISTERED, exercise, exercise_of_methods
+from pagedlab.lessons import readers_code
+from pagedlab.lessons.fence import define
+from pagedlab.lessons.readers_code import HAS_ALARM
 from pagedlab.lessons.show import show_source
 from support import broken
 
@@ -129,6 +137,170 @@ def test_endless_recursion_and_errors_show_the_line_they_come_from():
     result = check.copy_on_write(Divides)
     assert result.got.startswith("ZeroDivisionError")
     assert "append: return n // (len(self.block_ids)" in result.got
+
+
+def test_a_recursion_that_hardly_ends_is_stopped():
+    def fib(position):
+        return position if position < 2 else fib(position - 1) + fib(position - 2)
+
+    result = check.slot(lambda block_ids, position, block_size: fib(60))
+    assert result.status == "failed"
+    assert "it is still running after 1,000,000 steps" in result.got
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Unprintable:
+    def __str__(self):
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+HOSTILE = [SystemExit("bye"), GeneratorExit(), asyncio.CancelledError(), BaseException("mine"), Silent()]
+
+
+def raises(error):
+    def answer(*arguments, **options):
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize("error", HOSTILE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "name", ["slot", "block_pool", "truncate", "engine_loop", "closed_salt", "softmax_step", "launch"]
+)
+def test_no_error_leaves_a_check(name, error):
+    result = getattr(check, name)(raises(error))
+    assert result.status == "failed"
+    assert type(error).__name__ in result.got
+
+
+@pytest.mark.parametrize("error", HOSTILE, ids=lambda error: type(error).__name__)
+def test_no_error_of_a_kernel_leaves_its_check(error):
+    names = define("@triton.jit\ndef kernel(out, s, m, n, TILE: tl.constexpr):\n    fails()")
+    names["fails"] = raises(error)
+    result = check.weights(names["kernel"])
+    assert result.status == "failed"
+    assert type(error).__name__ in result.got
+
+
+def holds_itself():
+    answer = {}
+    answer["A"] = answer
+    return answer
+
+
+class RaisesOnEveryLook:
+    def __getattribute__(self, name):
+        raise SystemExit(name)
+
+
+@pytest.mark.parametrize("make", [holds_itself, RaisesOnEveryLook, Unprintable])
+@pytest.mark.parametrize("name", ["broken_pools", "order_of_frees", "slot", "block_pool"])
+def test_no_answer_leaves_a_check_as_an_error(name, make):
+    assert getattr(check, name)(make()).status == "failed"
+
+
+def test_a_value_without_a_text_is_a_wrong_value():
+    result = check.slot(lambda *case: Unprintable())
+    assert result.status == "failed"
+    assert "ValueError: no text" in result.got
+
+
+@pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop", "launch"])
+def test_an_interrupt_by_the_reader_goes_through(name):
+    with pytest.raises(KeyboardInterrupt):
+        getattr(check, name)(raises(KeyboardInterrupt()))
+
+
+@pytest.mark.skipif(not HAS_ALARM, reason="this system has no alarm")
+def test_an_answer_that_sleeps_or_swallows_everything_is_stopped(monkeypatch):
+    def sleeps(*case):
+        time.sleep(600)
+
+    def swallows(*case):
+        while True:
+            try:
+                case = [*case][:3]
+            except:  # noqa: E722 - as a reader may write it
+                case = []
+
+    monkeypatch.setattr(readers_code, "MAX_SECONDS", 0.5)
+    before = signal.getsignal(signal.SIGALRM)
+    for answer in (sleeps, swallows):
+        result = check.slot(answer)
+        assert result.status == "failed"
+        assert "it is still running after 0.5 seconds" in result.got
+        assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_without_an_alarm_a_slow_answer_is_stopped_at_its_next_call(monkeypatch):
+    def slow(*case):
+        return slow(*case)
+
+    monkeypatch.setattr(readers_code, "HAS_ALARM", False)
+    monkeypatch.setattr(readers_code, "MAX_SECONDS", 0)
+    result = check.slot(slow)
+    assert "it is still running after 0 seconds" in result.got
+
+
+def test_a_check_in_another_thread_has_no_alarm_and_works():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(check.slot, raises(ValueError("mine"))).result().status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("slot", lambda *case: list(range(10**6))),
+        ("kept_tokens", lambda *case: [7] * 10**6),
+        ("kept_tokens", raises(ValueError("x" * 10**6))),
+        ("table_by_hand", list(range(10**6))),
+        ("useless_holes", list(range(10**6))),
+        ("order_of_frees", ["a"] * 10**6),
+        ("broken_pools", {"A": "x" * 10**6}),
+        ("foreign_kv", ["A" * 10**6, 1]),
+    ],
+)
+def test_a_long_result_is_shortened(name, answer):
+    result = getattr(check, name)(answer)
+    assert result.status == "failed"
+    assert len(str(result)) < 10_000
+    assert result.expected != result.got
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_long_result_shows_where_it_differs():
+    compared("Right.", [(2000,)], name="count")(lambda n: list(range(n)))
+    result = check.count(lambda n: [*range(n - 1), -5])
+    assert "1999]" in result.expected
+    assert "-5]" in result.got
+    assert len(str(result)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "got"),
+    [
+        ("kept_tokens", lambda drafted, own: np.array(drafted), "ndarray"),
+        ("arrivals", lambda rate, uniforms: np.array(uniforms), "ndarray"),
+        ("latencies", lambda *case: np.zeros(2), "ndarray"),
+        ("slot", lambda *case: np.arange(3), "ndarray"),
+        ("attend_one", lambda q, *rest: q.numpy(), "ndarray"),
+        ("softmax_step", lambda *state: [x.numpy() for x in state[:3]], "ndarray"),
+        ("shared_heads", lambda q, k: k.numpy(), "ndarray"),
+        ("mlp_part", lambda gate, up, down, *rest: [x.numpy() for x in (gate, up, down)], "ndarray"),
+        ("wire_bytes", lambda *case: "text", "str"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(name, answer, got):
+    result = getattr(check, name)(answer)
+    assert result.status == "failed"
+    assert f"returns a value of type {got}" in result.message, str(result)
 
 
 @pytest.mark.parametrize("answer", [42, "text", [1, 2], {}, object(), int, lambda: 0])

@@ -4,6 +4,27 @@
 """
 
 FULL = "slot = slots_at(tables + b * table_stride, position, filled, SIZE)"
+NO_MAXIMUM = "is infinite, or 0"
+# Softmax as its formula says, without any maximum: of a tile for one query, and for the rows of a group.
+PLAIN = "total, acc = total + tl.sum(tl.exp(s), 0), acc + tl.sum(tl.exp(s)[:, None] * v, 0)"
+MAXIMUM = "new_m = tl.maximum(m, tl.max(s, 1))"
+PLAIN_ROWS = "new_m = tl.zeros([ROWS], tl.float32)"
+# The same in `attend`: m is 0.
+PLAIN_ATTEND = """\
+    m, total = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    for first in range(begin, stop, TILE):
+        position = first + tl.arange(0, TILE)
+        filled = position < stop
+        slot = slots_at(tables + b * table_stride, position, filled, SIZE)
+        k = rows_at(k_cache, slot, filled, kv_head, KV_HEADS, DIM)
+        v = rows_at(v_cache, slot, filled, kv_head, KV_HEADS, DIM)
+        s = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
+        p = tl.exp(tl.where(filled[None, :], s, float("-inf")))
+        total = total + tl.sum(p, 1)
+        acc = acc + tl.dot(p, v, input_precision="ieee")
+    attend(
+        query, k_cache"""
 EDITS = {
     "weights": [
         ("tl.program_id(0) * TILE + ", "", "Two programs store the same element"),
@@ -15,6 +36,8 @@ EDITS = {
         ("tl.exp(score - m)", "score - m", "The exponential is missing"),
         ("score - m", "m - score", "The sign is turned round"),
         ("mine = i < n", "mine = i < n - 1", "Not all of out is written"),
+        ("tl.exp(score - m)", "tl.exp(score) / tl.exp(m)", NO_MAXIMUM),
+        ("TILE + tl.arange(0, TILE)", "4 + tl.arange(0, 4)", "Not all of out is written"),
         # What somebody writes first who knows PyTorch.
         ("@triton.jit\n", "", "write @triton.jit above its def"),
         ("tl.load(s + i, mask=mine)", "s[i]", "s[...] indexes a tensor"),
@@ -31,6 +54,10 @@ EDITS = {
         ("score, mask=j < n", "score", "outside of out"),
         ("tl.sum(keys * query[None, :], 1)", "tl.sum(keys * query[None, :], 0)", "raises an error"),
         ("out + head * n + j", "out + j", "Two programs store the same element"),
+        (" * scale", " * 0.5", "first row that differs"),
+        ("tl.arange(0, TILE)", "tl.arange(0, 8)", "Not all of out is written"),
+        ("tl.arange(0, DIM)", "tl.arange(0, 4)", "first row that differs"),
+        ("* DIM", "* 4", "first row that differs"),
     ],
     "online_step": [
         ("tl.load(total) * rescale", "tl.load(total)", "The sum so far is not corrected"),
@@ -43,6 +70,14 @@ EDITS = {
         ("tl.load(total) * rescale + tl.sum(p, 0)", "tl.sum(p, 0)", ""),
         (', mask=j < n, other=float("-inf")', "", "loads outside of s"),
         (", mask=j[:, None] < n, other=0.0", "", "loads outside of v"),
+        ("p, rescale = tl.exp(score - new_m), tl.exp(old_m - new_m)",
+         "p, rescale = tl.exp(score) / tl.exp(new_m), tl.exp(old_m) / tl.exp(new_m)", NO_MAXIMUM),
+        ("tl.exp(old_m - new_m)", "tl.exp(old_m) / tl.exp(new_m)", ""),
+        ("tl.exp(score - new_m)", "tl.exp(score) / tl.exp(new_m)", ""),
+        ("tl.arange(0, TILE)", "tl.arange(0, 8)", "first row that differs"),
+        ("tl.arange(0, DIM)", "tl.arange(0, 4)", "Not all of acc is written"),
+        ("[:, None] * DIM", "[:, None] * 4", ""),
+        ('other=float("-inf")', "other=-100.0", ""),
     ],
     "paged_scores": [
         ("page * SIZE + j % SIZE", "j", "does not read the table"),
@@ -54,6 +89,9 @@ EDITS = {
         ("page * SIZE + j % SIZE", "page * SIZE + j", "is the mask missing, or the place in the page, p % SIZE?"),
         (".to(tl.int64)", "", "does not fit into 32 bits"),
         ("slot * HEADS + head) * DIM", "slot * HEADS + head).to(tl.int32) * DIM", "does not fit into 32 bits"),
+        ("SIZE + j % SIZE", "4 + j % 4", ""),
+        (" * scale", " * 0.5", "first row that differs"),
+        ("tl.arange(0, DIM)", "tl.arange(0, 4)", "first row that differs"),
         ("tl.load(table + j // SIZE, mask=j < n, other=0)", "tl.load(table + j // SIZE)", "loads outside of the table"),
     ],
     "decode": [
@@ -73,6 +111,12 @@ EDITS = {
         ("m, total, acc = take(m, total, acc, s, v)",
          "new_m, t, a = take(m, 0.0, tl.zeros([DIM], tl.float32), s, v)\n"
          "        m, total, acc = new_m, total + t, acc + a", "Neither the sum nor the output so far"),
+        ("h // GROUP", "h // KV_HEADS", "h // GROUP"),
+        ("m, total, acc = take(m, total, acc, s, v)", PLAIN, NO_MAXIMUM),
+        ('m, total, acc = float("-inf"), 0.0', "m, total, acc = 0.0, 0.0", NO_MAXIMUM),
+        (" * scale", " * 0.25", ""),
+        ("tl.arange(0, TILE)", "tl.arange(0, 8)", ""),
+        ("(b * KV_HEADS * GROUP + h)", "(b * 4 + h)", ""),
         (FULL, "slot = tl.load(tables + b * table_stride + position // SIZE, mask=filled, other=0) * SIZE"
          " + position % SIZE", "does not fit into 32 bits"),
     ],
@@ -87,6 +131,12 @@ EDITS = {
         ("tables + b * table_stride", "tables", "reads the first one's table"),
         ("range(0, length, TILE)", "range(0, length // TILE * TILE, TILE)", "The last tile is left out"),
         (' input_precision="ieee") * scale', ' input_precision="ieee")', "The scale is missing"),
+        (MAXIMUM, PLAIN_ROWS, NO_MAXIMUM),
+        (MAXIMUM, f"{MAXIMUM}\n        new_m = tl.zeros([ROWS], tl.float32) + tl.max(new_m, 0)", "out of the arithmetic"),
+        ('tl.full([ROWS], float("-inf"), tl.float32)', "tl.zeros([ROWS], tl.float32)", NO_MAXIMUM),
+        (" * GROUP + r)", " * KV_HEADS + r)", ""),
+        ("r[:, None] < GROUP", "r[:, None] < KV_HEADS", ""),
+        (' input_precision="ieee") * scale', ' input_precision="ieee") * 0.25', ""),
     ],
     "split": [
         ("return max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1",
@@ -102,6 +152,17 @@ EDITS = {
         ("m + tl.log(total)", "m", "The parts weigh exp(m)"),
         ("m + tl.log(total)", "tl.log(total)", "The logs lack the maximum"),
         (" / tl.sum(weight, 0)", "", "not divided by the sum of the weights"),
+        ("tl.exp(log - tl.max(log, 0))", "tl.exp(log)", NO_MAXIMUM),
+        ("    m, total, acc = attend(\n        query, k_cache", PLAIN_ATTEND, NO_MAXIMUM),
+        ("tl.num_programs(2)", "3", ""),
+        ("b * KV_HEADS + kv_head) * GROUP + r", "b * KV_HEADS + kv_head) * KV_HEADS + r", ""),
+        ("r < GROUP)", "r < KV_HEADS)", ""),
+        (", -(-tokens // 128))", ", 49)", "The smallest case that differs"),
+        ("3 * processors", "396", "The smallest case that differs"),
+        ("(batch * kv_heads)", "(batch * 2)", "The smallest case that differs"),
+        ("(batch * kv_heads)", "(batch + kv_heads)", "The smallest case that differs"),
+        ("3 * processors // (batch * kv_heads)", "3 * (processors // (batch * kv_heads))", "smallest case"),
+        ("tokens >= 256", "tokens > 256", "The smallest case that differs"),
         ("part = row * splits + split\n    tl.store(parts", "part = row * splits\n    tl.store(parts",
          "Two programs store the same element"),
         ("weight = tl.exp(log - tl.max(log, 0))", "weight = log", "out of the arithmetic"),
@@ -117,6 +178,15 @@ EDITS = {
         ("head = (b * kv_heads + kv_head) * GROUP + r", "head = b * kv_heads * GROUP + kv_head + r * kv_heads",
          "dealt out in turn"),
         ("(batch * heads,)", "(batch,)", "Not all of"),
+        (MAXIMUM, PLAIN_ROWS, NO_MAXIMUM),
+        ("tl.exp(log - tl.max(log, 0))", "tl.exp(log)", NO_MAXIMUM),
+        ("weight = tl.exp(log - tl.max(log, 0))",
+         "weight = tl.where(split < splits, tl.exp(log), 0.0)", NO_MAXIMUM),
+        ("head = (b * kv_heads + kv_head) * GROUP + r", "head = (b * kv_heads + kv_head) * kv_heads + r", ""),
+        ("dim**-0.5", "0.25", ""),
+        ("SIZE=size", "SIZE=4", ""),
+        ("GROUP=group", "GROUP=2", ""),
+        ("float(\"-inf\"), tl.float32", "0.0, tl.float32", NO_MAXIMUM),
         ("@triton.jit\ndef join", "def join", "no @triton.jit above its def"),
         ("begin = split * tiles // splits * TILE", "begin = 0", "Several programs load the same keys"),
         ("weight = tl.exp(log - tl.max(log, 0))", "weight = log", "NaN comes out of the arithmetic"),

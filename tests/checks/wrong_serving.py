@@ -1,6 +1,9 @@
 """Plausible wrong answers to the exercises of notebook 13, and right ones that differ from the solution."""
 
 import queue
+import zlib
+from base64 import b64encode
+from hashlib import blake2b, sha256
 
 from pagedlab.serving.app import salt_for
 from pagedlab.serving.engine_thread import run_loop
@@ -17,6 +20,73 @@ def never_sleeps(inbox, busy, step):
         except queue.Empty:
             if busy():
                 step()
+
+
+def spins_without_taking(inbox, busy, step):
+    """It asks `empty` again and again."""
+    while True:
+        while not inbox.empty():
+            work = inbox.get()
+            if work is None:
+                return
+            work()
+        if busy():
+            step()
+
+
+def finishes_all_on_none(inbox, busy, step):
+    while True:
+        try:
+            while (work := inbox.get(block=not busy())) is not None:
+                work()
+            while busy():
+                step()
+            return
+        except queue.Empty:
+            step()
+
+
+def ignores_none_while_busy(inbox, busy, step):
+    while True:
+        try:
+            while True:
+                work = inbox.get(block=not busy())
+                if work is not None:
+                    work()
+                elif not busy():
+                    return
+        except queue.Empty:
+            step()
+
+
+def goes_on_with_the_inbox_after_none(inbox, busy, step):
+    stops = False
+    while not stops:
+        try:
+            while True:
+                work = inbox.get(block=not busy() and not stops)
+                stops = stops or work is None
+                if work is not None:
+                    work()
+        except queue.Empty:
+            if not stops:
+                step()
+
+
+def steps_after_every_batch(inbox, busy, step):
+    """It steps although the functions may have added nothing."""
+    while True:
+        if not busy():
+            work = inbox.get()
+            if work is None:
+                return
+            work()
+        try:
+            while (work := inbox.get(block=False)) is not None:
+                work()
+            return
+        except queue.Empty:
+            step()
 
 
 def looks_before_it_takes(inbox, busy, step):
@@ -48,6 +118,46 @@ def drains_it_first(inbox, busy, step):
 
 
 # The salt -----------------------------------------------------------------------------------------------------
+
+
+def pair(tenant, cache_salt):
+    return repr((tenant, cache_salt)).encode()
+
+
+def sum_of_bytes(tenant, cache_salt):
+    return str(sum(i * byte for i, byte in enumerate(pair(tenant, cache_salt))))
+
+
+def modulo(tenant, cache_salt):
+    """Any two pairs whose numbers differ by the modulus collide."""
+    return f"{int.from_bytes(pair(tenant, cache_salt)) % (2**160 - 47):040x}"
+
+
+def two_checksums(tenant, cache_salt):
+    return f"{zlib.crc32(repr(tenant).encode()):08x}{zlib.crc32(repr(cache_salt).encode()):08x}"
+
+
+def of_the_tenant_only(tenant, cache_salt):
+    return sha256(repr(tenant).encode()).hexdigest() + f"{zlib.crc32(repr(cache_salt).encode())}"
+
+
+def wide_checksum(tenant, cache_salt):
+    return f"{zlib.crc32(pair(tenant, cache_salt)):032x}"
+
+
+def counted(tenant, cache_salt):
+    """Right: the salt says the length of each."""
+    return "".join("-" if part is None else f"{len(part)}:{part}" for part in (tenant, cache_salt))
+
+
+def in_base64(tenant, cache_salt):
+    """Right: 128 bits of a cryptographic hash."""
+    return b64encode(blake2b(pair(tenant, cache_salt), digest_size=16).digest()).decode()
+
+
+def as_a_number(tenant, cache_salt):
+    """Right: the number has 77 digits, or fewer."""
+    return str(int.from_bytes(sha256(pair(tenant, cache_salt)).digest()))
 
 
 def length_first(tenant, cache_salt):
@@ -87,18 +197,59 @@ EDITS = {
         (
             SALT,
             "str(hash((tenant, cache_salt)))",
-            "Two names may have one hash, and a spy can look for such a name; a new process has other hashes.",
+            "bits at most",
         ),
         (SALT, 'json.dumps([tenant or "", cache_salt or ""])', "These two must not share blocks"),
+        (SALT, 'json.dumps([tenant or "", cache_salt])', "These two must not share blocks"),
+        (SALT, 'f"{tenant}|{cache_salt}"', "These two must not share blocks"),
+        (SALT, 'f"{tenant}{chr(0)}{cache_salt}"', "These two must not share blocks"),
+        (SALT, 'f"{cache_salt} of {tenant}"', "These two must not share blocks"),
+        (SALT, 'f"{tenant!r}{cache_salt}"', "These two must not share blocks"),
+        (SALT, 'f"{len(tenant or str())}{tenant}{cache_salt}"', "These two must not share blocks"),
+        (SALT, "f\"('{tenant}', '{cache_salt}')\"", "These two must not share blocks"),
+        (SALT, "json.dumps([tenant, cache_salt]).lower()", "These two must not share blocks"),
+        (SALT, 'json.dumps([tenant, cache_salt]).replace(" ", "")', "These two must not share blocks"),
+        (SALT, "json.dumps([tenant, cache_salt])[:64]", "These two must not share blocks"),
+        (SALT, "json.dumps([tenant, cache_salt])[-256:]", "These two must not share blocks"),
+        (SALT, "json.dumps(sorted(map(str, [tenant, cache_salt])))", "These two must not share blocks"),
+        (SALT, "json.dumps([tenant, cache_salt] if cache_salt else tenant)", "These two must not share blocks"),
+        (SALT, "ascii(tenant) + '/' + str(cache_salt).encode('ascii', 'replace').decode()", "must not share blocks"),
+        (SALT, "__import__('unicodedata').normalize('NFKC', repr([tenant, cache_salt]))", "must not share blocks"),
+        *(
+            (SALT, f"__import__('hashlib').md5({SALT}.encode()).hexdigest()[:{n}]", words)
+            for n, words in (
+                (2, "must not share blocks"),
+                (3, "bits at most"),
+                (4, "bits at most"),
+                (16, "64 bits at most"),
+            )
+        ),
+        (SALT, "__import__('hashlib').sha256(f'{tenant}{cache_salt}'.encode()).hexdigest()", "must not share blocks"),
+        (SALT, "__import__('hashlib').sha256(f'{tenant}|{cache_salt}'.encode()).hexdigest()", "must not share blocks"),
+        (SALT, f"__import__('hashlib').sha256({SALT}.encode()).hexdigest()[:31]", "124 bits at most"),
+        (SALT, f"str(__import__('zlib').crc32({SALT}.encode()))", "bits at most"),
     ],
 }
 RIGHT_EDITS = {
     "closed_salt": [
         (SALT, "repr((tenant, cache_salt))"),
+        (SALT, f"__import__('hashlib').md5({SALT}.encode()).hexdigest()"),
+        (SALT, f"__import__('hashlib').sha256({SALT}.encode()).hexdigest()[:32]"),
+        (SALT, "json.dumps({'salt': cache_salt, 'tenant': tenant}, ensure_ascii=False)"),
     ],
 }
-WRONG = {"engine_loop": [never_sleeps]}
+WRONG = {
+    "engine_loop": [
+        never_sleeps,
+        spins_without_taking,
+        finishes_all_on_none,
+        ignores_none_while_busy,
+        goes_on_with_the_inbox_after_none,
+        steps_after_every_batch,
+    ],
+    "closed_salt": [sum_of_bytes, modulo, two_checksums, of_the_tenant_only, wide_checksum],
+}
 RIGHT = {
     "engine_loop": [run_loop, looks_before_it_takes, drains_it_first],
-    "closed_salt": [salt_for, length_first],
+    "closed_salt": [salt_for, length_first, counted, in_base64, as_a_number],
 }

@@ -338,6 +338,26 @@ def test_rich_draws_words_in_the_colour_of_their_block(no_color, monkeypatch, ca
     assert "prompt: 40 tokens, 32 of them reused, 8 computed" in plain
 
 
+ESCAPES = "a\x1b]52;c;aGk=\x07 b\x9b2J c\r\x7f\td\n\x00e"
+SHOWN = r"a\x1b]52;c;aGk=\x07 b\x9b2J c\x0d\x7f"
+
+
+@pytest.mark.parametrize("num_answers", [1, 2])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_control_characters_of_a_model_are_shown(is_plain, num_answers, monkeypatch, capsys):
+    in_a_terminal(monkeypatch)
+    turn = turn_of(4, num_answers)
+    for answer in turn.answers:
+        answer.pieces = [Piece(part, 0) for part in re.split("(b)", ESCAPES)]
+    screen = make_screen(is_plain)
+    screen.grow(turn)
+    screen.end(turn)
+    printed = capsys.readouterr().out
+    plain = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", printed).replace("\r", "")  # what rich itself writes
+    assert plain.count(SHOWN) >= num_answers
+    assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", plain) is None
+
+
 def test_without_a_terminal_it_is_plain():
     assert isinstance(make_screen(plain=False), PlainScreen)
 
@@ -423,7 +443,7 @@ class Terminal:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 class TestTerminal:
-    def test_colours_a_fork_and_ctrl_c_that_stops_an_answer_and_then_the_program(self):
+    def test_colours_a_fork_and_ctrl_c_that_stops_an_answer_and_then_clears_a_line(self):
         """No frame is taller than the screen: its first lines would stay, as the terminal cannot draw over them."""
         terminal = Terminal(COLUMNS="80", LINES="24")
         terminal.read_until("you> ")
@@ -443,9 +463,18 @@ class TestTerminal:
         os.write(terminal.end, b"\x03")
         terminal.read_until("stopped\r\n")
         terminal.read_until("you> ")
+        terminal.type("half a line\x03")
+        terminal.read_until("Ctrl-D or /quit ends the chat.\r\n")
+        terminal.read_until("you> ")
+        terminal.type("/blocks\n")
+        terminal.read_until("blocks of 16 tokens")
+        terminal.read_until("you> ")
         terminal.type("\x03")
-        assert "Traceback" not in terminal.read_until("stopped\r\n")
-        assert terminal.exit_code() == 130
+        terminal.read_until("Ctrl-D or /quit ends the chat.\r\n")
+        terminal.read_until("you> ")
+        terminal.type("\x04")
+        assert terminal.exit_code() == 0
+        assert "Traceback" not in terminal.seen
 
     def test_ctrl_c_while_it_loads(self):
         terminal = Terminal()

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,58 @@ def test_a_pipe_gets_the_text_of_one_prompt_alone_and_a_terminal_its_prompt_too(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(ask) == 0
     assert capsys.readouterr().out == f"\n> Once\n{text}"
+
+
+ESCAPES = "\x1b]0;title\x07\x9b2J\r"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_control_characters_of_a_model_reach_a_file_and_no_terminal(is_terminal, monkeypatch, capsys):
+    monkeypatch.setattr(pagedlab.LLM, "stream", lambda *_: iter(["Once", ESCAPES, "more"]))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    assert main(["generate", "Once", "--model", str(TINY_MODEL)]) == 0
+    text = capsys.readouterr().out.split("\n> Once\n")[-1]
+    assert text == ("Once\\x1b]0;title\\x07\\x9b2J\\x0dmore\n" if is_terminal else f"Once{ESCAPES}more\n")
+
+
+def test_control_characters_of_a_prompt_and_of_its_text_are_shown(monkeypatch, capsys):
+    output = SimpleNamespace(text=f"b{ESCAPES}c")
+    monkeypatch.setattr(pagedlab.LLM, "generate", lambda *_: [SimpleNamespace(outputs=[output])] * 2)
+    assert main(["generate", f"a{ESCAPES}", "Once", "--model", str(TINY_MODEL)]) == 0
+    out, err = capsys.readouterr()
+    assert CONTROL.search(out + err) is None
+    assert out.count("\\x1b]0;title\\x07\\x9b2J") == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "info",
+        "generate Once --max-tokens 2",
+        "generate Once --model ./FOLDER/no",
+        "generate --HOST",
+        "chat --device HOST",
+        "download HOST",
+        "notebooks FOLDER/notes --no-open",
+        "serve --host HOST --port 0",
+        "HOST",
+    ],
+)
+def test_control_characters_of_a_name_are_shown(line, monkeypatch, tmp_path, capsys):
+    folder = tmp_path / f"model{ESCAPES}\n"
+    folder.symlink_to(TINY_MODEL)
+    monkeypatch.setenv("PAGEDLAB_MODEL", str(folder))
+    monkeypatch.chdir(tmp_path)
+    names = {"HOST": f"a\nb{ESCAPES}", "FOLDER": f"new{ESCAPES}"}
+    arguments = [word.replace("FOLDER", names["FOLDER"]).replace("HOST", names["HOST"]) for word in line.split()]
+    with suppress(SystemExit):
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert CONTROL.search(out + err) is None
+    assert re.search(r"\\x1b", out + err)
+    if err.startswith("error: "):
+        assert err.count("\n") == 1, "one line"
 
 
 def test_generate_takes_top_p_and_stops(capsys):

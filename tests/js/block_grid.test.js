@@ -108,6 +108,42 @@ test("an amount that is no number of tokens is refused with a sentence", () => {
   assert.equal(model.sent.at(-1).n, 1);
 });
 
+test("an amount that is refused is refused while it is typed, and an empty field is not", () => {
+  for (const typed of ["0", "-5", "1.5", "100000"]) {
+    type(find(".pl-amount"), typed);
+    assert.match(find(".pl-alert").textContent, new RegExp(`whole number .*, got ${typed}\\.$`));
+    assert.equal(find(".pl-alert").hidden, false);
+  }
+  type(find(".pl-amount"), "");
+  assert.equal(find(".pl-alert").hidden, true, "a reader empties it to type another number");
+});
+
+test("Enter in the field makes a sequence, and refuses what the button refuses", () => {
+  find(".pl-amount").focus();
+  type(find(".pl-amount"), "40");
+  for (const shiftKey of [false, true]) press("Enter", { shiftKey });
+  assert.deepEqual(model.sent, Array(2).fill({ op: "new", sequence: null, n: 40 }));
+  find(".pl-amount").value = "";
+  press("Enter");
+  assert.equal(model.sent.length, 2);
+  assert.match(find(".pl-alert").textContent, /got nothing\.$/);
+  press("Enter", { ctrlKey: true });
+  assert.equal(model.sent.length, 2, "the cell's");
+});
+
+test("Tab reaches the operations in the order in which they stand", () => {
+  const stops = [...host.querySelectorAll(".pl-toolbar :is(button, input, select)")];
+  assert.deepEqual(
+    stops.filter(({ tabIndex }) => tabIndex >= 0).map((stop) => stop.dataset.op ?? stop.className),
+    ["new", "pl-amount", "append", "undo", "pl-select"],
+  );
+  button("append").focus();
+  for (const op of ["write", "fork", "free", "free"]) {
+    press("ArrowRight");
+    assert.equal(document.activeElement, button(op));
+  }
+});
+
 test("the slider, the log and the examples go to a state", () => {
   type(find(".pl-scrubber"), "1");
   find(".pl-log li").click();

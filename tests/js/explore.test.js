@@ -152,6 +152,36 @@ test("arrow keys move from part to part, and Enter sets a control", () => {
   assert.equal(document.activeElement, parts()[2], "the focus is on the same part of the drawing");
 });
 
+test("a click sets a number above 999 and a switch, as Python writes their values", () => {
+  const controls = [
+    { name: "step", kind: "slider", options: [999, 1000, "a, b"] },
+    { name: "on", kind: "switch", options: [] },
+  ];
+  const part = (setting) => `<text data-set="${setting}">1</text>`;
+  const drawing = `<svg>${["step=1000", "step=a, b", "step=1", "on=True"].map(part).join("")}</svg>`;
+  remove();
+  host.replaceChildren();
+  model = new Model({
+    caption: "",
+    controls,
+    asked: { number: 0, at: { step: 0, on: false } },
+    drawn: { number: 0, html: drawing },
+  });
+  remove = explore.render({ model, el: host });
+  const words = [];
+  for (const place of [0, 1, 2, 3]) {
+    parts()[place].dispatchEvent(new Event("click", { bubbles: true }));
+    answer(drawing);
+    words.push(find("output").value);
+  }
+  assert.deepEqual(asked(), [
+    { step: 1, on: false },
+    { step: 2, on: false },
+    { step: 2, on: true },
+  ]);
+  assert.deepEqual(words, ["1,000", "a, b", "a, b", "a, b"]);
+});
+
 test("a slider plays from its first option, pauses, and goes on to the last", (context) => {
   const play = find('.px-controls [data-play="size"]');
   const size = () => asked().at(-1)?.size;

@@ -59,6 +59,21 @@ test("Escape, and Enter with another key, are the cell's", () => {
   }
 });
 
+test("Shift+Enter in a field with a use for it is the field's, and the rest is the cell's", () => {
+  root.innerHTML = '<input id="amount" data-own-enter>';
+  for (const [key, options, isOwn] of [
+    ["Enter", { shiftKey: true }, true],
+    ["Enter", { ctrlKey: true }, false],
+    ["Escape", {}, false],
+  ]) {
+    focus("amount");
+    keysOfCell.length = 0;
+    assert.equal(press(key, options), isOwn);
+    assert.equal(keysOfCell.length, isOwn ? 0 : 1, key);
+    assert.equal(document.activeElement.id === "amount", isOwn);
+  }
+});
+
 test("Escape outside a notebook is nobody's", () => {
   document.body.append(root);
   fill("a");

@@ -26,7 +26,11 @@ test("a guess is told after it was typed, and the answer hides the button", () =
   assert.equal(model.saved.length, 2);
   const root = host.firstElementChild;
   assert.ok(root.classList.contains("pg-waiting"), "the cell's other outputs wait too");
-  model.change("page", "<p>it is 42</p>");
+  model.change("page", "A number, please.");
+  assert.ok(root.classList.contains("pg-waiting"), "a word is no answer");
+  assert.equal(button.hidden, false);
+  assert.equal(host.querySelector("[aria-live]").textContent, "A number, please.");
+  model.change("page", '<div class="pg-scale">it is 42</div>');
   assert.ok(!root.classList.contains("pg-waiting"));
   assert.equal(button.hidden, true);
   assert.equal(host.querySelector("[aria-live]").textContent, "it is 42");

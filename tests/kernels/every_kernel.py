@@ -60,6 +60,8 @@ def main():
     penalties = Penalties(counts, torch.tensor([1, -1, 0], device="cuda"), columns)
     others, _ = triton_sample(logits, temperature, top_k, top_p, u, penalties)
     assert others.tolist() == [logits[0].topk(2).indices[1].item(), *tokens[1:].tolist()], "the second, if penalised"
+    most = torch.tensor([0.0, 1.0, 1.0], device="cuda")
+    assert torch.equal(triton_sample(logits, u, u * 0, u * 0 + 1, u, min_p=most)[0][1:], logits[1:].argmax(1)), "min_p"
     print("sample")
 
 

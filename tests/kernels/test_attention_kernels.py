@@ -3,6 +3,7 @@
 tests/attention compares every backend on the same batches, the kernels among them.
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -200,6 +201,21 @@ def test_triton_is_imported_when_asked_for_and_compiled_kernels_name_the_way_out
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "set TRITON_INTERPRET=1" in done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
+def test_without_a_gpu_kernels_are_interpreted_though_transformers_imports_triton_first():
+    code = """if True:
+        import sys
+        from pagedlab import LLM, SamplingParams
+        LLM(verbose=False)
+        assert "triton" in sys.modules
+        llm = LLM(num_blocks=4, attention_backend="triton", verbose=False)
+        print(len(llm.generate([[5, 6, 7]], SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids))
+    """
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "2\n", done.stderr
 
 
 # Writing and moving KV ------------------------------------------------------------------------------------------

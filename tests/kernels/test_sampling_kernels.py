@@ -21,11 +21,13 @@ from pagedlab.sampling_params import MAX_TOP_K
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def sampled(logits, temperature, u, top_k=0, top_p=1.0):
+def sampled(logits, temperature, u, top_k=0, top_p=1.0, min_p=None, penalties=None):
     """`triton_sample` on the device, its results on the host. Limits are those of every row."""
     rows = len(logits)
     columns = (temperature, torch.full((rows,), top_k), torch.full((rows,), top_p), u)
-    return tuple(x.cpu() for x in triton_sample(logits.to(DEVICE), *(column.to(DEVICE) for column in columns)))
+    least = None if min_p is None else torch.full((rows,), min_p, device=DEVICE)
+    on_device = [column.to(DEVICE) for column in columns]
+    return tuple(x.cpu() for x in triton_sample(logits.to(DEVICE), *on_device, penalties, least))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -88,8 +90,9 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     exact = probabilities(logits[None], [params])[0]
     chunks = -(-len(logits) // CHUNK)
     rows = torch.stack([logits.flip(0), logits]).to(DEVICE)  # the second row is looked at
-    columns = ([params.temperature] * 2, [min(params.top_k, MAX_TOP_K)] * 2, [params.top_p] * 2)
-    temperature, top_k, top_p = torch.tensor(columns, dtype=torch.float32, device=DEVICE)
+    asked = params.temperature, min(params.top_k, MAX_TOP_K), params.top_p, params.min_p
+    columns = torch.tensor([asked, asked], dtype=torch.float32, device=DEVICE).t().contiguous()
+    temperature, *limit_columns = columns
     cuts = torch.full((2,), torch.nan, device=DEVICE)
     largest = torch.full((2, chunks), torch.nan, device=DEVICE)
     sums = torch.full_like(largest, torch.nan)
@@ -101,7 +104,9 @@ def assert_keeps_what_the_limits_keep(logits, **limits):
     of_chunks = (largest, place, sums, None, plain_sums)
     chunk_kernel[(2, -(-chunks // GROUP))](rows, temperature, *of_chunks, *sizes, GROUP)
     more = (power_of_two(chunks), SKIPPED_BITS.get(logits.dtype, 0))
-    cut_kernel[(2,)](rows, temperature, top_k, top_p, largest, sums, listed, cuts, last_ties, *sizes, *more)
+    if not params.min_p:
+        limit_columns[-1] = None
+    cut_kernel[(2,)](rows, temperature, *limit_columns, largest, sums, listed, cuts, last_ties, *sizes, *more)
     cut, last, sums, largest = (of_rows[1].cpu() for of_rows in (cuts, last_ties, sums, largest))
     is_tie = (logits == cut) & (torch.arange(len(logits)) <= last)
     kept = ((logits > cut) | is_tie) & (logits > -torch.inf)
@@ -123,6 +128,12 @@ LIMITS = [
     {"top_p": 0.5, "temperature": 1e300},
     {"top_k": 20, "top_p": 0.8, "temperature": 0.7},
     {"top_k": 9, "top_p": 0.999, "temperature": 1e300},
+    {"min_p": 0.05},
+    {"min_p": 1.0, "temperature": 0.4},
+    {"min_p": 0.05, "top_p": 0.9},
+    {"min_p": 0.3, "top_p": 0.9, "temperature": 2.5},
+    {"min_p": 0.02, "top_k": 20, "top_p": 0.8, "temperature": 3.0},
+    {"min_p": 0.2, "top_k": 3},
 ]
 
 
@@ -154,7 +165,11 @@ def test_rounding_keeps_no_token_too_many(kept, tokens):
     assert_keeps_what_the_limits_keep(torch.ones(tokens), temperature=1.0, top_p=kept / tokens)
 
 
-@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 40, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "limits",
+    [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.6}, {"top_p": 0.6, "min_p": 0.5}],
+    ids=str,
+)
 def test_limits_over_several_chunks(limits, seed):
     """The kept tokens lie in several chunks, of more than one group. Some chunks have none that could be kept."""
     generator = torch.Generator().manual_seed(seed)
@@ -173,7 +188,7 @@ def test_a_cut_among_equal_or_neighbouring_logits_of_three_chunks(levels, limits
     assert_keeps_what_the_limits_keep(logits.flatten().bfloat16(), temperature=1.0, **limits)
 
 
-@pytest.mark.parametrize("limits", [{"top_k": 4}, {"top_p": 0.7}], ids=str)
+@pytest.mark.parametrize("limits", [{"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.2}, {"min_p": 0.2, "top_k": 9}], ids=str)
 def test_samples_under_limits_lie_where_u_falls(limits, seed):
     """A `u` in the middle of each kept token's share samples that token."""
     generator = torch.Generator().manual_seed(seed)
@@ -214,15 +229,29 @@ def test_no_excluded_token_is_drawn_where_two_chunks_meet(seed):
     assert (probs[tokens] > 0).all()
 
 
-def test_logits_that_are_not_numbers_draw_a_token_nevertheless(seed):
-    """A model in half precision may overflow: what is drawn must not point behind the logits."""
-    vocabulary = 2 * CHUNK + 3  # three chunks, so that a power of two has one more
-    logits = torch.randn(4, vocabulary, generator=torch.Generator().manual_seed(seed))
-    logits[:2], logits[2, 5], logits[3, 7] = torch.nan, torch.nan, torch.inf
-    temperature, u = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.full((4,), 0.5)
-    for limits in ({}, {"top_k": 3}, {"top_p": 0.5}):
-        tokens, _ = sampled(logits, temperature, u, **limits)
-        assert all(0 <= token < vocabulary for token in tokens.tolist())
+@pytest.mark.parametrize("vocabulary", [5, CHUNK, GROUP * CHUNK + 3])
+@pytest.mark.parametrize("penalised", [False, True])
+def test_a_row_that_is_not_finite_is_marked(vocabulary, penalised, seed):
+    """A model in half precision may overflow. Its row gets -1 and NaN, and the rows beside it get a token."""
+    logits = torch.randn(7, vocabulary, generator=torch.Generator().manual_seed(seed))
+    logits[0], logits[1, 1], logits[2, -1] = torch.nan, torch.nan, torch.inf
+    logits[3] = -torch.inf
+    logits[4], logits[4, -1] = -torch.inf, torch.nan
+    logits[5, 1:] = -torch.inf
+    penalties = None
+    if penalised:
+        counts = torch.ones(7, vocabulary, dtype=torch.int32, device=DEVICE)
+        columns = torch.tensor([[1.5], [0.5], [0.5]]).expand(3, 7).contiguous().to(DEVICE)
+        penalties = Penalties(counts, torch.arange(7, device=DEVICE), columns)
+    for limits in ({}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 4, "top_p": 0.9, "min_p": 0.1}):
+        for temperature in (0.0, 1.0):
+            heat, u = torch.full((7,), temperature), torch.full((7,), 0.5)
+            tokens, logprobs = sampled(logits, heat, u, penalties=penalties, **limits)
+            assert tokens[:5].tolist() == [-1] * 5
+            assert logprobs[:5].isnan().all()
+            assert tokens[5] == 0
+            assert 0 <= tokens[6] < vocabulary
+            torch.testing.assert_close(logprobs[5:], logits[5:].log_softmax(1)[[0, 1], tokens[5:]])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """In a cell that takes its time a bar moves, and nothing of it stays behind. And each cell shows its own figure."""
 
+import base64
+import io
 import time
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from PIL import Image
 
 from normalise_notebooks import WIDGET_VIEW, normalised
 from time_notebooks import kept
@@ -76,6 +79,15 @@ def test_a_bar_moves_until_the_cell_ends(client):
 def test_each_cell_shows_its_figure(client):
     drawn = [sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in client.nb.cells]
     assert drawn[2:] == [0, 1, 1]
+
+
+def test_a_figure_has_no_ground_so_that_it_reads_well_when_the_theme_changes(client):
+    """JupyterLab does not draw it again. One image is shown: Jupyter's own, with its white ground, is not."""
+    for cell in client.nb.cells[3:]:
+        (output,) = cell.outputs
+        with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as picture:
+            assert picture.convert("RGBA").getpixel((0, 0))[3] == 0
+            assert output.metadata["image/png"]["width"] == picture.size[0] // 2
 
 
 @pytest.mark.parametrize(

@@ -225,8 +225,8 @@ FOCUSED = """() => {
     return [name, isOnScreen, getComputedStyle(node).outlineStyle !== "none"];
 }"""
 
-# Of a page: how much wider it is than the screen, Tab stops outside widgets that do not scroll, and tables of up to
-# three columns that scroll.
+# Of a page: how much wider it is than the screen, Tab stops outside widgets that do not scroll, tables of up to three
+# columns that scroll, and what scrolls sideways without a word above it.
 PHONE_FAULTS = """() => {
     const scrolls = (box) => box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
     const stops = [...document.querySelectorAll("[tabindex='0']")].filter((box) => !box.matches("button, g *, g"));
@@ -236,6 +236,13 @@ PHONE_FAULTS = """() => {
         stops: stops.filter((box) => !scrolls(box)).map((box) => box.outerHTML.slice(0, 90)),
         tables: tables.filter((box) => scrolls(box) && box.querySelector("tr").children.length <= 3)
             .map((box) => box.innerText.slice(0, 90)),
+        silent: [...document.querySelectorAll(".table-wrapper, pre.columns, a.image-reference, .px-picture")]
+            .filter((box) => box.scrollWidth > box.clientWidth && !box.closest("details:not([open])"))
+            .filter((box) => {
+                const place = box.closest("[data-opening], .output.stream") ?? box;
+                return !place.previousElementSibling?.matches(".swipe-hint:not([hidden])");
+            })
+            .map((box) => box.outerHTML.slice(0, 90)),
     };
 }"""
 
@@ -258,6 +265,17 @@ def test_on_a_phone_no_page_scrolls_sideways_only_what_scrolls_is_a_tab_stop_and
             if any(faults.values()):
                 found[name] = faults
     assert not found
+
+
+@in_browser
+@pytest.mark.parametrize("spacing", [0, 0.1, 0.3])
+def test_letters_of_any_width_leave_narrow_tables_whole_and_what_scrolls_says_so(site, spacing):
+    """A machine has other fonts than the next one. Room between letters stands for wider ones."""
+    with opened(site, "docs/quality.html", width=360) as page:
+        page.add_style_tag(content=f"td, th {{ letter-spacing: {spacing}em; }}")
+        page.wait_for_timeout(200)
+        assert page.evaluate(PHONE_FAULTS) == {"wider": 0, "stops": [], "tables": [], "silent": []}
+        assert page.locator(".swipe-hint:visible").count() > 0, "tables of many columns scroll"
 
 
 @in_browser

@@ -13,6 +13,7 @@ import pytest
 from build_front import MAP_ROW, TAKES
 from notebook_sources import refresh
 from pagedlab.lessons.show import show_source
+from pagedlab.widgets.opening import MEDIA_TYPE, unpacked
 from support.paths import NOTEBOOKS, each_notebook
 from time_notebooks import code_of, without_comments
 
@@ -23,6 +24,8 @@ CARD = {
     "08": r"^NVIDIA .* texts equal generate's in bfloat16",
     "10": r"^this machine: NVIDIA ",
 }
+MOVES = re.compile(r"\b(type|move|choose|switch|drag|set)\b", re.IGNORECASE)  # what a reader does with a control
+FOLDED = 95  # letters of about 8 pixels; the line has 830
 SHOWN = re.compile(r"^# (pagedlab/\S+)\.py: (\S+)$\n", re.MULTILINE)
 
 
@@ -115,6 +118,26 @@ def test_a_cell_that_draws_a_figure_shows_it(number):
             shown = [output.get("data", {}) for output in cell.outputs]
             has_figure = any("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
             assert has_figure, f"{cell.id} shows no figure"
+
+
+@each_notebook
+def test_a_caption_asks_for_no_control_that_a_page_without_a_kernel_has_fixed(path):
+    """There a note below the controls says that they need the notebook: the caption must not say something else."""
+    for cell in nbformat.read(path, 4).cells:
+        for output in cell.get("outputs", []):
+            stored = output.get("data", {}).get(MEDIA_TYPE, {"script": ""})
+            if stored["script"] == "explore":
+                values = unpacked(stored)
+                has_fixed = any(control["fixed"] for control in values["controls"])
+                assert not (has_fixed and MOVES.search(values["caption"])), f"{cell.id}: {values['caption']}"
+
+
+@each_notebook
+def test_the_line_of_a_folded_cell_fits_into_a_window_of_1000_pixels(path):
+    """JupyterLab shows its first line and does not wrap it: a longer one makes the whole notebook scroll sideways."""
+    cells = nbformat.read(path, 4).cells
+    folded = [cell for cell in cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert [cell.id for cell in folded if len(cell.source.splitlines()[0]) > FOLDED] == []
 
 
 @each_notebook

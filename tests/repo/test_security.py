@@ -1,6 +1,7 @@
 """What code here never does, and ruff's rules do not see: load pickles in any form, or run a hub's code."""
 
 import ast
+import re
 
 import pytest
 
@@ -22,9 +23,10 @@ def findings(source):
         elif isinstance(node, ast.Call):
             if ast.unparse(node.func) == "torch.load":
                 yield "torch.load"
-            for keyword in node.keywords:
-                if keyword.arg == "trust_remote_code":
-                    yield f"{keyword.arg}={ast.unparse(keyword.value)}"
+            trusts = [ast.unparse(word.value) for word in node.keywords if word.arg == "trust_remote_code"]
+            yield from (f"trust_remote_code={value}" for value in trusts if value != "False")
+            if re.search(r"(?i)auto.*\.from_pretrained$", ast.unparse(node.func)) and not trusts:
+                yield "from_pretrained without trust_remote_code=False"  # transformers may ask on stdin
 
 
 def test_nothing_dangerous():
@@ -39,6 +41,7 @@ def test_nothing_dangerous():
         ("from pickle import loads", "pickle"),
         ("torch.load(path)", "torch.load"),
         ("AutoModel.from_pretrained(name, trust_remote_code=flag)", "trust_remote_code=flag"),
+        ("AutoModel.from_pretrained(name)", "from_pretrained without trust_remote_code=False"),
     ],
 )
 def test_the_lint_sees_it(line, found):

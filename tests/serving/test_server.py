@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import httpx
 import openai
@@ -223,27 +224,19 @@ BAD += [
     ({"stop": ["a", 1]}, "stop", "^stop.1: input should be a valid string$"),
     ({"stop": 1}, "stop", "^stop: input should be a valid string, or input should be a valid list$"),
     ({"prompt": [[1, "a"]]}, "prompt", "^prompt.0.1: input should be a valid integer$"),
-    ({"max_token": 3}, "max_token", r"^max_token is not supported by this server: did you mean max_tokens\?$"),
-    ({"xyzzy": 3}, "xyzzy", "^xyzzy is not supported by this server: leave it out$"),
-    (
-        {"stream": True, "stream_options": {"includeusage": True}},
-        "stream_options.includeusage",
-        r"did you mean include_usage\?$",
-    ),
-    ({"messages": []}, "messages", "^messages is not supported at this path, only at /v1/chat/completions"),
 ]
 UNSUPPORTED = {
-    "top_logprobs": 2,
-    "beam_width": 4,
-    "min_tokens": 2,
-    "skip_special_tokens": False,
-    "chat_template_kwargs": {"a": 1},
-    "priority": 1,
-    "bad_words": ["x"],
-    "service_tier": "flex",
-    "add_special_tokens": False,
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "functions": [{"name": "f"}],
+    "function_call": {"name": "f"},
+    "response_format": {"type": "json_object"},
+    "modalities": ["text", "audio"],
+    "suffix": "the end",
+    "best_of": 2,
+    "web_search_options": {},
 }
-BAD += [({name: value}, name, f"{name} is not supported") for name, value in UNSUPPORTED.items()]
+BAD += [({name: value}, name, f"^{name} is not supported by this server") for name, value in UNSUPPORTED.items()]
 
 
 @pytest.mark.parametrize(("change", "param", "message"), BAD, ids=[str(case[0])[:40] for case in BAD])
@@ -334,13 +327,32 @@ OTHERS = {
     | {"stop": ["\nclass", "\ndef", "\n#", "\nif", "\nprint", "<|endoftext|>"]},
     "lm-eval, chat": {"messages": [{"role": "user", "content": STORY, "type": "text"}], "max_tokens": 4}
     | {"temperature": 0, "stop": ["\n\n", "<|endoftext|>"], "seed": 1234},
-    "neutral": {"prompt": STORY, "echo": False, "presence_penalty": 0, "logit_bias": {}, "suffix": None, "user": "me"}
-    | {"min_p": 0, "min_tokens": 0, "skip_special_tokens": True, "stop_token_ids": [], "chat_template_kwargs": None}
-    | {"spaces_between_special_tokens": True, "repetition_penalty": 1, "chat_template_kwargs": {}, "best_of": 1}
-    | {"priority": 0, "detokenize": True, "add_special_tokens": True, "return_tokens_as_token_ids": False}
-    | {"bad_words": [], "service_tier": "default", "request_id": "mine", "guided_json": None},
-    "neutral, chat": {"messages": [{"role": "user", "content": STORY}], "add_special_tokens": False, "functions": []}
-    | {"function_call": "none", "service_tier": "auto", "tool_choice": "none", "parallel_tool_calls": False},
+    "nothing asked": {
+        "prompt": STORY,
+        "echo": False,
+        "presence_penalty": 0,
+        "logit_bias": {},
+        "suffix": "",
+        "top_k": -1,
+    }
+    | {"stop_token_ids": [], "best_of": 1, "guided_json": None, "user": "me"},
+    "nothing asked, chat": {
+        "messages": CHAT,
+        "functions": [],
+        "function_call": "none",
+        "tools": [],
+        "tool_choice": "auto",
+    }
+    | {"response_format": {"type": "text"}, "modalities": ["text"], "web_search_options": None},
+    "unknown": {
+        "messages": CHAT,
+        "verbosity": "medium",
+        "reasoning_effort": "none",
+        "service_tier": "auto",
+        "store": False,
+    }
+    | {"max_tokens": 4, "stream": True, "min_tokens": 2, "prompts": 1, "max_tokens_name": 2}
+    | {"stream_options": {"include_usage": True, "include_obfuscation": False, "continuous_usage_stats": False}},
 }
 
 
@@ -355,6 +367,23 @@ def test_what_other_clients_send_is_accepted(server, body):
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.text.endswith("\n\ndata: [DONE]\n\n")
         assert json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))["usage"]["completion_tokens"] == 4
+
+
+def test_unknown_fields_are_named_once_in_the_log(tiny, caplog):
+    """A client cannot fill the log: neither with many names nor with a long one."""
+    body = {"prompt": STORY, "max_tokens": 1, "verbosity": "low", "tools": [], "stream": True}
+    body |= {"stream_options": {"include_obfuscation": True}}
+    many = {"prompt": STORY, "max_tokens": 1} | {"y" * 5000: 1} | {f"x{i}\n": i for i in range(500)}
+    with BackgroundServer(create_app(LLM(tiny, num_blocks=16, verbose=False))) as server:
+        for asked in (body, body, many):
+            assert httpx.post(f"{server.url}/v1/completions", json=asked).status_code == 200
+    logged = [record.getMessage() for record in caplog.records if record.name == "pagedlab.serving"]
+    assert logged[:2] == [
+        "the field 'verbosity' is ignored: this server does not know it",
+        "the field 'stream_options.include_obfuscation' is ignored: this server does not know it",
+    ]
+    assert len(logged) == len(set(logged)) == 100
+    assert all("\n" not in line and len(line) < 200 for line in logged)
 
 
 def test_a_chat_with_a_tool_and_an_assistant_that_says_nothing(client, alone):
@@ -406,8 +435,6 @@ def test_an_error_names_the_field_that_the_client_sent(client, field):
         {"prompt": [0.5] * 5000},
         {"prompt": [[0.5] * 5000] * 3},
         {"prompt": ["a", 0.5] * 2500},
-        {"prompt": "a", **{f"x{i}": 1 for i in range(5000)}},
-        {"prompt": "a", "stream": True, "stream_options": {f"x{i}": 1 for i in range(5000)}},
         {"messages": [{}] * 5000},
         {"messages": [{"role": "user", "content": [{}] * 5000}]},
         {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}] * 5000}]},
@@ -791,7 +818,7 @@ def test_an_engine_that_fails_says_so_and_goes_on(tiny, monkeypatch):
 
 async def submitted(engine, params):
     ticket = Ticket(engine, params, stream=True)
-    await engine.submit(ticket, [STORY], None, Room())
+    await engine.submit(ticket, await engine.encode([STORY], Room()), None)
     return ticket
 
 
@@ -1009,6 +1036,14 @@ def test_metrics_count(tiny):
         assert seen["prompt_tokens_total"] == sum(u.prompt_tokens for u in usage if u)
         assert seen["output_tokens_total"] == sum(u.completion_tokens for u in usage if u) > 0
         assert seen['requests_total{status="404"}'] == 1
+        assert seen['requests_total{status="200"}'] == 2
+        for path in ("health", "metrics", "", "docs", "blocks", "openapi.json", "favicon.ico", "v1x"):
+            httpx.get(f"{server.url}/{path}")
+        again = wait_for(server, requests_running=0)
+        answers = {name: count for name, count in again.items() if name.startswith("requests_total")}
+        assert answers == {name: seen[name] for name in answers}, "those were no answers of the API"
+        httpx.get(f"{server.url}/v1/models")
+        wait_for(server, **{'requests_total{status="200"}': 3})
         assert seen["blocks"] == 64
         assert seen["begun_seconds_count"] == seen["ended_seconds_count"] == 2
 
@@ -1049,7 +1084,7 @@ def test_a_reader_asks_on_the_live_page(tiny):
         assert page.locator(".pl-block").first.bounding_box()["width"] > 20
         assert not violations(page)
     assert command == (
-        f"curl {server.url}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n"
+        f"curl '{server.url}/v1/chat/completions' \\\n  -H 'Content-Type: application/json' \\\n"
         """  -d '{"messages":[{"role":"user","content":"What is a drum? It'\\''s round."}]}'"""
     )
 
@@ -1116,6 +1151,28 @@ def test_a_reader_gives_the_live_page_its_key(tiny):
         page.locator("#answers", has_text="blue").wait_for()
         stored = page.evaluate("[localStorage.length, sessionStorage.length, document.cookie, location.hash]")
     assert stored == [0, 0, "", ""]
+
+
+@in_browser
+def test_a_key_in_the_pages_address_is_one_word_of_the_command(tiny, tmp_path):
+    key = "it's'; touch PLANTED; $(touch PLANTED) '`touch PLANTED`"
+    with serving(LLM(tiny, num_blocks=256), api_keys=[key]) as server, open_page() as page:
+        page.goto(f"{server.url}/#{quote(key)}")
+        page.locator(".pl-empty").first.wait_for()
+        command = page.locator("#curl").inner_text()
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S602
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@in_browser
+@pytest.mark.parametrize("fragment", ["100%", "%E4", "%zz", ""])
+def test_a_malformed_key_in_the_pages_address_is_ignored(tiny, fragment):
+    with serving(LLM(tiny, num_blocks=64)) as server, open_page() as page:
+        page.goto(f"{server.url}/#{fragment}")
+        page.locator(".pl-empty").first.wait_for()
+        assert "Authorization" not in page.locator("#curl").inner_text()
+        assert "Each question stands alone" in page.locator("main").inner_text()
 
 
 @in_browser
@@ -1327,22 +1384,35 @@ def test_a_host_that_does_not_exist_is_named_by_its_option(host, capsys):
     assert said.endswith("): name one with --host\n")
 
 
-def test_log_probabilities_are_written_outside_the_event_loop(tiny, monkeypatch):
-    """A large answer is put together in another thread, so that other clients go on."""
-    threads = {}
+LARGE_ANSWERS = {
+    "log-probabilities": ("chat/completions", {"messages": CHAT, "logprobs": True, "top_logprobs": 20}, "top_logprobs"),
+    "echo": ("completions", {"prompt": STORY, "echo": True}, STORY),
+    "echo of log-probabilities, streamed": (
+        "completions",
+        {"prompt": STORY, "echo": True, "logprobs": 5, "stream": True},
+        STORY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "mark"), LARGE_ANSWERS.values(), ids=LARGE_ANSWERS)
+def test_a_large_answer_is_written_outside_the_event_loop(tiny, monkeypatch, path, body, mark):
+    """It is put together in another thread, so that other clients go on."""
+    threads = []
     dumps = json.dumps
 
     def watched(data, **options):
-        kind = "logprobs" if '"top_logprobs"' in (text := dumps(data, **options)) else "other"
-        threads.setdefault(kind, set()).add(threading.current_thread().name)
+        text = dumps(data, **options)
+        if mark in text:
+            threads.append(threading.current_thread().name)
         return text
 
     monkeypatch.setattr("pagedlab.serving.app.json", SimpleNamespace(dumps=watched))
-    body = {"messages": CHAT, "n": 4, "max_tokens": 20, "logprobs": True, "top_logprobs": 20}
+    body = body | {"n": 4, "max_tokens": 20}
     with BackgroundServer(create_app(LLM(tiny, num_blocks=200, verbose=False))) as server:
-        assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
-    assert threads["logprobs"], "nothing was written"
-    assert "pagedlab-server" not in threads["logprobs"]
+        assert httpx.post(f"{server.url}/v1/{path}", json=body, timeout=60).status_code == 200
+    assert len(threads) == 4
+    assert "pagedlab-server" not in threads
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says what a process has loaded")

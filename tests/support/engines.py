@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +54,15 @@ def engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options:
     llm = LLM(model, num_blocks=num_blocks, block_size=block_size, **options)
     poison(llm.cache)
     return llm
+
+
+def breaking_at(model: Model, token: int) -> Model:
+    """The model with NaN in place of this token's embedding: no logits behind it are finite."""
+    module = deepcopy(model.module)
+    weight = module.get_input_embeddings().weight.detach().clone()
+    weight[token] = torch.nan
+    module.get_input_embeddings().weight = torch.nn.Parameter(weight, requires_grad=False)
+    return replace(model, module=module)
 
 
 def plain_logits(model: Model, token_ids: list[int]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,9 @@ class FakeEngine:
 
     def on_step(self, callback: Any) -> Any:
         self.callbacks.append(callback)
-        return lambda: self.callbacks.remove(callback)
+        subscription = ExitStack()
+        subscription.callback(self.callbacks.remove, callback)
+        return subscription.close
 
     def sequences(self) -> list[Any]:
         return self.running

@@ -140,7 +140,8 @@ class FakeDevice:
         row.tokens.append(int(token))
         row.new_tokens.append(int(token))
         row.logprobs.append(float(logprob))
-        row.ended = not row.params.ignore_eos and int(token) in self._llm.model.eos_token_ids
+        is_end = not row.params.ignore_eos and int(token) in self._llm.model.eos_token_ids
+        row.ended = is_end or int(token) < 0
 
 
 @contextmanager

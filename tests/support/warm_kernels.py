@@ -1,6 +1,6 @@
 """A plugin of pytest: notebooks get kernels that have imported torch already.
 
-    python -m pytest -p tests.support.warm_kernels --nbmake notebooks
+    python -m pytest -p tests.support.warm_kernels tests/test_notebooks.py
 
 Each notebook still has a process and names of its own. But that process is a copy of one that has imported what most
 notebooks import: to import it takes longer than most of their cells. Of this package it has imported nothing. In CI,
@@ -18,6 +18,11 @@ from jupyter_client.provisioning import local_provisioner
 from tests.support.warm import IMPORTED, can_copy, processes
 
 ALSO_IMPORTED = ["matplotlib.pyplot", "anywidget", "ipykernel.kernelapp"]
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Notebooks run first, since they take the longest: processes that share the tests end together then."""
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
 
 
 def run(command: list[str], folder: str | None, environment: dict[str, str], has_own_group: Any) -> None:

@@ -41,7 +41,7 @@ def test_each_control_is_given_by_name_and_moves_the_drawing():
 
     shown = explore(draw, "Move it.", size=(range(1000, 4000, 1000), 2000), text="a", dark=False)
     assert [(control["kind"], control["options"]) for control in shown.controls] == [
-        ("slider", ["1,000", "2,000", "3,000"]),
+        ("slider", [1000, 2000, 3000]),
         ("text", []),
         ("switch", []),
     ]

@@ -30,7 +30,9 @@ INSIDE = [
     ".pg-root input",
     ".pq-answer",
     ".pl-block",
+    ".pl-tokens input",
 ]
+KEEPS_SHIFT_ENTER = [".px-root input[type=text]", ".pl-tokens input"]  # the cell, run again, would lose what was done
 COUNT = "(cell) => window.jupyterapp.shell.currentWidget.content.widgets[cell].model.executionCount"
 STATE = """() => {
     const { content } = window.jupyterapp.shell.currentWidget;
@@ -162,8 +164,25 @@ def test_keys_do_what_they_do_everywhere_and_letters_do_nothing(page, inside):
     node.click()
     before = page.evaluate(COUNT, cell)
     page.keyboard.press("Shift+Enter")
+    if inside in KEEPS_SHIFT_ENTER:
+        browser.run_python(page, "")  # by now the cell would have run
+        assert page.evaluate(STATE) == [cells, cell, "command", True]
+        assert page.evaluate(COUNT, cell) == before
+        return
     page.wait_for_function(f"() => ({STATE})()[1] === {min(cell + 1, cells - 1)}")
     wait_until_run_again(page, cell, before)
+
+
+def test_shift_enter_in_the_number_field_makes_a_sequence(page):
+    grid = page.locator(".pl-root:has(.pl-tables)").first
+    rows = grid.locator("[data-sequence]")
+    before = rows.count()
+    grid.locator(".pl-amount").fill("3")
+    page.keyboard.press("Shift+Enter")
+    rows.nth(before).get_by_text("3 tokens").wait_for()
+    for op in ("append", "undo"):
+        page.keyboard.press("Tab")
+        assert page.evaluate("() => document.activeElement.dataset.op") == op
 
 
 def test_what_is_typed_when_the_notebook_is_closed_goes_nowhere(lab):

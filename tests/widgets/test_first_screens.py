@@ -1,7 +1,7 @@
 """Notebooks in JupyterLab: the first cell alone makes a picture that is whole, moves and lights up; and the quiz.
 
-nbmake runs all cells. PAGEDLAB_EVERY_CELL=1 runs them here too, in the browser. Without it, cells that are not run are
-left out: to draw them takes most of the time.
+tests/test_notebooks.py runs all cells. PAGEDLAB_EVERY_CELL=1 runs them here too, in the browser. Without it, cells that
+are not run are left out: to draw them takes most of the time.
 """
 
 import os

@@ -1,18 +1,25 @@
 """The recording says what the scheduler did, and the timeline shows what was recorded. test_browser.py looks at it."""
 
+import gc
+import sys
+from functools import partial
 from itertools import groupby
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traitlets import TraitError
 
 from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
 from pagedlab.lessons.drawing import fill
 from pagedlab.lessons.timeline import KINDS, Cell, Row, run_of
 from pagedlab.scheduler import Scheduler
 from pagedlab.trace import Recorder, Replay
+from pagedlab.widgets import BlockPoolWidget, Stage
 from pagedlab.widgets import timeline as module
+from pagedlab.widgets.explore import Explorer
+from pagedlab.widgets.guess import Guess
 from pagedlab.widgets.timeline import LOOKS, Timeline, told
 from support.engines import exactly
 
@@ -236,13 +243,13 @@ def test_it_grows_while_the_engine_runs(monkeypatch):
     monkeypatch.setattr(module, "INTERVAL", 0.0)
     engine = ToyEngine()
     timeline = Timeline(engine)
-    assert timeline.controls[0]["options"] == ["0"]
+    assert timeline.controls[0]["options"] == [0]
     assert "Nothing has run yet." in timeline.drawn["html"]
     engine.add(4, 5)
     for step in (1, 2, 3):
         engine.step()
         assert timeline.values == {"step": step}
-        assert timeline.controls[0]["options"] == [str(n) for n in range(1, step + 1)]
+        assert timeline.controls[0]["options"] == list(range(1, step + 1))
     monkeypatch.setattr(module, "INTERVAL", 1000.0)
     engine.step()  # shown, since the last interval is over; from now on nothing is for a long time
     engine.step()
@@ -278,6 +285,42 @@ def test_a_long_run_is_drawn_in_part_and_says_so(monkeypatch):
     timeline.seek(3)
     assert "steps and 2 requests" in timeline.drawn["html"]
     assert {link for link, say, _ in parts(timeline) if say.startswith("r")} == {"r0"}
+
+
+def test_every_click_goes_to_a_step_of_the_slider_from_step_1000_on_too():
+    engine = ToyEngine(num_blocks=256)
+    with Timeline(engine, blocks=False) as timeline:
+        engine.add(4, 1010)
+        engine.run()
+    goes = {go for _, _, go in parts(timeline) if go}
+    assert goes == {f"step={option}" for option in timeline.controls[0]["options"]}
+    assert "step=1010" in goes
+
+
+@pytest.mark.parametrize(
+    ("widget", "arguments"),
+    [
+        (Timeline, [5]),
+        (Stage, [5]),
+        (Stage, [{}]),
+        (partial(BlockPoolWidget, num_blocks=0), []),
+        (Explorer, [lambda: 5]),
+        (Explorer, [5, 5]),
+        (Guess, [5]),
+    ],
+)
+def test_a_widget_that_is_refused_ends_in_silence(widget, arguments, monkeypatch):
+    """A widget closes itself when it ends, a half-made one too."""
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    try:
+        widget(*arguments)
+    except (ValueError, TypeError, TraitError) as error:
+        error.__traceback__ = None
+    else:
+        pytest.fail("it was not refused")
+    gc.collect()
+    assert not printed, [problem.exc_value for problem in printed]
 
 
 def test_what_is_stored_shows_every_kind_by_name_and_the_rows_as_letters():

@@ -39,4 +39,5 @@ def share(first, second):
 
 
 text = "You work in a library that opens at nine. Where are the {} books? Be brief and kind."
-explore(share, "Type in either box.", first=text.format("cat"), second=text.format("dog"))
+tip = "Point at a word or a block: its counterparts light up."
+explore(share, tip, first=text.format("cat"), second=text.format("dog"))
