@@ -7,6 +7,7 @@ the logits differ, the model is refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def _paged_logits(model: Any, sequences: list[list[int]]) -> Tensor:
 
 
 def _request(pool: BlockPool, number: int, token_ids: list[int]) -> Request:
-    sequence = Sequence(f"r{number}", BlockTable(pool), token_ids, 0, len(token_ids), score_from=0)
+    sequence = Sequence(f"r{number}", BlockTable(pool), token_ids, 0, len(token_ids))
     return Request(number, [sequence], 1, 1)
 
 
@@ -109,7 +110,9 @@ def _run(model: Any, requests: list[Request], num_tokens: list[int], cache: Any)
         start = sequence.table.num_tokens
         sequence.table.append(count)
         chunks.append(Chunk(request, sequence, start, start + count))
-    return model.forward(build_batch(chunks, model.device), cache, torch_attention)
+    batch = build_batch(chunks, model.device)
+    every_row = torch.arange(len(batch.token_ids), device=model.device)
+    return model.forward(replace(batch, last_rows=every_row), cache, torch_attention)
 
 
 def _relative_error(computed: Tensor, expected: Tensor) -> float:

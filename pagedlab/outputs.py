@@ -70,8 +70,6 @@ class Completion:
         added: the time when the request was added, in seconds of `time.perf_counter`.
         times: the times when the first, second, ... token was sampled, in the same seconds. The
             time to first token is `times[0] - added`.
-        prompt_logprobs: the log-probability of each prompt token; None for the first token, which
-            nothing predicts. The list is None if `SamplingParams.prompt_logprobs` is None.
     """
 
     request_id: int
@@ -79,7 +77,6 @@ class Completion:
     outputs: list[Output]
     added: float = 0.0
     times: list[float] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob | None] | None = None
 
     @property
     def finished(self) -> bool:

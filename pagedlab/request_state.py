@@ -47,9 +47,6 @@ class RequestState:
             integer("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
         for token in params.stop_token_ids:
             integer("a token id in stop_token_ids", token, 0, self.model.vocab_size - 1)
-        if params.prompt_logprobs is not None:
-            self.completion.prompt_logprobs = [None]  # nothing predicts the first token
-            self.request.sequences[0].score_from = 0
         if params.beam_width:
             from pagedlab.beam import BeamSearch  # a wing: only beam search needs it
 
@@ -133,7 +130,6 @@ class RequestState:
             How many tokens were added.
         """
         sequence.drop_draft()  # the accepted part of it is among the sampled tokens
-        self._add_prompt_logprobs(sequence, sampled)
         output = self.completion.outputs[self.request.sequences.index(sequence)]
         count = self._count_until_end(sequence, sampled.tokens, output.detokenizer)
         sequence.token_ids += sampled.tokens[:count]
@@ -151,12 +147,6 @@ class RequestState:
         output.finish_reason = sequence.finish_reason
         output.error = NOT_FINITE if sequence.finish_reason == "error" else None
         return count
-
-    def _add_prompt_logprobs(self, sequence: Sequence, sampled: SampledTokens) -> None:
-        reported = self.completion.prompt_logprobs
-        if reported is not None and sequence.score_from is not None:
-            reported += sampled.prompt_logprobs
-            sequence.score_from = None if sampled.tokens else len(reported) - 1
 
     def _count_until_end(
         self, sequence: Sequence, tokens: list[int], detokenizer: Detokenizer | None

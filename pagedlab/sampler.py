@@ -51,12 +51,11 @@ class SampledTokens:
     Args:
         request: the request of the sequence.
         sequence: the sequence. If nth > 0, the tokens are for the nth fork that is made from it.
-        tokens: the accepted tokens of a draft, then one more; empty if the step only scored the
-            prompt. The last is `NO_TOKEN` if the logits after the others are not finite.
+        tokens: the accepted tokens of a draft, then one more. The last is `NO_TOKEN` if the logits
+            after the others are not finite.
         scores: the log-probability of each token, before temperature and penalties.
         nth: 0 for the sequence itself, else the number of the fork.
         logprobs: the reported log-probabilities of these tokens; empty unless requested.
-        prompt_logprobs: the same for prompt tokens that this step scored.
     """
 
     request: Request
@@ -65,7 +64,6 @@ class SampledTokens:
     scores: list[float]
     nth: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 @dataclass
@@ -76,10 +74,8 @@ class RowGroup:
         request: the request of the sequence.
         sequence: the sequence.
         params: the parameters of the request.
-        rows: the rows that are sampled: one, and one more for each drafted token. Empty if the
-            prompt is not complete.
+        rows: the rows that are sampled: one, and one more for each drafted token.
         nth: 0 for the sequence itself, else the number of the fork.
-        prompt_rows: pairs of a row and the prompt token that it predicts, if the prompt is scored.
     """
 
     request: Request
@@ -87,7 +83,6 @@ class RowGroup:
     params: SamplingParams
     rows: range
     nth: int = 0
-    prompt_rows: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def seed(self) -> int:
@@ -154,14 +149,8 @@ def _group_rows(
         if asked.beam_width:
             beam_rows.setdefault(request, []).extend(rows)
             continue
-        group = RowGroup(request, sequence, asked, rows[len(rows) - chunk.num_next :])
-        if asked.prompt_logprobs is not None:
-            predicted = sequence.token_ids[chunk.stop - len(rows) + 1 : sequence.num_prompt_tokens]
-            group.prompt_rows = list(zip(rows, predicted, strict=False))
-        groups.append(group)
-        if chunk.is_last:
-            for nth in range(1, 1 + request.num_to_fork):
-                groups.append(RowGroup(request, sequence, asked, group.rows, nth))
+        for nth in range(1 + request.num_to_fork):
+            groups.append(RowGroup(request, sequence, asked, rows, nth))
     return groups, beam_rows
 
 

@@ -82,7 +82,6 @@ class SamplingParams:
         early_stopping: when a beam search ends, see `pagedlab.beam`.
         logprobs: report each new token's log-probability and those of the k likeliest tokens at
             its position, before temperature and penalties; None for no report.
-        prompt_logprobs: the same for each token of the prompt.
         min_p: sample from tokens with at least this fraction of the largest probability. Of top_k,
             top_p and min_p, each applies to the tokens that the one before it keeps.
         repetition_penalty: for tokens that occurred before, divides positive logits and multiplies
@@ -116,7 +115,6 @@ class SamplingParams:
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
@@ -154,7 +152,6 @@ class SamplingParams:
             "length_penalty": real("length_penalty", self.length_penalty, -10, 10),
             "early_stopping": one_of("early_stopping", self.early_stopping, (False, True, "never")),
             "logprobs": optional_integer("logprobs", self.logprobs),
-            "prompt_logprobs": optional_integer("prompt_logprobs", self.prompt_logprobs),
             "min_p": real("min_p", self.min_p, 0, 1),
             "repetition_penalty": repetition_penalty,
             "presence_penalty": real("presence_penalty", self.presence_penalty, -2, 2),
@@ -186,8 +183,8 @@ class SamplingParams:
 
     @cached_property
     def reports_logprobs(self) -> bool:
-        """Whether log-probabilities of new tokens or of the prompt are requested."""
-        return self.logprobs is not None or self.prompt_logprobs is not None
+        """Whether log-probabilities of new tokens are requested."""
+        return self.logprobs is not None
 
     @cached_property
     def wants_host(self) -> bool:

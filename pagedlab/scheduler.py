@@ -33,7 +33,6 @@ from pagedlab.sequence import Request, Sequence, SwappedKV, SwappedTable, common
 from pagedlab.validation import counted, integer, one_of
 
 PreemptionMode = Literal["recompute", "swap"]
-MAX_SCORED = 1024  # prompt tokens per step that keep their logits; Qwen's take 620 MB in fp32
 PREFILL_GROWTH = 4  # each step may have four times the prompt tokens of the step before
 
 
@@ -57,23 +56,13 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits that this chunk needs. They belong to its last tokens.
-
-        A prompt that is scored needs one row a token from `score_from` on. Other chunks need only
-        the rows that are sampled.
-        """
-        first = self.sequence.score_from
-        return self.num_next if first is None else max(0, self.stop - max(self.start, first))
-
-    @property
-    def num_next(self) -> int:
-        """Rows that are sampled: one for the last known token, and one for each drafted token."""
+        """Rows of logits that are sampled: for the last known token, and for each drafted one."""
         return max(0, self.stop - self.sequence.length + self.sequence.num_draft + 1)
 
     @property
     def is_last(self) -> bool:
         """Whether the chunk reaches the last known token, so that the next one can be sampled."""
-        return self.num_next > 0
+        return self.num_rows > 0
 
     def up_to(self, stop: int) -> Chunk:
         """The same chunk with another end. `_replace` takes twice as long."""
@@ -125,37 +114,28 @@ class Schedule:
 
 @dataclass
 class Budget:
-    """The tokens and rows that a step may still compute.
+    """The tokens that a step may still compute.
 
     Args:
         tokens: tokens of any kind.
         prompt_tokens: prompt tokens. A limit keeps the step short for sequences that decode.
-        scored_tokens: tokens of requests whose prompts need log-probabilities, and so all logits.
     """
 
     tokens: int
     prompt_tokens: int
-    scored_tokens: int
 
     @property
     def is_spent(self) -> bool:
         return self.tokens == 0 or self.prompt_tokens == 0
 
-    def limit(self, is_prompt: bool, is_scored: bool) -> int:
+    def limit(self, is_prompt: bool) -> int:
         """Tokens that one request may compute, at most."""
-        limit = self.tokens
-        if is_prompt:
-            limit = min(limit, self.prompt_tokens)
-        if is_scored:
-            limit = min(limit, self.scored_tokens)
-        return limit
+        return min(self.tokens, self.prompt_tokens) if is_prompt else self.tokens
 
-    def spend(self, num_tokens: int, is_prompt: bool, is_scored: bool) -> None:
+    def spend(self, num_tokens: int, is_prompt: bool) -> None:
         self.tokens -= num_tokens
         if is_prompt:
             self.prompt_tokens -= num_tokens
-        if is_scored:
-            self.scored_tokens -= num_tokens
 
 
 class NextTokens(NamedTuple):
@@ -164,12 +144,10 @@ class NextTokens(NamedTuple):
     Args:
         counts: pairs of a sequence and its number of tokens.
         is_prompt: whether some sequence computes more than its next token.
-        is_scored: whether the prompt's tokens need log-probabilities.
     """
 
     counts: list[tuple[Sequence, int]]
     is_prompt: bool
-    is_scored: bool
 
 
 class RequestTooLarge(ValueError):
@@ -238,7 +216,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest plan
-        self._budget = Budget(0, 0, 0)
+        self._budget = Budget(0, 0)
         self._promised: int | None = None  # blocks, while requests are admitted, else None
         self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
 
@@ -365,7 +343,7 @@ class Scheduler:
             prompt_tokens *= self._prefill_ramp
         # A larger factor than max_batch_tokens changes nothing.
         self._prefill_ramp = min(PREFILL_GROWTH * self._prefill_ramp, self.max_batch_tokens)
-        return Budget(self.max_batch_tokens, prompt_tokens, MAX_SCORED)
+        return Budget(self.max_batch_tokens, prompt_tokens)
 
     def _streaming_request_decodes(self) -> bool:
         """Whether a running request, whose caller reads token by token, is about to get a token."""
@@ -466,11 +444,10 @@ class Scheduler:
         if len(sequences) > 1:
             self._fork_again(request)
             sequences = request.unfinished
-        is_scored = sequences[0].score_from is not None
         # All sequences are asked: one that is recomputed may be ready before the others.
         is_prompt = any(seq.num_uncomputed > 1 + seq.num_draft for seq in sequences)
-        counts = request.next_tokens(self._budget.limit(is_prompt, is_scored))
-        return NextTokens(counts, is_prompt, is_scored)
+        counts = request.next_tokens(self._budget.limit(is_prompt))
+        return NextTokens(counts, is_prompt)
 
     def _give_slots(self, request: Request, tokens: NextTokens) -> list[Chunk]:
         """Append the tokens to their tables and add chunks and copies to the plan."""
@@ -481,7 +458,7 @@ class Scheduler:
             chunk = Chunk(request, sequence, start, start + num_tokens)
             self.plan.chunks.append(chunk)
             chunks.append(chunk)
-            self._budget.spend(num_tokens, tokens.is_prompt, tokens.is_scored)
+            self._budget.spend(num_tokens, tokens.is_prompt)
         return chunks
 
     def _fits(self, counts: list[tuple[Sequence, int]]) -> bool:
@@ -620,8 +597,7 @@ class Scheduler:
         self.running.insert(place, request)
         self.plan.admitted.append(request)
         first = request.unfinished[0]
-        needs_all_logits = first.score_from is not None  # a cached token gives no logits
-        if self.prefix_cache is not None and not needs_all_logits:
+        if self.prefix_cache is not None:
             # The last token is computed in any case: the next one is sampled from its logits.
             first.table = self.prefix_cache.match(first.token_ids, leave=1, salt=request.salt)
             self.plan.cached[request.request_id] = first.table.num_tokens
@@ -678,7 +654,7 @@ class Scheduler:
     def _shared_blocks(self, request: Request) -> int:
         """Cached blocks that the request would share with running requests."""
         first = request.unfinished[0]
-        if self._num_shared_blocks is None or first.score_from is not None:
+        if self._num_shared_blocks is None:
             return 0
         return self._num_shared_blocks(first.token_ids, leave=1, salt=request.salt)
 

@@ -21,7 +21,6 @@ class Sequence:
         score: the score of a beam that has ended.
         num_draft: drafted tokens at the end of `token_ids`, see speculative/; 0 between steps.
         num_ahead: tokens after the end that the device samples now, see accelerate/run_ahead.py.
-        score_from: prompt tokens after this position still need a log-probability; None if none do.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Sequence:
     score: float | None = None
     num_draft: int = 0
     num_ahead: int = 0
-    score_from: int | None = None
 
     @property
     def length(self) -> int:

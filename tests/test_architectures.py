@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
+from pagedlab.recipes.logprobs import score
 from support.engines import exactly, poison
 
 LAYERS = 2
@@ -121,7 +122,7 @@ NOT_BUILDABLE = {  # by AutoModelForCausalLM from a small config of the generic 
     "phi4_multimodal",
 }
 PROMPTS = [[5, 9, 11, 13, 17, 19, 23, 29, 31, 37, 41], [7, 8, 3], [50, 40, 30, 20, 10]]
-PARAMS = exactly(6, prompt_logprobs=0)
+PARAMS = exactly(6)
 
 
 class NotBuildableError(Exception):
@@ -207,7 +208,7 @@ def outcome(folder, kind, more):
             logits = module(input_ids=torch.tensor([prompt + new]), use_cache=False).logits[0].float()
         own = logits.argmax(dim=1)[len(prompt) - 1 : -1].tolist()
         assert new == own, "other tokens than transformers"
-        reported = [one.logprob for one in completion.prompt_logprobs[1:] if one is not None]
+        reported = [one.logprob for one in score(llm, prompt)[1:]]
         logprobs = torch.log_softmax(logits, dim=1)
         expected = [float(logprobs[i, token]) for i, token in enumerate(prompt[1:])]
         assert reported == pytest.approx(expected, abs=2e-3), "other log-probabilities than transformers"

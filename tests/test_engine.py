@@ -588,7 +588,7 @@ def test_help_lists_every_public_attribute(tiny):
 @pytest.mark.parametrize(
     "params",
     [
-        exactly(5, logprobs=1, prompt_logprobs=0),
+        exactly(5, logprobs=1),
         exactly(5, temperature=0.9, n=2, stop=["zzz"]),
         SamplingParams(4, beam_width=2),
     ],

@@ -1,4 +1,4 @@
-"""Log-probabilities of new tokens and of prompts are those of a plain forward pass, whatever became of the request.
+"""Log-probabilities of new tokens and of texts are those of a plain forward pass, whatever became of the request.
 
 The model runs in fp64: in fp32, logits around 20 are rounded to 2e-6, and sums over a hundred of those part by 2e-5.
 """
@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from pagedlab import LLM, SamplingParams
+from pagedlab.blocks import OutOfBlocks
+from pagedlab.recipes.logprobs import score
 from pagedlab.speculative import DraftModel, PromptLookup
-from support.engines import exactly, ids_of, plain_logits
+from support.engines import assert_idle, exactly, finished, ids_of, plain_logits, poison
 from support.refused import refused
 
 K = 5
@@ -34,7 +36,7 @@ def assert_said(said, token, row, k=K):
 
 
 def assert_right(model, done):
-    """Every token of the prompt and of each text."""
+    """Every token of each text."""
     prompt = done.prompt_token_ids
     for output in done.outputs:
         rows = rows_of(model, prompt + output.token_ids)
@@ -42,11 +44,6 @@ def assert_right(model, done):
         for i, said in enumerate(output.logprobs):
             assert_said(said, output.token_ids[i], rows[len(prompt) - 1 + i])
         assert abs(sum(said.logprob for said in output.logprobs) - output.cumulative_logprob) < 1e-4
-        first, *others = done.prompt_logprobs
-        assert first is None
-        assert len(others) == len(prompt) - 1
-        for i, scored in enumerate(others):
-            assert_said(scored, prompt[i + 1], rows[i])
 
 
 def prompts(seed, count, longest=40):
@@ -73,7 +70,7 @@ HOW = {
 def test_logprobs_are_those_of_a_plain_forward_pass(exact, how, seed):
     options, params = HOW[how]
     llm = LLM(exact, verbose=False, **{"block_size": 4, "num_blocks": 256, **options})
-    asked = exactly(16, logprobs=K, prompt_logprobs=K, seed=seed, **params)
+    asked = exactly(16, logprobs=K, seed=seed, **params)
     for _ in range(2):  # the second time the cache has all of it, which must not matter
         for completion in llm.generate(prompts(seed, 4, 20), asked):
             assert_right(exact, completion)
@@ -84,63 +81,83 @@ def test_logprobs_are_those_of_a_plain_forward_pass(exact, how, seed):
 def test_in_fp32(tiny):
     """Within 1e-5 as well, but for logarithms far below zero."""
     (done,) = LLM(tiny, num_blocks=64, verbose=False).generate(
-        "Once upon a time, there was a", SamplingParams(max_tokens=16, logprobs=K, prompt_logprobs=K)
+        "Once upon a time, there was a", SamplingParams(max_tokens=16, logprobs=K)
     )
     assert_right(tiny, done)
 
 
 def test_a_draft_models_tokens_have_the_targets_logprobs(exact, seed):
     llm = LLM(exact, num_blocks=128, verbose=False, speculative=DraftModel(exact, k=3))
-    asked = exactly(12, logprobs=K, prompt_logprobs=K, temperature=0.9, seed=seed)
+    asked = exactly(12, logprobs=K, temperature=0.9, seed=seed)
     for completion in llm.generate(prompts(seed, 4), asked):
         assert_right(exact, completion)
     assert llm.stats.accepted_tokens > 0
 
 
-def test_giving_way_in_the_middle_of_a_prompt_scores_each_token_once(exact, seed):
-    """By hand: the request gives way when a part of its prompt is scored, and when all of it is."""
-    llm = LLM(exact, block_size=4, num_blocks=64, max_batch_tokens=8, verbose=False)
-    (prompt,) = [p for p in prompts(seed, 2) if len(p) > 1]
-    llm.generate(prompt, SamplingParams(max_tokens=2))  # so the cache knows it
-    request_id = llm.add(prompt, exactly(4, logprobs=K, prompt_logprobs=K))
-    done = []
-    while not done:
-        done = [c for c in llm.step() if c.finished and c.request_id == request_id]
-        if llm.scheduler.running and llm.stats.steps in (2, len(prompt) // 8 + 2):
-            llm.scheduler._preempt(llm.scheduler.running[0])
-    assert llm.stats.prompt_tokens > len(prompt)
-    assert_right(exact, done[0])
-
-
-def test_only_what_is_asked_for_is_told_and_scored_prompts_are_bounded(exact, seed, monkeypatch):
-    """Neighbours in a batch: one asks for nothing, one for its tokens, one for its prompt. Rows of logits are few."""
-    monkeypatch.setattr("pagedlab.scheduler.MAX_SCORED", 9)
-    llm, most = LLM(exact, num_blocks=128, verbose=False), 0
-    plain, forward = [p for p in prompts(seed, 7) if len(p) > 1], llm.forward
-
-    def counted(batch, *rest):
-        nonlocal most
-        most = max(most, len(batch.last_rows))
-        return forward(batch, *rest)
-
-    monkeypatch.setattr(llm, "forward", counted)
-    ask = [{}, {"logprobs": 0}, {"prompt_logprobs": 0}, {"prompt_logprobs": 2}, {"prompt_logprobs": 10**6}, {}]
+def test_only_what_is_asked_for_is_told(exact, seed):
+    """Neighbours in a batch: some ask for nothing, some for their tokens."""
+    llm = LLM(exact, num_blocks=128, verbose=False)
+    plain = [p for p in prompts(seed, 5) if len(p) > 1]
+    ask = [{}, {"logprobs": 0}, {"logprobs": 10**6}, {}]
     done = llm.generate(plain, [SamplingParams(max_tokens=4, **a) for a in ask])
-    assert most <= 9 + len(plain)
     expected = LLM(exact, num_blocks=128, verbose=False).generate(plain, SamplingParams(max_tokens=4))
     assert ids_of(done) == ids_of(expected)
     for completion, a in zip(done, ask, strict=True):
-        assert (completion.outputs[0].logprobs is None) == ("logprobs" not in a)
-        assert (completion.prompt_logprobs is None) == ("prompt_logprobs" not in a)
-        rows = rows_of(exact, completion.prompt_token_ids)
-        for i, said in enumerate((completion.prompt_logprobs or [])[1:]):
-            assert_said(said, completion.prompt_token_ids[i + 1], rows[i], min(a["prompt_logprobs"], exact.vocab_size))
+        (output,) = completion.outputs
+        assert (output.logprobs is None) == ("logprobs" not in a)
+        rows = rows_of(exact, completion.prompt_token_ids + output.token_ids)[len(completion.prompt_token_ids) - 1 :]
+        for i, said in enumerate(output.logprobs or []):
+            assert_said(said, output.token_ids[i], rows[i], min(a["logprobs"], exact.vocab_size))
 
 
-@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
-def test_what_cannot_be_told(name):
+def test_what_cannot_be_told():
     for bad in (-1, 1.5, True, "3"):
-        with refused(name):
-            SamplingParams(**{name: bad})
+        with refused("logprobs"):
+            SamplingParams(logprobs=bad)
     with refused("logprobs or penalties"):
-        SamplingParams(beam_width=2, **{name: 1})
+        SamplingParams(beam_width=2, logprobs=1)
+
+
+# Texts that are scored ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [9, 1024])
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_text_is_scored_beside_others(exact, seed, rows, caching, monkeypatch):
+    """In parts or at once, in the middle of others' answers, which get the same tokens."""
+    monkeypatch.setattr("pagedlab.recipes.logprobs.ROWS", rows)
+    texts = prompts(seed, 4)
+    alone = ids_of(LLM(exact, num_blocks=64, verbose=False).generate(texts, exactly(6)))
+    llm = LLM(exact, num_blocks=64, block_size=4, prefix_caching=caching, verbose=False)
+    poison(llm.cache)
+    ids = [llm.add(text, exactly(6)) for text in texts]
+    done = {}
+    while llm.num_unfinished:
+        done |= finished(llm.step())
+        for text in texts:
+            scores = score(llm, text, K)
+            assert scores[0] is None
+            assert len(scores) == len(text)
+            expected = rows_of(exact, text)
+            for i, said in enumerate(scores[1:]):
+                assert_said(said, text[i + 1], expected[i])
+    assert [done[i].outputs[0].token_ids for i in ids] == alone
+    assert_idle(llm)
+
+
+def test_a_text_that_does_not_fit(exact):
+    llm = LLM(exact, num_blocks=8, block_size=4, verbose=False)
+    with refused("needs 9 blocks and the pool has 8"):
+        score(llm, [5] * 33)
+    request_id = llm.add([5] * 20, exactly(3))
+    llm.step()
+    with pytest.raises(OutOfBlocks, match="needs 8 blocks and 3 are free"):
+        score(llm, [5] * 32)
+    done = {}
+    while llm.num_unfinished:
+        done |= finished(llm.step())
+    assert len(done[request_id].outputs[0].token_ids) == 3
+    assert len(score(llm, [5] * 32)) == 32
+    with refused("top"):
+        score(llm, [5], top=-1)
+    assert_idle(llm)

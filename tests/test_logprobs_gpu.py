@@ -5,13 +5,14 @@ import torch
 
 from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
+from pagedlab.recipes.logprobs import score
 from support.engines import all_ids_of, exactly, plain_logits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 ASKED = [
     {},
     {"logprobs": 3},
-    {"temperature": 0.8, "n": 2, "logprobs": 2, "prompt_logprobs": 2},
+    {"temperature": 0.8, "n": 2, "logprobs": 2},
     {"repetition_penalty": 1.3, "presence_penalty": 0.5, "logit_bias": {13: -100}},
     {"temperature": 1.2, "min_p": 0.2, "logprobs": 0},
     {"stop_token_ids": [13]},
@@ -50,7 +51,9 @@ def test_logprobs_and_penalties_beside_windows(model, seed, monkeypatch):
                     torch.tensor([t.logprob for t in output.logprobs]), own, atol=2e-3, rtol=1e-3
                 )
             assert abs(output.cumulative_logprob - own.sum().item()) < 0.05
-        for i, said in enumerate((completion.prompt_logprobs or [])[1:]):
+    rows = torch.log_softmax(plain_logits(model, prompt).float(), dim=1).cpu()
+    for llm in (fast, plain):
+        for i, said in enumerate(score(llm, prompt)[1:]):
             assert abs(said.logprob - rows[i, prompt[i + 1]].item()) < 2e-3 + 1e-3 * abs(said.logprob)
     assert fast.pool.num_free == fast.pool.num_blocks
     assert graphs_kept

@@ -282,7 +282,7 @@ def test_a_new_field_is_off_the_fast_path_until_it_is_named():
     """Whether the device may sample is a list of what it can do, not of what it cannot."""
     assert {each.name for each in fields(SamplingParams)} >= sampling_params.ON_DEVICE
     changed = {
-        "beam_width": 2, "logprobs": 0, "prompt_logprobs": 0, "min_p": 0.1,
+        "beam_width": 2, "logprobs": 0, "min_p": 0.1,
         "logit_bias": {1: 1.0}, "stop_token_ids": (3,),
     }  # fmt: skip
     assert {each.name for each in fields(SamplingParams)} - sampling_params.ON_DEVICE == {*changed}

@@ -510,22 +510,6 @@ def test_prompts_alone_begin_with_few_tokens_and_each_step_may_have_four_times_a
         assert sizes == [4, 16, 24, 24, 4], "the second time too: between them nothing ran"
 
 
-def test_rows_of_logits_are_few_for_prompts_that_are_scored_and_for_those_alone(
-    monkeypatch,
-):
-    monkeypatch.setattr("pagedlab.scheduler.MAX_SCORED", 6)
-    engine = ToyEngine(30, 4, 40, 9)
-    for i in range(3):
-        engine.add([i + 1] * 10, 1, 1)
-    for request in engine.live[1:]:
-        request.sequences[0].score_from = 0
-    assert sizes_of(engine.scheduler.schedule().chunks) == [(0, 10), (1, 6)]
-    rows = [chunk.num_rows for chunk in engine.scheduler.plan.chunks]
-    assert rows == [1, 6]
-    engine.live[1].sequences[0].score_from = 8
-    assert engine.scheduler.plan.chunks[1].num_rows == 0, "what was scored before needs no row"
-
-
 def test_who_has_a_draft_waits_too_and_the_draft_is_no_prompt():
     engine = ToyEngine(20, 4, 30, 10, max_prompt_tokens=4)
     request = add_long(engine, [1] * 4, 9)
@@ -603,7 +587,7 @@ def test_swap_needs_a_swapper():
     with refused("preemption must be one of 'recompute', 'swap', got 'drop'"):
         Scheduler(BlockPool(4), 4, 4, preemption="drop")
     scheduler = Scheduler(BlockPool(4), 4, 4, preemption="recompute")
-    assert (scheduler.swapper, scheduler.plan, scheduler.cached_tokens) == (None, Schedule(), 0)
+    assert (scheduler.swapper, scheduler.plan) == (None, Schedule())
     assert scheduler.plan.passes == 1
 
 
@@ -787,7 +771,6 @@ def test_a_preempted_request_takes_its_pending_copies_along(rng):
             assert len(set(destinations)) == len(destinations)
             assert all(engine.pool.refcount(block_id) for block_id in destinations)
             engine.run(plan)
-            engine.step()
     assert copies
 
 

@@ -6,19 +6,17 @@ samples, and `report_logprobs` after.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 
-ROWS_AT_ONCE = 256  # rows of logits; a scored prompt may have many
+ROWS_AT_ONCE = 256  # rows of logits
 
 
 class Query(NamedTuple):
@@ -161,9 +159,7 @@ def scores_of(logits: Tensor, tokens: Sequence[int]) -> list[float]:
 
 
 def report_logprobs(logits: Tensor, groups: Sequence[Any], sampled: Sequence[Any]) -> None:
-    """Fill in `logprobs` and `prompt_logprobs` of the sampled tokens, where they are requested.
-
-    If logits in the prompt are not finite, `NO_TOKEN` follows the prompt.
+    """Fill in `logprobs` of the sampled tokens, where they are requested.
 
     Args:
         logits: [R, V] as the model returned them.
@@ -172,16 +168,10 @@ def report_logprobs(logits: Tensor, groups: Sequence[Any], sampled: Sequence[Any
     """
     queries = list[Query]()
     for group, one in zip(groups, sampled, strict=True):
-        for row, token in group.prompt_rows:
-            queries.append(Query(row, token, group.params.prompt_logprobs))
         if group.params.logprobs is not None:
             for row, token in zip(group.rows, one.tokens, strict=False):
                 queries.append(Query(row, token, group.params.logprobs))
     answers = likelihoods(logits, queries)
     for group, one in zip(groups, sampled, strict=True):
-        scored = list(islice(answers, len(group.prompt_rows)))
         if group.params.logprobs is not None:
             one.logprobs = list(islice(answers, len(one.tokens)))
-        one.prompt_logprobs = list(takewhile(lambda each: not math.isnan(each.logprob), scored))
-        if len(one.prompt_logprobs) < len(scored):
-            one.tokens = [NO_TOKEN]

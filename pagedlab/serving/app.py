@@ -29,12 +29,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
 from pagedlab.llm import LLM
-from pagedlab.sampling_params import SamplingParams, TokenLogprob
+from pagedlab.sampling_params import SamplingParams
 from pagedlab.serving.engine_thread import (
     LOG,
     EngineThread,
     Loop,
     Piece,
+    Scored,
     Ticket,
     piece_of,
     run_loop,
@@ -190,6 +191,8 @@ class Serving:
             check_logprobs(body, params, ids)
             if isinstance(body, CompletionRequest) and body.echo:
                 ticket.echoes = await self.engine.encoder.echo(prompts)
+                if body.logprobs is not None:
+                    ticket.scored = [await self.engine.score(one, body.logprobs) for one in ids]
             await self.engine.submit(ticket, ids, salt)
 
         await unless_gone(request, submit())
@@ -238,13 +241,13 @@ async def completions(
             reason = "length" if piece.finish_reason else None
             piece = piece._replace(text="", logprobs=(), finish_reason=reason)
         text = piece.text
-        prompt: Sequence[tuple[int, TokenLogprob | None]] = ()
+        prompt: Sequence[Scored] = ()
         if piece.choice not in begun:
             echo = ticket.echoes[piece.choice // body.n] if body.echo else None
             begun[piece.choice] = OfCompletion(serving.spell, echo)
             if echo is not None:
                 text = echo.text + text
-                prompt = piece.prompt
+                prompt = ticket.scored[piece.choice // body.n] if ticket.scored else ()
         lengths[piece.choice] += len(text)
         if body.logprobs is None:
             return _choice(piece, None, text=text)
@@ -325,7 +328,7 @@ async def _answer(
         for completion in ticket.completions:
             for output in completion.outputs:
                 # Each choice on its own, so that other threads run in between.
-                choices.append(json.dumps(full(piece_of(len(choices), output, completion))))
+                choices.append(json.dumps(full(piece_of(len(choices), output))))
         begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
         return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
 
@@ -346,7 +349,7 @@ def check_logprobs(body: Asked, params: SamplingParams, prompts: Sequence[Sequen
         return
     num_tokens = len(prompts) * params.max_tokens
     tokens = body.max_tokens_name
-    if params.prompt_logprobs is not None:
+    if isinstance(body, CompletionRequest) and body.echo:
         num_tokens += sum(map(len, prompts))
         tokens = f"(prompt tokens + {tokens})"
     asked = num_tokens * params.n * (params.logprobs + 1)
@@ -393,7 +396,7 @@ async def _events(
             for piece in pieces:
                 event = partial(_choice_event, part, piece, head, usage)
                 # The log-probabilities of a prompt are megabytes, as in a whole answer.
-                yield await asyncio.to_thread(event) if piece.prompt else event()
+                yield await asyncio.to_thread(event) if ticket.scored else event()
         if counts:
             yield _event({**head, "choices": [], "usage": _usage(ticket, body)})
     except ApiError as error:  # the status is already sent, so the error is an event

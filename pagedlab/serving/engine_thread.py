@@ -24,9 +24,11 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
+from pagedlab.blocks import OutOfBlocks
 from pagedlab.garbage import allow_full_collections, postpone_full_collections
 from pagedlab.llm import LLM, Prompt
 from pagedlab.outputs import Completion, Output
+from pagedlab.recipes.logprobs import score
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import RequestTooLarge
 from pagedlab.serving.logprobs import Echo
@@ -39,6 +41,7 @@ T = TypeVar("T")
 Work = Callable[[], None]
 Inbox = queue.SimpleQueue[Work | None]  # None ends the loop
 Loop = Callable[[Inbox, Callable[[], bool], Work], None]
+BLOCKS_BUSY = 0.05  # seconds until a prompt for which blocks are short is tried again
 IDLE = 1.0  # seconds without work, after which garbage is collected
 # steps in a window at most; with 8, first tokens came later from 60 requests a second on
 STREAMED_STEPS = 5
@@ -79,6 +82,11 @@ def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
                 step()
 
 
+def not_finite(message: str) -> ApiError:
+    """The error of a request whose logits are not finite."""
+    return ApiError(500, message, type="server_error", code="logits_not_finite")
+
+
 class Piece(NamedTuple):
     """New text of one choice.
 
@@ -87,21 +95,17 @@ class Piece(NamedTuple):
         text: the new text.
         finish_reason: of the last piece; else None.
         logprobs: log-probabilities of the new tokens; empty unless requested.
-        prompt: tokens of the prompt, with their log-probabilities; empty unless requested, and in
-            later pieces.
     """
 
     choice: int
     text: str
     finish_reason: str | None
     logprobs: Sequence[TokenLogprob]
-    prompt: Sequence[tuple[int, TokenLogprob | None]]
 
 
 def piece_of(
     choice: int,
     output: Output,
-    completion: Completion,
     text: str | None = None,
     num_reported: int = 0,
 ) -> Piece:
@@ -110,20 +114,17 @@ def piece_of(
     Args:
         choice: index of the choice.
         output: the output.
-        completion: the completion that it belongs to.
         text: the text of the piece; None for all.
         num_reported: tokens whose log-probabilities are in earlier pieces.
     """
-    prompt = list[tuple[int, TokenLogprob | None]]()
-    if completion.prompt_logprobs is not None and not num_reported:
-        prompt += zip(completion.prompt_token_ids, completion.prompt_logprobs, strict=False)
     logprobs = (output.logprobs or [])[num_reported:]
     if text is None:
         text = output.text
     reason = None if output.error else output.finish_reason  # OpenAI's API has no such reason
-    return Piece(choice, text, reason, logprobs, prompt)
+    return Piece(choice, text, reason, logprobs)
 
 
+Scored = tuple[int, TokenLogprob | None]  # a token of a prompt; nothing predicts the first
 Item = list[Piece] | Exception | None  # an entry of a ticket's inbox; None is the end
 
 
@@ -148,6 +149,7 @@ class Ticket:
         self.tenant = tenant
         self.completions: list[Completion] = []
         self.echoes: list[Echo] = []  # of each prompt, if the answer begins with it
+        self.scored: list[list[Scored]] = []  # each prompt, if its log-probabilities are asked for
         self.began = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.inbox: asyncio.Queue[Item] = asyncio.Queue()
@@ -239,6 +241,27 @@ class EngineThread:
         except BaseException:
             ticket.close()  # the caller may be cancelled just after the request was added
             raise
+
+    async def score(self, ids: list[int], top: int) -> list[Scored]:
+        """Return a prompt's tokens with their log-probabilities, once enough blocks are free.
+
+        Args:
+            ids: the token ids of the prompt.
+            top: how many of the likeliest tokens to report at each position.
+
+        Raises:
+            ApiError: If the prompt is too long for the pool, or its logits are not finite.
+        """
+        while True:
+            try:
+                scores = await self.call(lambda llm: score(llm, ids, top))
+                return list(zip(ids, scores, strict=True))
+            except OutOfBlocks:
+                await asyncio.sleep(BLOCKS_BUSY)
+            except ValueError as error:
+                raise ApiError(400, str(error)) from None
+            except FloatingPointError as error:
+                raise not_finite(str(error)) from None
 
     async def call(self, function: Callable[[LLM], T]) -> T:
         """Run `function(llm)` between two steps and return its result."""
@@ -408,8 +431,7 @@ class EngineThread:
         error = next((output.error for output in completion.outputs if output.error), None)
         if error is not None:
             self.drop(ticket)
-            failure = ApiError(500, error, type="server_error", code="logits_not_finite")
-            items.append((ticket, failure))
+            items.append((ticket, not_finite(error)))
         elif completion.finished:
             self._observe("ended", ticket, completion)
             ticket.completions.append(completion)
@@ -433,7 +455,7 @@ class EngineThread:
                 ticket.ended.add(choice)
             if text or is_last:
                 reported = ticket.num_reported[choice]
-                piece = piece_of(choice, output, completion, text, reported)
+                piece = piece_of(choice, output, text, reported)
                 ticket.num_reported[choice] += len(piece.logprobs)
                 pieces.append(piece)
         return pieces
@@ -483,5 +505,4 @@ def _join(earlier: Piece, later: Piece) -> Piece:
     return later._replace(
         text=earlier.text + later.text,
         logprobs=[*earlier.logprobs, *later.logprobs],
-        prompt=earlier.prompt,
     )

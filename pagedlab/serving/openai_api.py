@@ -194,7 +194,7 @@ class CompletionRequest(GenerationRequest):
         return self
 
     def logprob_params(self) -> dict[str, Any]:
-        return {"logprobs": self.logprobs, "prompt_logprobs": self.logprobs if self.echo else None}
+        return {"logprobs": self.logprobs}
 
     def prompts(self) -> list[Any]:
         """Return the prompts for `LLM.add`."""

@@ -52,8 +52,8 @@ def next_token_chances(
     row = 0
     for chunk in plan.chunks:
         row += chunk.num_rows
-        if chunk.num_next:
-            first = row - chunk.num_next  # the others follow drafted tokens
+        if chunk.num_rows:
+            first = row - chunk.num_rows  # the others follow drafted tokens
             asked = params[chunk.request.request_id]
             distribution = _distribution(logits[first], asked)
             chances[chunk.sequence.name] = Chances(chunk.sequence.num_known, distribution)

@@ -438,11 +438,11 @@ def test_drafts_with_arrivals_and_few_blocks(tiny, rng):
 
 
 def test_a_prompts_last_layer_is_computed_for_the_rows_asked_for(shallow, seed):
-    """Prompts to their end or not, one of which scores its last tokens, and a new token among them."""
+    """Prompts to their end or not, one of which ends in a draft, and a new token among them."""
     rng, chunks, llm = random.Random(seed), [], engine(shallow)
     for i, prompt in enumerate(prompts_of(shallow, [rng.randint(8, 20) for _ in range(4)])):
         text = Sequence("", BlockTable(llm.pool), prompt, 0, len(prompt))
-        text.score_from = len(prompt) - 3 if i == 2 else None
+        text.num_draft = 2 if i == 2 else 0
         start, stop = (len(prompt) - 1, len(prompt)) if i == 3 else (0, len(prompt) - (i == 1))
         text.table.append(stop)
         chunks.append(Chunk(Request(i, [text], 1, 9), text, start, stop))
@@ -455,7 +455,7 @@ def test_a_prompts_last_layer_is_computed_for_the_rows_asked_for(shallow, seed):
         rows.append(len(q))
         return llm.attend(q, *rest)
 
-    assert len(batch.last_rows) == 5  # none of the prompt that goes on, three of the one that is scored
+    assert len(batch.last_rows) == 5  # none of the prompt that goes on, three of the one with a draft
     expected = shallow.forward(batch, llm.cache, llm.attend)
     logits = fused.forward(batch, llm.cache, attend)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)

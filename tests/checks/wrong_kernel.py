@@ -132,7 +132,7 @@ EDITS = {
         ("range(0, length, TILE)", "range(0, length // TILE * TILE, TILE)", "The last tile is left out"),
         (' input_precision="ieee") * scale', ' input_precision="ieee")', "The scale is missing"),
         (MAXIMUM, PLAIN_ROWS, NO_MAXIMUM),
-        (MAXIMUM, f"{MAXIMUM}\n        new_m = tl.zeros([ROWS], tl.float32) + tl.max(new_m, 0)", "out of the arithmetic"),
+        (MAXIMUM, f"{MAXIMUM}\n        new_m = tl.zeros([ROWS], tl.float32) + tl.max(new_m, 0)", "out of the arithm"),
         ('tl.full([ROWS], float("-inf"), tl.float32)', "tl.zeros([ROWS], tl.float32)", NO_MAXIMUM),
         (" * GROUP + r)", " * KV_HEADS + r)", ""),
         ("r[:, None] < GROUP", "r[:, None] < KV_HEADS", ""),
