@@ -16,6 +16,7 @@ from pagedlab.checks import (
     exercise_of_methods,
     explain,
     search,
+    trying,
 )
 from pagedlab.lessons.broken import POOLS, CountsForks
 
@@ -228,9 +229,10 @@ def _table_operations(
     lines = []
     for name, tokens in lengths.items():
         for verb in verbs:
-            lines += [
-                f"{name}.{verb}({argument})" for argument in _arguments(verb, tokens, block_size)
-            ]
+            arguments = _arguments(verb, tokens, block_size)
+            if verb == "append" and name != "a":
+                arguments[0] = ""  # as if it were 1
+            lines += [f"{name}.{verb}({argument})" for argument in arguments]
     if len(lengths) < 5:
         makers = [f"{name}.fork()" for name in lengths] if "fork" in verbs else []
         fresh = ascii_lowercase[len(lengths)]
@@ -348,7 +350,13 @@ def _check_users(when: str, state: str, have: dict[str, list[str]], pool: BlockP
 
 
 def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
-    """Search for a sequence of operations on which a table class goes wrong."""
+    """Search for a sequence of operations on which a table class goes wrong.
+
+    Raises:
+        Wrong: If it finds one, or the answer is no class.
+    """
+    if not isinstance(table_class, type):
+        raise Wrong("Give the class itself.", "a class", repr(table_class))
     sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
     search([partial(table_trial, table_class, verbs, *size) for size in sizes])
 
@@ -431,11 +439,25 @@ def block_pool(answer: type) -> str:
     # A mistake with ordinary ids is shown before a mistake with ids that no block has.
     for unknown_ids in (False, True):
         search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
+    _check_two_pools(answer)
     return (
         "Your pool agrees with a plain list of counts on every short sequence of operations tried "
         "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
         "error changes nothing."
     )
+
+
+def _check_two_pools(pool_class: type) -> None:
+    """Raise `Wrong` if two pools keep their blocks in one place, such as a list of the class."""
+    new = f"{pool_class.__name__}(3, 4)"
+    with trying(f"first = {new}; second = {new}", "first.allocate()"):
+        first, second = pool_class(3, 4), pool_class(3, 4)
+        first.allocate()
+        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
+        for pool, used in ((first, 1), (second, 0)):
+            counts = [pool.refcount(block_id) for block_id in range(3)]
+            words = "{0[0]} in use, {0[1]} free".format
+            agree((used, 3 - used), (sum(counts), pool.num_free), message, words)
 
 
 _TABLES = [
@@ -522,8 +544,8 @@ def copy_on_write(answer: type) -> str:
     "partial one once for each sequence but the last, however long the prompt.",
     sorted(
         (num_forks, num_tokens, size)
-        for num_forks in range(4)
-        for size in (4, 1, 16)
+        for num_forks in (0, 1, 2, 3, 5)
+        for size in (4, 1, 3, 16)
         for num_tokens in {0, 1, size - 1, size, size + 1, 2 * size}
     ),
 )

@@ -464,6 +464,7 @@ def _first_tile_only(g: Any) -> Any:
 
 
 ONE_HEAD = {"heads": 1, "kv_heads": 1}
+LARGE_GROUP = {"lengths": (3,), "heads": 18, "kv_heads": 1}
 TILE_OF_16 = {"size": 8, "dim": 32, "tile": 16}
 LOUD: Cases = {  # the scores of the second head are twice as large
     "11 keys, all scores near 1,000; the very first scores highest": {
@@ -516,9 +517,9 @@ WHOLE: Cases = {
     "Three sequences, four query heads on two KV heads": {},
     **GROUPS,
     **LOUD,
-    "20 keys of 32 dimensions in a tile of 16, pages of 8": {
-        "lengths": (20,),
-        **ONE_HEAD,
+    "20 and 3 keys of 32 dimensions in tiles of 16, pages of 8": {
+        "lengths": (20, 3),
+        "heads": 2,
         **TILE_OF_16,
     },
     "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
@@ -534,7 +535,7 @@ puzzle(
 )
 puzzle(
     "grouped",
-    WHOLE,
+    {**WHOLE, "18 query heads on one KV head: 32 rows": LARGE_GROUP},
     OF_ATTENTION,
     "Each key is loaded once for the whole group, and two products do the arithmetic.",
 )
@@ -627,12 +628,13 @@ puzzle(
         **{
             f"{title}, two splits": {**case, "splits": 2} for title, case in (GROUPS | LOUD).items()
         },
-        "40 keys of 32 dimensions in a tile of 16, pages of 8, two splits": {
-            "lengths": (40,),
+        "20 and 3 keys of 32 dimensions in tiles of 16, pages of 8, two splits": {
+            "lengths": (20, 3),
+            "heads": 2,
             "splits": 2,
-            **ONE_HEAD,
             **TILE_OF_16,
         },
+        "18 query heads on one KV head, two splits": {**LARGE_GROUP, "splits": 2},
     },
     OF_SPLIT | OF_ATTENTION,
     "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pagedlab.checks import Wrong, exercise, shape
-from pagedlab.checks.kernel import GROUPS, LOUD, OF_ATTENTION, OF_SPLIT, ONE_HEAD
+from pagedlab.checks.kernel import GROUPS, LARGE_GROUP, LOUD, OF_ATTENTION, OF_SPLIT, ONE_HEAD
 from pagedlab.checks.watched import (
     FAR,
     Cases,
@@ -38,6 +38,7 @@ CASES: Cases = {
     "8 keys, four query heads on two KV heads": {"lengths": (8,)},
     **GROUPS,
     **LOUD,
+    "18 query heads on one KV head": LARGE_GROUP,
     "9 keys of 32 dimensions in pages of 8": {"lengths": (9,), "size": 8, "dim": 32, **ONE_HEAD},
     "Three sequences; the rows of the table are tables.stride(0) elements apart, more than its "
     "width": {"wider": 3},

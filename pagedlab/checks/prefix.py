@@ -195,25 +195,36 @@ _ORPHAN = [
     "serve([3, 3, 2, 2, 9])",
     "serve([1, 1, 3, 3, 9])",
 ]
+# In six blocks: the last but one evicts the longest unused block. Those before and after it stay.
+_ONE_LOST = [
+    *(f"serve({prompt})" for prompt in ([2, 2, 9], [1, 1, 9], [3, 3, 2, 2, 9], [2, 2, 2, 2, 9])),
+    "serve([1, 1, 9], salt='x')",
+    "serve([2, 2, 2, 2, 9])",
+]
 _CACHE_OPERATIONS = [
     *(f"serve({prompt})" for prompt in _PROMPTS),
     "serve([1, 1, 9], salt='x')",
+    "serve([1, 1, 9], salt='y')",
+    "serve([1, 1, 9], salt='')",
     "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])",
     *_ORPHAN,
 ]
 
 
-def cache_trial(cache_class: type, exact: bool) -> Trial:
+def cache_trial(
+    cache_class: type, num_blocks: int, block_size: int = 2, exact: bool = True
+) -> Trial:
     """Drive a reader's cache beside `PrefixCache`.
 
     Args:
         cache_class: the reader's.
-        exact: the pool is so large that nothing is evicted, and both must find the same.
+        num_blocks: of each pool.
+        block_size: of each pool.
+        exact: whether both must find the same; which block is evicted is the cache's choice.
     """
-    num_blocks = 64 if exact else 6
-    yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, 2))"
-    mine = Served(cache_class, num_blocks, 2)
-    right = Served(PrefixCache, num_blocks, 2)
+    yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, {block_size}))"
+    mine = Served(cache_class, num_blocks, block_size)
+    right = Served(PrefixCache, num_blocks, block_size)
     choices = list(dict.fromkeys(_CACHE_OPERATIONS))
     while True:
         operation = yield choices
@@ -230,9 +241,11 @@ def prefix_cache(answer: type) -> str:
 
     It is made with a pool, the real one.
     """
-    starts = [partial(cache_trial, answer, exact) for exact in (True, False)]
+    evicts = partial(cache_trial, answer, 6, exact=False)
+    starts = [partial(cache_trial, answer, 64), evicts, partial(cache_trial, answer, 64, 3)]
     search(starts, sequences=200, walks=24, length=12)
-    replay(starts[1], _ORPHAN)
+    replay(evicts, _ORPHAN)
+    replay(partial(cache_trial, answer, 6), _ONE_LOST)
     return (
         "Your cache finds what ours finds, never a block with another past, and keeps no unused "
         "block from the pool.\nIn a pool of six blocks, where almost every request evicts one, it "

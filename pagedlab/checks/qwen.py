@@ -75,15 +75,16 @@ def mended_pool(answer: type) -> str:
     )
 
 
-# Block size, length of the sequence, queries.
+# Block size, length of the sequence, queries, scale.
 _SEQUENCES = [
-    (4, 1, 1),
-    (4, 4, 1),
-    (4, 5, 1),
-    (4, 6, 6),
-    (4, 6, 3),
-    (2, 9, 4),
-    (8, 30, 30),
+    (4, 1, 1, 0.5),
+    (4, 4, 1, 0.5),
+    (4, 5, 1, 0.5),
+    (4, 6, 6, 0.5),
+    (4, 6, 3, 0.5),
+    (2, 9, 4, 0.5),
+    (8, 30, 30, 0.25),
+    (4, 6, 3, 2000.0),  # scores so large that exp of them is infinite
 ]
 
 
@@ -93,18 +94,19 @@ def attend_one(answer: Callable[..., Any]) -> str:
 
     Causal attention of a sequence's last queries over its blocks. Unused slots hold NaN.
     """
-    for block_size, length, n in _SEQUENCES:
+    for block_size, length, n, scale in _SEQUENCES:
         k, v, tables = pages_of([length], block_size, 1, 4)
         k = k.double()
         v = v.double()
         block_ids = tables[0].tolist()
         q = normal(1)(n, 4)
-        expected = concat_attention(q[:, None], k, v, block_ids, length, 0.5)[:, 0]
+        expected = concat_attention(q[:, None], k, v, block_ids, length, scale)[:, 0]
         setup = (
-            f"block_size {block_size}, block_ids {block_ids}, length {length}, the last {n} queries"
+            f"block_size {block_size}, block_ids {block_ids}, length {length}, the last {n} "
+            f"queries, scale {scale}"
         )
         with trying(setup=setup):
-            got = answer(q, k[:, :, 0], v[:, :, 0], list(block_ids), length, 0.5)
+            got = answer(q, k[:, :, 0], v[:, :, 0], list(block_ids), length, scale)
             check_shapes(shape(q), got, "The result has another shape.")
             at = first_wrong(expected, got)
             if at:
@@ -114,6 +116,11 @@ def attend_one(answer: Callable[..., Any]) -> str:
                         "NaN comes out: an unused slot was read. Cut keys and values at `length` "
                         "before the products;\n0 x NaN is NaN, so masking the scores is not enough."
                     )
+                    if scale > 1:
+                        message = (
+                            "NaN comes out: exp of a score near 1,000 is infinite. softmax "
+                            "subtracts the largest first."
+                        )
                 raise Wrong(message, say(expected[at[0]]), say(got[at[0]]))
     return (
         "Right at every block boundary, with one query and with many, and no unused slot is ever "

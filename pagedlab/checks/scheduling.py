@@ -12,7 +12,17 @@ from itertools import count, product
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks import Trial, Wrong, agree, compare, compared, exercise, search, trying
+from pagedlab.checks import (
+    Trial,
+    Wrong,
+    agree,
+    compare,
+    compared,
+    exercise,
+    replay,
+    search,
+    trying,
+)
 from pagedlab.scheduler import Chunk, Request, Schedule, Scheduler, Sequence
 
 PATIENCE = 3  # how often the first in the queue may be passed
@@ -160,13 +170,24 @@ _QUEUE_OPERATIONS = [
     "step(12)",
 ]
 
+# In sixteen blocks small requests fit beside a large one, so two large ones are passed in turn.
+_TWO_LARGE = [
+    "arrive('sLms')",
+    "arrive('s')",
+    "arrive('sL')",
+    "arrive('sLms')",
+    "arrive('sLms')",
+    "step(12)",
+]
 
-def queue_trial(answer: type[Scheduler]) -> Trial:
+
+def queue_trial(answer: type[Scheduler], num_blocks: int) -> Trial:
     """Drive the reader's scheduler beside `Patient`, on the same arrivals.
 
     No request grows beyond its blocks, so none is preempted.
     """
-    yield f"LLM(scheduler={answer.__name__}), 10 blocks of 4; for 3 steps s takes 2, m 3, L 8"
+    blocks = f"{num_blocks} blocks of 4"
+    yield f"LLM(scheduler={answer.__name__}), {blocks}; for 3 steps s takes 2, m 3, L 8"
 
     class Mine(answer):  # type: ignore[misc, valid-type]
         def next_waiting(self) -> Request:
@@ -176,8 +197,8 @@ def queue_trial(answer: type[Scheduler]) -> Trial:
                 raise Wrong(message, "one of self.waiting", chosen)
             return chosen
 
-    mine = ToyEngine(Mine, num_blocks=10)
-    right = ToyEngine(Patient, num_blocks=10)
+    mine = ToyEngine(Mine, num_blocks)
+    right = ToyEngine(Patient, num_blocks)
     while True:
         operation = yield _QUEUE_OPERATIONS
         before = _front_of_queue(right.scheduler)
@@ -214,15 +235,15 @@ def _admitted(engine: ToyEngine, operation: str) -> list[str]:
 _SCHEDULE_OPERATIONS = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
 
 
-def schedule_trial(answer: type[Scheduler]) -> Trial:
+def schedule_trial(answer: type[Scheduler], num_blocks: int, max_sequences: int) -> Trial:
     """Drive the reader's scheduler beside `Continuous`, on the same arrivals.
 
     No request grows beyond its first blocks, so no request has to be preempted.
     """
-    yield f"LLM(scheduler={answer.__name__}, max_sequences=3), 10 blocks of 4"
+    yield f"LLM(scheduler={answer.__name__}, {max_sequences=}), {num_blocks} blocks of 4"
 
-    mine = ToyEngine(answer, num_blocks=10, max_sequences=3)
-    right = ToyEngine(Continuous, num_blocks=10, max_sequences=3)
+    mine = ToyEngine(answer, num_blocks, max_sequences=max_sequences)
+    right = ToyEngine(Continuous, num_blocks, max_sequences=max_sequences)
     while True:
         operation = yield _SCHEDULE_OPERATIONS
         expected = _planned(right, operation)
@@ -302,7 +323,9 @@ def schedule(answer: type[Scheduler]) -> str:
         raise Wrong(
             "Your class inherits schedule. Write it.", "def schedule(self): ...", "no schedule"
         )
-    search([partial(schedule_trial, answer)], sequences=300, walks=60, length=16)
+    # Blocks are short in the first, places in the second.
+    starts = [partial(schedule_trial, answer, *limits) for limits in ((10, 3), (40, 2))]
+    search(starts, sequences=300, walks=60, length=16)
     return (
         "The same tokens in every step as ours, in hundreds of queues: a finished request leaves, "
         "and the next is\nadmitted in the same step."
@@ -321,7 +344,8 @@ def patient(answer: type[Scheduler]) -> str:
     The first in the queue is passed three times at most.
     """
     _check_subclass(answer)
-    search([partial(queue_trial, answer)], sequences=300, walks=60, length=16)
+    search([partial(queue_trial, answer, 10)], sequences=300, walks=60, length=16)
+    replay(partial(queue_trial, answer, 16), _TWO_LARGE)
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
         f"is passed\n{PATIENCE} times at most, however many small requests arrive."
@@ -398,6 +422,7 @@ def victim(answer: type[Scheduler]) -> str:
         (3, 5),
         (2, 9, 4),
         (2, 4, 9),
+        (5, 2, 3),
         (1, 6, 6),
         (7, 0, 5),
         (2, 0, 8, 3),

@@ -60,7 +60,8 @@ class Desk:
     def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
         """Return a message, as `queue.SimpleQueue.get` does; once, after all of them, None."""
         if self._is_over() and not self.ended:
-            return self._end()
+            self._end()
+            return None
         if not self._has_message() and block:
             self._sleep()
         if not self._has_message():
@@ -68,7 +69,8 @@ class Desk:
             raise queue.Empty
         arrival = self.coming.pop(0)
         if arrival.name == NONE:
-            return self._end()
+            self._end()
+            return None
         self.taken.append(arrival.name)
         return lambda: self._run(arrival)
 
@@ -195,7 +197,18 @@ _PARTS = ("a", "b", "", "None", "null", None)
 _GLUES = ("", ":", "/", ",", '", "', "', '", "|", "-", "_", " ", "\0", "\n")
 _LONG = 300 * "x"  # an answer may keep the first characters only, or the last
 # Names that an answer may take for one name.
-_ALIKE = ("a ", " a", "A", "\u00e4", "a\u0308", "\u00f6", "fi", "\ufb01", _LONG + "a", _LONG + "b")
+_ALIKE: tuple[str, ...] = (
+    "a ",
+    " a",
+    "A",
+    "\u00e4",
+    "a\u0308",
+    "\u00f6",
+    "fi",
+    "\ufb01",
+    _LONG + "a",
+    _LONG + "b",
+)
 _ALIKE += ("a" + _LONG, "b" + _LONG)
 _SAMPLES = 400  # names, so that each character of a digest takes all its values
 _LETTERS = 100  # of each of these names

@@ -64,6 +64,7 @@ def roll_back(answer: Callable[[Any, int, int], None]) -> str:
         ([1, 2, 3], [1, 9, 3, 4]),  # tokens after a difference do not count, even if equal
         ([1, 2, 3], [9, 2, 3, 4]),
         ([1, 1, 1, 1], [1, 1, 2, 1, 1]),
+        ([50_000], [int("50000"), 6]),  # equal, and another object
     ],
 )
 def kept_tokens(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
@@ -138,6 +139,8 @@ def _decision(answer: _Rule, p: list[float], q: list[float], token: int) -> Any:
     total = sum(map(float, replacement))
     if accept < 1 - 1e-9 and abs(total - 1) > 1e-9:
         message = "The replacement's probabilities do not add up to 1."
+        if p == q:
+            message = "p and q are the same here, so every draft is right: accept it with 1."
         raise Wrong(message, f"for token {token}, a sum of 1", f"{total:.3g}")
     return pair
 

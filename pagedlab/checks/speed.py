@@ -44,6 +44,7 @@ _ALL = {"attention": 2.0, "products": 1.0, "other": 4.0}
     [
         (0.0, _ONE, {}),
         (1.0, _ONE, {}),
+        (0.0, _ONE, {"attention": 4.0}),
         (3.0, _ONE, {}),
         (0.0, _ONE, {"attention": 2.0}),
         (0.0, _ALL, {}),

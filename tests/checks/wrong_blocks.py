@@ -25,6 +25,8 @@ EDITS = {
         ("+= 1\n        return block_id", "+= 1", "share must return the block's id."),
         ('raise OutOfBlocks("no block is free")', "return None", "d = pool.allocate() must raise OutOfBlocks."),
         ("list(range(num_blocks))", "list(range(1, num_blocks))", "num_free differs."),
+        ("self.counts = [", "MyBlockPool.counts = [", "Two pools have the same"),
+        ("self.free_ids = list", "MyBlockPool.free_ids = list", "Two pools have the same"),
         (
             "block_id = self.free_ids.pop()",
             "block_id = 0\n        while self.counts[block_id] >= 0:\n            block_id = 0",
@@ -85,6 +87,7 @@ EDITS = {
             "self.block_ids[0] * size + position",
             "a.slot(2) differs; a maps blocks [0, 2, 3].",
         ),
+        ("append(self, n=1)", "append(self, n=2)", "After b.append():"),
         ("return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
     ],
     "copy_on_write": [
@@ -117,6 +120,8 @@ EDITS = {
         ("return num_forks if", "return num_forks + 1 if"),
         ("num_forks if num_tokens % block_size else 0", "num_forks * blocks_for(num_tokens, block_size)"),
         ("return num_forks if num_tokens", "return 1 if num_forks and num_tokens"),
+        ("num_tokens % block_size", "num_tokens & (block_size - 1)"),
+        ("return num_forks if", "return min(num_forks, 3) if"),
     ],
     "truncate": [
         (

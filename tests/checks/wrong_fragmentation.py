@@ -38,6 +38,10 @@ EDITS = {
         ("memory * 9 // 10 - weights", "memory * 9 // 10"),
         ("(bytes_per_token * max_length)", "bytes_per_token"),
         ("for_kv // (", "for_kv / ("),
+        (
+            "return for_kv // (bytes_per_token * max_length)",
+            "return for_kv and max(1, for_kv // (bytes_per_token * max_length))",
+        ),
     ],
     "last_block_waste": [
         (

@@ -38,6 +38,14 @@ EDITS = {
             "insert gives a known hash another block",
         ),
         ("salt=salt)", "salt=None)", "Block 0 has KV of a different past."),
+        ("salt=salt)", "salt=salt and 'x')", "Block 0 has KV of a different past."),
+        ("salt=salt)", "salt=salt or None)", "Block 0 has KV of a different past."),
+        ("table.num_tokens += self.pool.block_size", "table.num_tokens += 2", "match returns full blocks."),
+        ("self.pool.block_size, hash", "2, hash", ""),
+        ("if block != block_id", "if block > block_id", "finds another number of tokens"),
+        ("if block != block_id", "if block < block_id", "finds another number of tokens"),
+        ("if block != block_id", "if False", "finds another number of tokens"),
+        (" if block != block_id", "", ""),
         (
             'return hash_chain(token_ids, self.pool.block_size, hash="sha256", salt=salt)',
             "size = self.pool.block_size\n"

@@ -42,6 +42,8 @@ EDITS = {
             "self.may_admit(self.waiting[-1]):\n            self.running.append(self.waiting.pop())",
             "step() computes other tokens",
         ),
+        ("len(self.running) < self.max_sequences", "True", "computes other tokens"),
+        ("len(self.running) < self.max_sequences", "len(self.running) < 3", "computes other tokens"),
         ("len(seq.token_ids)", "seq.table.num_tokens + 1", "step() computes other tokens"),
         ("return self.plan", "pass", "schedule returns the plan: return self.plan"),
         (
@@ -90,6 +92,7 @@ EDITS = {
         ("reversed(self.running[1:])", "reversed(self.running)"),
         (" if computed(request)]", "]", "r1 holds no block: preempting it frees nothing."),
         ("key=computed", "key=lambda request: len(request.sequences[0].token_ids)"),
+        ("key=computed", "key=lambda request: len(request.sequences[0].table.block_ids)"),
         ("reversed(self.running[1:])", "self.running[1:]"),
     ],
     "patient": [
@@ -101,6 +104,11 @@ EDITS = {
             "The first in the queue is passed 3 times at most",
         ),
         ("self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
+        (
+            "self.passed = 0\n        elif",
+            "self.passed = max(0, self.passed - 1)\n        elif",
+            "The first in the queue is passed",
+        ),
         ("self.passed < 3", "self.passed < 4", "The first in the queue is passed 3 times at most"),
         (
             "for request in self.waiting:\n"

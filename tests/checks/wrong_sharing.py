@@ -102,6 +102,7 @@ EDITS = {
             FREE + "    return [tables[parent].fork() for parent in parents]",
             "The new beams do not hold their parents' blocks.",
         ),
+        ("for table in tables:", "for table in tables[:4]:", "The counts do not match the new beams."),
         (
             "for table in tables:",
             "for table in (table for i, table in enumerate(tables) if i not in parents):",

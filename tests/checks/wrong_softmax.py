@@ -74,7 +74,7 @@ EDITS = {
         (
             "return new_m, total, out",
             "return new_m, total, out / total.clamp(min=1e-300)",
-            "out differs after the last of these",
+            "out is divided by total already",
         ),
         (
             "return new_m, total, out",
@@ -95,7 +95,7 @@ EDITS = {
         (
             "out_a * rescale_a + out_b * rescale_b",
             "(out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
-            "out differs after the last of these",
+            "out is divided by total already",
         ),
         (
             "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",

@@ -64,9 +64,15 @@ EDITS = {
         ("[*drafted[:n], own[n]]", "drafted[:n]"),
         ("[*drafted[:n], own[n]]", "drafted[: n + 1] or own"),
         ("own[n]]\n", "own[-1]]\n"),
+        ("drafted[n] == own[n]", "drafted[n] is own[n]"),
     ],
     "acceptance_rule": [
         ("[x / total for x in rest] if total else p", "rest", "do not add up to 1"),
+        (
+            "min(1.0, p[token] / q[token]), [x / total for x in rest] if total else p",
+            "p[token], [x / total for x in rest] if total else rest",
+            "every draft is right: accept it",
+        ),
         (
             "min(1.0, p[token] / q[token])",
             "p[token]",
