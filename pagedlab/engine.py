@@ -209,6 +209,16 @@ class Engine:
                 computed = sequence.token_ids[:stop]
                 self.prefix_cache.insert(sequence.table, computed, salt=request.salt)
 
+    def _forget(self, table: BlockTable) -> None:
+        """Have the prefix cache forget the blocks of a sequence whose logits are not finite.
+
+        Their KV need not be finite either: attention multiplies what a token does not see by 0, and
+        0 * NaN is NaN. So all tokens that were computed together may be affected.
+        """
+        if self.prefix_cache is not None and isinstance(self.pool, BlockPool):
+            for block_id in table.block_ids:
+                self.pool.forget(block_id)
+
     def _add_tokens(self, result: StepResult) -> int:
         """Add the sampled tokens to their sequences and return how many were added."""
         now = time.perf_counter()
@@ -254,7 +264,7 @@ class Engine:
         first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
         request = Request(request_id, [first], params.num_sequences, max_tokens, salt)
         completion = Completion(request_id, ids[:], [], time.perf_counter())
-        state = RequestState(request, params, completion, self.model)
+        state = RequestState(request, params, completion, self.model, self._forget)
         state.add_output(first, stream)
         self.scheduler.check(request)
         return state

@@ -34,6 +34,7 @@ class RequestState:
     params: SamplingParams
     completion: Completion
     model: Model
+    forget: Callable[[BlockTable], None]  # has the prefix cache forget a table's blocks
     beams: BeamSearch | None = None
     is_dropped: bool = False
 
@@ -176,6 +177,8 @@ class RequestState:
             detokenizer.finish(self.text_after(sequence.output_ids))
             if detokenizer.stopped:
                 sequence.finish_reason = "stop"
+        if sequence.finish_reason == "error":
+            self.forget(sequence.table)
         sequence.table.free()
 
     def advance_beams(self, logprobs: torch.Tensor, now: float) -> int:
@@ -196,6 +199,8 @@ class RequestState:
         for sequence in self.request.sequences:
             self.add_output(sequence)
         if self.request.sequences[0].finish_reason == "error":
+            for sequence in self.request.sequences:
+                self._end(sequence, None)
             return 0
         self.completion.times.append(now)
         return len(self.request.sequences)

@@ -590,7 +590,7 @@ def test_half_precision_may_overflow_in_some_rows(spoilt, monkeypatch):
 
 
 def test_weights_whose_sum_is_too_large_for_float16(spoilt):
-    change_weights(spoilt, lambda weights: weights[QUERY].fill_(60_000.0))
+    change_weights(spoilt, lambda weights: weights[QUERY].fill_(1.5))
     load(spoilt, dtype="float16")
 
 

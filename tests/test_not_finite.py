@@ -163,6 +163,21 @@ def test_a_scored_prompt(breaking, prompts, answers, place):
     assert_idle(llm)
 
 
+@pytest.mark.parametrize("params", [exactly(3), SamplingParams(3, beam_width=2)], ids=["greedy", "beams"])
+def test_the_prefix_cache_keeps_nothing_of_it(breaking, prompts, answers, place, params):
+    """In a step with the token, the rows before it break, too: so do their blocks."""
+    token = answers[0][place]
+    llm = engine(breaking)
+    (bad,) = llm.generate([[*prompts[1], token, *prompts[1]]], params)
+    (good,) = llm.generate([prompts[1]], exactly(NEW))
+    assert bad.outputs[0].finish_reason == "error"
+    assert good.outputs[0].token_ids == answers[1]
+    (again,) = llm.generate([prompts[1]], exactly(NEW))
+    assert again.outputs[0].token_ids == answers[1]
+    assert llm.stats.cached_tokens >= 32
+    assert_idle(llm)
+
+
 @pytest.mark.parametrize("stop", [(), ("zzzz",)])
 def test_a_stream_raises_after_its_last_piece(tiny, breaking, prompts, answers, place, stop):
     llm = engine(breaking)

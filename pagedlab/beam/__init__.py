@@ -105,7 +105,7 @@ class BeamSearch:
     def advance_texts(self, request: Request, logprobs: Tensor) -> None:
         """Take one step of the search, and give the request the sequences of its beams.
 
-        If logits are not finite, its running beams end.
+        If logits are not finite, its running beams end. They keep their blocks.
 
         The tables of the continued beams are forked, and then all old tables are freed: no KV is
         moved.
@@ -120,7 +120,6 @@ class BeamSearch:
         except FloatingPointError:
             for parent in parents:
                 parent.finish_reason = "error"
-                parent.table.free()
             return
         sequences = list[Sequence]()
         for i, beam in enumerate(continued or self.ended):
