@@ -95,7 +95,7 @@ def in_time() -> Iterator[None]:
 
     handler = signal.signal(signal.SIGALRM, ring)
     # It rings again: an `except:` of the reader may have caught the first one.
-    timer = signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS, 0.1)
+    timer = signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS, 2)
     try:
         yield
     finally:

@@ -20,7 +20,6 @@ from pagedlab.blocks import InvariantError
 from pagedlab.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
 from pagedlab.checks.results import REGISTERED, exercise, exercise_of_methods
 from pagedlab.lessons import readers_code
-from pagedlab.lessons.fence import define
 from pagedlab.lessons.readers_code import HAS_ALARM
 from pagedlab.lessons.show import show_source
 from support import broken
@@ -180,15 +179,6 @@ def test_no_error_leaves_a_check(name, error):
     assert type(error).__name__ in result.got
 
 
-@pytest.mark.parametrize("error", HOSTILE, ids=lambda error: type(error).__name__)
-def test_no_error_of_a_kernel_leaves_its_check(error):
-    names = define("@triton.jit\ndef kernel(out, s, m, n, TILE: tl.constexpr):\n    fails()")
-    names["fails"] = raises(error)
-    result = check.weights(names["kernel"])
-    assert result.status == "failed"
-    assert type(error).__name__ in result.got
-
-
 def holds_itself():
     answer = {}
     answer["A"] = answer
@@ -212,7 +202,7 @@ def test_a_value_without_a_text_is_a_wrong_value():
     assert "ValueError: no text" in result.got
 
 
-@pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop", "launch"])
+@pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop"])
 def test_an_interrupt_by_the_reader_goes_through(name):
     with pytest.raises(KeyboardInterrupt):
         getattr(check, name)(raises(KeyboardInterrupt()))

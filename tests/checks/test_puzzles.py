@@ -71,6 +71,34 @@ def test_an_offset_of_32_bits_is_shown_beside_the_one_that_was_meant(name):
     assert result.got.endswith("outside of k_cache")
 
 
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def weights_that_raise(error):
+    def fails():
+        raise error
+
+    names = define("@triton.jit\ndef kernel(out, s, m, n, TILE: tl.constexpr):\n    fails()")
+    names["fails"] = fails
+    return names["kernel"]
+
+
+@interpreted
+@pytest.mark.parametrize("error", [SystemExit("bye"), BaseException("mine"), Silent()])
+def test_no_error_of_a_kernel_leaves_its_check(error):
+    result = check.weights(weights_that_raise(error))
+    assert result.status == "failed"
+    assert type(error).__name__ in result.got
+
+
+@interpreted
+def test_an_interrupt_in_a_kernel_goes_through():
+    with pytest.raises(KeyboardInterrupt):
+        check.weights(weights_that_raise(KeyboardInterrupt()))
+
+
 @interpreted
 def test_a_fence_stops_what_reaches_outside_and_notes_the_rest():
     kernel = define("@triton.jit\ndef f(out, x, N: tl.constexpr):\n    i = tl.arange(0, 4)\n"
