@@ -3,7 +3,6 @@
 import copy
 import threading
 import unicodedata
-from itertools import takewhile
 
 import httpx
 import pytest
@@ -239,14 +238,15 @@ def test_a_stop_string_leaves_no_offset_beyond_the_text(client):
 def test_places_of_any_tokens_whatever_their_bytes(tiny, data):
     """Bytes that are no character are shown, so what is behind them is further on."""
     spell = Spelling(tiny.tokenizer)
-    plain = [i for i in range(len(tiny.tokenizer)) if i not in spell.special]
+    # Behind the byte ED, Python's decoder waits for a third byte, even if the second is of no character.
+    plain = [i for i in range(len(tiny.tokenizer)) if i not in spell.special and b"\xed" not in spell(i)]
     ids = data.draw(st.lists(st.sampled_from(plain), min_size=1, max_size=20))
     text = tiny.tokenizer.decode(ids)
     places = Places(spell)
     for count, token_id in enumerate(ids):
         before = tiny.tokenizer.decode(ids[:count]) if count else ""
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False))
-        assert places.add_token(token_id) == len([*same])
+        is_split = before + tiny.tokenizer.decode(ids[count:]) != text  # a character, between two tokens
+        assert places.add_token(token_id) == len(before) - is_split
 
 
 @pytest.mark.parametrize(
