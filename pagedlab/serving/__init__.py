@@ -6,8 +6,6 @@
 - prompts.py: the token ids of prompts
 - logprobs.py: log-probabilities in OpenAI's form
 - gate.py: checks host names, keys and sizes before the app sees a request
-- reference.py: the page that lists the paths and the fields of requests
-- schema_words.py: the values that a field accepts, in words
 - metrics.py: figures for Prometheus
 - background.py: the server in a thread of this process
 """

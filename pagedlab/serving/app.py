@@ -51,7 +51,6 @@ from pagedlab.serving.openai_api import (
     ErrorBody,
 )
 from pagedlab.serving.prompts import Room
-from pagedlab.serving.reference import reference_page
 from pagedlab.validation import integer
 
 if TYPE_CHECKING:
@@ -504,12 +503,6 @@ async def page(request: Request) -> Response:
     return Response(read(), media_type=media_type, headers=policy)
 
 
-@router.get("/docs", include_in_schema=False)
-async def reference(request: Request) -> Response:
-    """Return the page that lists the paths. FastAPI's own would load scripts from the web."""
-    return Response(reference_page(request.app.openapi()), media_type="text/html")
-
-
 # The app ------------------------------------------------------------------------------------------
 
 
@@ -534,24 +527,6 @@ def _tenants(api_keys: Mapping[str, str] | Iterable[str] | None) -> dict[str, st
 
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
-
-
-class App(FastAPI):
-    """The app. Its schema has the defaults of this server: the model and numbers of new tokens."""
-
-    def openapi(self) -> dict[str, Any]:
-        """Return the schema of the API, in the form of OpenAPI."""
-        schema = super().openapi()
-        serving = self.state.serving
-        defaults = {
-            "CompletionRequest": COMPLETION_TOKENS,
-            "ChatRequest": serving.default_max_tokens,
-        }
-        for name, max_tokens in defaults.items():
-            fields = schema["components"]["schemas"][name]["properties"]
-            fields["model"]["default"] = serving.card["id"]
-            fields["max_tokens"]["default"] = max_tokens
-        return schema
 
 
 def create_app(
@@ -614,7 +589,7 @@ def create_app(
         yield
         await asyncio.to_thread(engine.stop)
 
-    app = App(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="pagedlab", lifespan=lifespan, redoc_url=None)
     app.state.serving = serving
     app.include_router(router)
     for path in files:

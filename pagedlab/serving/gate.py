@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pagedlab.serving.metrics import Metrics
-from pagedlab.serving.openai_api import ApiError, explain_invalid
+from pagedlab.serving.openai_api import ApiError, invalid_request
 
 EXPECTED = (ApiError, HTTPException, RequestValidationError)
 API = "/v1/"
@@ -25,8 +25,7 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::\d*)?")
 def error_response(error: Exception) -> Response:
     """Return the answer for an exception of `EXPECTED`."""
     if isinstance(error, RequestValidationError):
-        message, param = explain_invalid(error.errors())
-        error = ApiError(400, message, param=param)
+        error = invalid_request(error.errors())
     elif isinstance(error, HTTPException):
         messages = {
             404: "there is nothing at this path: /docs lists the paths",

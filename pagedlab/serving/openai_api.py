@@ -6,12 +6,10 @@ server does not know are ignored.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from itertools import takewhile
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
 
 from pagedlab.sampling_params import SamplingParams
 
@@ -48,10 +46,9 @@ PASSED_ON = (
 )
 
 COMPLETION_TOKENS = 16  # new tokens of a completion whose request does not say, as with OpenAI
-# Kinds of a message's parts that OpenAI has and this server refuses, in words.
-NO_TEXT = {"image_url": "images", "input_audio": "sounds", "file": "files"}
 T = TypeVar("T")
-# Validation of a list ends at the first error, because 100,000 errors would take seconds.
+# Validation of a list ends at the first error, because 100,000 errors would take seconds. A union
+# begins with its list: a client reads the first error, and that of a list says more.
 Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 StopId = Annotated[StrictInt, Field(ge=0)]
@@ -101,7 +98,7 @@ class GenerationRequest(Body):
     """The most new tokens; left out, the answer is shorter if the context has less room."""
     n: Annotated[StrictInt, Field(ge=1, le=128)] = 1
     """Answers to each prompt; more than one needs a temperature above 0."""
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Annotated[list[Stop], Field(max_length=16)] | Stop | None = None
     """Strings that end an answer and are not part of it."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     """0 takes the likeliest token, 1 samples from the model's own probabilities."""
@@ -139,8 +136,8 @@ class GenerationRequest(Body):
         for name, neutral in UNSUPPORTED.items():
             value = data.get(name)
             if value is not None and value not in neutral:
-                problem = "{name} is not supported by this server: leave it out"
-                raise PydanticCustomError("unsupported", problem, {"name": name})
+                message = f"{name} is not supported by this server: leave it out"
+                raise ApiError(400, message, param=name)  # no ValueError: pydantic passes it on
         return {name: value for name, value in data.items() if name not in UNSUPPORTED}
 
     @model_validator(mode="after")
@@ -175,7 +172,7 @@ class GenerationRequest(Body):
 class CompletionRequest(GenerationRequest):
     """A request for completions."""
 
-    prompt: str | Ids | Some[str | Ids]
+    prompt: Some[str | Ids] | Ids | str
     """A text; a list of token ids; or a list of 1 to 2048 of these."""
     max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
     """The most new tokens, 0 only with echo=true; left out, the answer is shorter if the context
@@ -216,7 +213,7 @@ class Message(Described):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     """The author of the message; developer is the newer name of system."""
-    content: str | Some[TextPart] | None
+    content: Some[TextPart] | str | None
     """The text, whole or in parts; null is no text, as in a message that calls a tool."""
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
     """Tool calls are not supported, so the list is empty."""
@@ -306,90 +303,9 @@ class ApiError(Exception):
         self.body = ErrorBody(error=ErrorDetail(message=message, **detail))
 
 
-OF_SIZE = ("too_short", "too_long", "string_too_short", "string_too_long")  # pydantic's names
-
-
-def explain_invalid(errors: Any) -> tuple[str, str | None]:
-    """Explain FastAPI's validation errors.
-
-    Args:
-        errors: of one request.
-
-    Returns:
-        One sentence, and the parameter of the first error, such as "messages.0"; None if the error
-        is not about a parameter.
-    """
+def invalid_request(errors: Sequence[Any]) -> ApiError:
+    """Return the answer to an invalid request: where its first error is, in pydantic's words."""
     first = errors[0]
-    place = _place(first)
-    param = ".".join(place) or None
-    if first["type"] == "json_invalid":
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        return f"the body is not valid JSON: {reason}", None
-    if first["type"] == "unsupported":
-        return first["msg"], first["ctx"]["name"]
-    if first["type"] == "missing" and place:
-        return _explain_missing(place, first["input"]), param
-    if param == "messages" and first["type"] == "too_short":
-        return "messages is empty: send at least one message", param
-    # A union has one error for each form that a value may have.
-    forms = [error for error in errors if _place(error)[: len(place)] == place]
-    refused = next(filter(None, map(_refused_part, forms)), None)
-    if refused:
-        return f"{refused} are not supported: send text", param
-    explanation = _closest_form(forms)
-    if param:
-        return explanation, param
-    if first["type"] == "value_error":
-        return explanation, None
-    return "send a JSON object, with the header Content-Type: application/json", None
-
-
-def _explain_missing(place: list[str], given: Any) -> str:
-    """Explain a missing field: perhaps the object that lacks it has the name with a slip."""
-    message = f"{'.'.join(place)}: field required"
-    alike = get_close_matches(place[-1], list(given), n=1) if isinstance(given, dict) else []
-    return f"{message}, and there is {alike[0]!r}: did you mean {place[-1]}?" if alike else message
-
-
-def _closest_form(errors: list[Any]) -> str:
-    """Explain why a value has none of its forms.
-
-    It is closest to a form that only its size keeps it from, else to those with the deepest error.
-    """
-    errors = [error for error in errors if error["type"] in OF_SIZE] or errors
-    paths = [_path(error) for error in errors]
-    deepest = max(paths, key=len)
-    messages = []
-    for error, path in zip(errors, paths, strict=True):
-        if path == deepest:
-            message = error["msg"].removeprefix("Value error, ")
-            messages.append(message[0].lower() + message[1:])
-    explanation = ", or ".join(dict.fromkeys(messages))
-    return f"{'.'.join(deepest)}: {explanation}" if deepest else explanation
-
-
-def _refused_part(error: Any) -> str | None:
-    """Return the name of what a message's part holds if that is no text; None for other errors."""
-    kind = error.get("input")
-    is_kind = error["loc"][-1:] == ("type",) and isinstance(kind, str)
-    return NO_TEXT.get(kind) if is_kind else None
-
-
-def _path(error: Any) -> list[str]:
-    """Return the names and numbers that lead to an error in the body.
-
-    pydantic's names for the members of a union, "str" or "list[int]", are left out.
-    """
-    names = [str(part) for part in error["loc"] if part != "body"]
-    return [name for name in names if not _is_member(name)]
-
-
-def _place(error: Any) -> list[str]:
-    """Return the names that lead to an error in the body, up to the first union."""
-    names = [str(part) for part in error["loc"] if part != "body"]
-    return list(takewhile(lambda name: not _is_member(name), names))
-
-
-def _is_member(name: str) -> bool:
-    """Return whether it is pydantic's name for a member of a union."""
-    return name in ("str", "int") or not name.replace("_", "a").isalnum()
+    path = ".".join(str(name) for name in first["loc"][1:])  # the first name is "body", or "query"
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{path}: {message}" if path else message, param=path or None)

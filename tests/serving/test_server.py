@@ -34,7 +34,6 @@ from pagedlab.serving.engine_thread import SWITCH, EngineThread, Ticket, run_loo
 from pagedlab.serving.gate import LARGE, PER_SECOND, Gate
 from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest
 from pagedlab.serving.prompts import Encoder, Room
-from pagedlab.serving.schema_words import accepted, fields_of
 from support.accessibility import violations
 from support.engines import assert_idle, exactly
 from support.pages import in_browser, open_chromium, open_page
@@ -184,6 +183,7 @@ def test_several_prompts_in_one_request(client, alone):
 
 # Errors -------------------------------------------------------------------------------------------------------
 
+PROMPTS = "list[union[str,list[int]]]"  # pydantic's name for a list of prompts
 BAD = [
     (
         {"max_tokens": 2000, "n": 4},
@@ -193,9 +193,9 @@ BAD = [
     ({"prompt": ""}, "prompt", "the prompt is empty"),
     ({"prompt": [7, 99999]}, "prompt", "token id 99999 is not in the vocabulary"),
     ({"prompt": ["fine", ""]}, "prompt", "prompt 1: the prompt is empty"),
-    ({"prompt": {"text": "x"}}, "prompt", "prompt: "),
+    ({"prompt": {"text": "x"}}, f"prompt.{PROMPTS}", "valid list"),
     ({"prompt": "\ud800"}, "prompt", "must be valid Unicode"),
-    ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+    ({"temperature": -1}, "temperature", "^temperature: Input should be greater than or equal to 0$"),
     ({"temperature": float("nan")}, "temperature", "temperature: "),
     ({"top_p": "much"}, "top_p", "valid number"),
     ({"n": 2, "temperature": 0}, None, "would all be the same"),
@@ -203,7 +203,7 @@ BAD = [
     ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
     ({"seed": -1}, "seed", "greater than or equal to 0"),
     ({"top_k": 10**400}, "top_k", "less than or equal"),
-    ({"stop": ["a", ""]}, "stop", "at least 1 character"),
+    ({"stop": ["a", ""]}, "stop.list[constrained-str].1", "at least 1 character"),
     ({"echo": "yes, please"}, "echo", "boolean"),
     ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
     ({"logprobs": True}, "logprobs", "valid integer"),
@@ -212,18 +212,12 @@ BAD = [
     ({"min_p": 2}, "min_p", "less than or equal to 1"),
     ({"stop_token_ids": ["end"]}, "stop_token_ids.0", "valid integer"),
     ({"stop_token_ids": [-1]}, "stop_token_ids.0", "greater than or equal to 0"),
-    ({"logit_bias": {"the": 1}}, "logit_bias.the", "valid integer"),
+    ({"logit_bias": {"the": 1}}, "logit_bias.the.[key]", "valid integer"),
     ({"logit_bias": {"99999": 1}}, None, "a token id in logit_bias must be .* from 0 to 4095"),
     ({"presence_penalty": 3}, "presence_penalty", "less than or equal to 2"),
     ({"max_tokens": 400, "n": 128, "logprobs": 5}, None, r"is 307,200 log-prob.* at most 250,000 in one answer"),
-    ({"prompt": [0.5] * 1000}, "prompt", "valid"),
-    ({"prompt": ["a"] * 3000}, "prompt", "at most 2048 items"),
-]
-BAD += [
-    ({"stop": [1]}, "stop", "^stop.0: input should be a valid string$"),
-    ({"stop": ["a", 1]}, "stop", "^stop.1: input should be a valid string$"),
-    ({"stop": 1}, "stop", "^stop: input should be a valid string, or input should be a valid list$"),
-    ({"prompt": [[1, "a"]]}, "prompt", "^prompt.0.1: input should be a valid integer$"),
+    ({"prompt": [0.5] * 1000}, f"prompt.{PROMPTS}.0.str", "valid string"),
+    ({"prompt": ["a"] * 3000}, f"prompt.{PROMPTS}", "at most 2048 items"),
 ]
 UNSUPPORTED = {
     "tools": [{"type": "function", "function": {"name": "f"}}],
@@ -254,34 +248,12 @@ def test_bad_parameters(server, change, param, message):
 @pytest.mark.parametrize(
     ("path", "body", "param", "message"),
     [
-        (
-            "completions",
-            {"promt": "hi"},
-            "prompt",
-            "prompt: field required, and there is 'promt': did you mean prompt?",
-        ),
-        ("completions", {}, "prompt", "prompt: field required"),
-        (
-            "chat/completions",
-            {"messages": [{"rol": "user", "content": "hi"}]},
-            "messages.0.role",
-            "messages.0.role: field required, and there is 'rol': did you mean role?",
-        ),
-        (
-            "chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages.0.content",
-            "messages.0.content.0.text: field required",
-        ),
-        (
-            "chat/completions",
-            {"message": "hi"},
-            "messages",
-            "messages: field required, and there is 'message': did you mean messages?",
-        ),
+        ("completions", {"promt": "hi"}, "prompt", "prompt: Field required"),
+        ("chat/completions", {"messages": [{"content": "hi"}]}, "messages.0.role", "messages.0.role: Field required"),
+        ("completions", [1, 2], None, "Input should be a valid dictionary or object to extract fields from"),
     ],
 )
-def test_a_field_with_a_slip_in_its_name(server, path, body, param, message):
+def test_an_error_has_the_path_and_the_words_of_pydantic(server, path, body, param, message):
     answer = httpx.post(f"{server.url}/v1/{path}", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -421,7 +393,7 @@ def test_an_error_names_the_field_that_the_client_sent(client, field):
     with pytest.raises(openai.BadRequestError, match=f"lower {field} to ") as caught:
         client.chat.completions.create(**chat, extra_body={field: 5000})
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", field)
-    with pytest.raises(openai.BadRequestError, match=f"{field}: input should be greater") as caught:
+    with pytest.raises(openai.BadRequestError, match=f"{field}: Input should be greater") as caught:
         client.chat.completions.create(**chat, extra_body={field: 0})
     assert caught.value.param == field
     many = {field: 1000, "n": 128, "logprobs": True, "top_logprobs": 5}
@@ -448,13 +420,13 @@ def test_a_body_is_left_at_its_first_fault(body):
 
 
 def test_errors_arrive_as_the_clients_own(client):
-    with pytest.raises(openai.BadRequestError, match=r"messages\.0\.content: "):
+    with pytest.raises(openai.BadRequestError, match=r"messages\.0\.content.*: Input should be a valid list"):
         chat(client, [{"role": "user", "content": 7}])
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, [{"role": "user", "content": [image]}])
-    assert caught.value.body["message"] == "images are not supported: send text"
-    assert caught.value.body["param"] == "messages.0.content"
+    assert caught.value.body["message"].endswith(": Input should be 'text'")
+    assert caught.value.body["param"] == "messages.0.content.list[TextPart].0.type"
     with pytest.raises(openai.BadRequestError, match="give one of them"):
         chat(client, max_tokens=1, max_completion_tokens=1)
 
@@ -1175,26 +1147,6 @@ def test_a_malformed_key_in_the_pages_address_is_ignored(tiny, fragment):
         assert "Each question stands alone" in page.locator("main").inner_text()
 
 
-@in_browser
-def test_the_reference_can_be_read_in_the_dark_on_a_phone(tiny):
-    viewport = {"width": 390, "height": 800}
-    with serving(LLM(tiny, num_blocks=16)) as server, open_page(color_scheme="dark", viewport=viewport) as page:
-        page.goto(f"{server.url}/docs")
-        wider = page.evaluate("[...document.querySelectorAll('section')].map(s => s.scrollWidth - s.clientWidth)")
-        assert wider
-        assert max(wider) == 0
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert not violations(page)
-
-
-def test_the_body_and_the_chat_are_named_when_they_are_missing(server):
-    place = f"{server.url}/v1/chat/completions"
-    sent = httpx.post(place, content="hello", headers={"Content-Type": "text/plain"}).json()
-    assert sent["error"]["message"] == "send a JSON object, with the header Content-Type: application/json"
-    empty = httpx.post(place, json={"messages": []}).json()
-    assert empty["error"]["message"] == "messages is empty: send at least one message"
-
-
 def test_the_command_of_the_live_page_asks_the_same(server):
     """As live_page.js writes it, with a quote in the question."""
     body = json.dumps({"messages": [{"role": "user", "content": "What's a drum?"}]}).replace("'", "'\\''")
@@ -1203,69 +1155,18 @@ def test_the_command_of_the_live_page_asks_the_same(server):
     assert json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
-def test_docs_lists_every_path_and_loads_nothing(server):
-    page = httpx.get(f"{server.url}/docs")
-    assert page.status_code == 200
-    assert page.headers["Content-Type"].startswith("text/html")
-    for path, methods in httpx.get(f"{server.url}/openapi.json").json()["paths"].items():
-        for method in methods:
-            assert f"<h2>{method.upper()} {path}</h2>" in page.text
-    assert "<code>messages[].role</code></td><td>one of &quot;system&quot;, " in page.text
-    assert "<code>seed</code></td><td>whole number of at least 0 and below 2^63</td><td>none</td>" in page.text
-    assert "<code>tools</code> []" in page.text
-    assert "http" not in page.text
-    assert "<script" not in page.text
-
-
 def test_every_field_of_a_request_is_described(server):
     types = httpx.get(f"{server.url}/openapi.json").json()["components"]["schemas"]
-    names = set()
-    for request in ("CompletionRequest", "ChatRequest"):
-        for field in fields_of(types[request], types):
-            names.add(field.name)
-            assert field.accepted, field.name
-            assert "anything" not in field.accepted, field.name
-            assert field.meaning, field.name
     for body in (CompletionRequest, ChatRequest):
-        assert set(body.model_fields) <= names
-        for name, field in body.model_fields.items():
-            in_schema = types[body.__name__]["properties"][name].get("default")
-            if not field.is_required() and name not in ("model", "max_tokens"):
-                assert in_schema == field.default, f"{name} has its true default"
+        described = types[body.__name__]["properties"]
+        assert all(described[name]["description"] for name in body.model_fields)
 
 
-def test_the_schema_has_the_servers_own_defaults(tiny):
+def test_new_tokens_of_a_request_that_does_not_say(tiny):
     with serving(LLM(tiny, num_blocks=64), default_max_tokens=7) as server:
-        types = httpx.get(f"{server.url}/openapi.json").json()["components"]["schemas"]
-        for request, path, asked in (
-            ("CompletionRequest", "completions", {"prompt": STORY}),
-            ("ChatRequest", "chat/completions", {"messages": CHAT}),
-        ):
-            fields = types[request]["properties"]
-            assert fields["model"]["default"] == MODEL
-            answer = httpx.post(f"{server.url}/v1/{path}", json={**asked, "ignore_eos": True}, timeout=60).json()
-            assert answer["usage"]["completion_tokens"] == fields["max_tokens"]["default"]
-        page = httpx.get(f"{server.url}/docs").text
-        assert "<code>max_tokens</code></td><td>whole number of at least 0</td><td>16</td>" in page
-        assert "<code>max_tokens</code></td><td>whole number of at least 1</td><td>7</td>" in page
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"type": "string", "minLength": 1, "maxLength": 256}, "text (1 to 256 characters)"),
-        ({"const": "text", "type": "string"}, '"text"'),
-        ({"type": "array", "items": {}, "maxItems": 0}, "empty list"),
-        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, "list (1 or more elements) of: text"),
-        (
-            {"type": "object", "additionalProperties": {"type": "number"}, "maxProperties": 300},
-            "object (at most 300 entries) of: number",
-        ),
-        ({}, "anything"),
-    ],
-)
-def test_a_schema_in_words(schema, words):
-    assert accepted(schema) == words
+        client = client_of(server)
+        assert ask(client, extra_body={"ignore_eos": True}).usage.completion_tokens == 16
+        assert chat(client, extra_body={"ignore_eos": True}).usage.completion_tokens == 7
 
 
 # A fuzzer that has read the schema ----------------------------------------------------------------------------
