@@ -6,7 +6,6 @@ Nothing here uses the network or runs code from a hub.
 import gc
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +23,17 @@ FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # of a 
 PARTS = {"config": "config.json", "weights": "*.safetensors", "tokenizer": "tokenizer.*"}
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 PROGRESS_BAR_ABOVE = 100_000_000  # bytes of weights
+# What runs. tests/test_architectures.py compares the tokens of each with those of transformers.
+MODEL_TYPES = frozenset({
+    "afmoe", "apertus", "arcee", "aria_text", "beam", "bitnet", "cohere", "cohere2",
+    "cohere2_moe", "cwm", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo",
+    "gemma", "gemma3_text", "glm", "glm4", "glm4_moe", "granite", "granitemoe",
+    "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax",
+    "internlm3", "iquestcoder", "jais2", "kolibri1", "laguna", "llama", "mellum", "mimo_v2_flash",
+    "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mixtral",
+    "nanochat", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "seed_oss", "smollm3", "solar_open", "starcoder2",
+})  # fmt: skip
 
 
 def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
@@ -96,8 +106,45 @@ def where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, t
 
 
 def read_config(source: str) -> Any:
-    """Return the config of a checkpoint. `ValueError` if there is none."""
-    return read("Config", source)
+    """Return the config of a checkpoint. No weights are read.
+
+    Raises:
+        ValueError: If there is none, or if pagedlab does not run its model.
+    """
+    folder = locate(source)["pretrained_model_name_or_path"]
+    if not source.endswith(".gguf"):  # transformers need not have the type that a folder names
+        stored = json.loads(Path(folder, "config.json").read_bytes())
+        _check_type(source, str(stored.get("model_type", "nameless")))
+    config = read("Config", source)
+    _check_type(source, config.model_type)
+    _check_attention(source, config.to_dict())
+    return config
+
+
+def _check_type(source: str, model_type: str) -> None:
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"{source!r} is a {model_type} model; pagedlab runs llama, mistral, qwen2, qwen3 and "
+            f"others in pagedlab.model.MODEL_TYPES, for instance {DEFAULT_MODEL}"
+        )
+
+
+def _check_attention(source: str, config: dict[str, Any]) -> None:
+    """Raise `ValueError` if a layer does not see all tokens, or if RoPE depends on other rows."""
+    kinds = set(config.get("layer_types") or ())
+    if not kinds and config.get("sliding_window"):
+        kinds = {"sliding_attention"}
+    others = sorted(kinds - {"full_attention"})
+    if others:
+        raise ValueError(
+            f"{source!r} has layers with {others[0]}; pagedlab runs models with full attention in "
+            f"every layer, for instance {DEFAULT_MODEL}"
+        )
+    if "longrope" in str(config.get("rope_parameters")):
+        raise ValueError(
+            f"{source!r} has longrope position embeddings, which depend on the longest prompt in "
+            f"a batch; pagedlab runs models without, for instance {DEFAULT_MODEL}"
+        )
 
 
 def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
@@ -121,8 +168,9 @@ def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
         try:
             return auto_class.from_pretrained(**arguments, trust_remote_code=False, **options)
         except Exception as error:  # each library under transformers has errors of other classes
-            reason = _why_unreadable(kind, source, error)
-    raise ValueError(reason)
+            reason = in_short(error)
+    what = f"the {kind.partition('For')[0].lower()} of {source!r}"
+    raise ValueError(f"cannot load {what}, fetch it again or name another: {reason}")
 
 
 def _bytes_of_weights(arguments: dict[str, Any]) -> int:
@@ -144,52 +192,6 @@ def _quiet_transformers(show_bar: bool) -> Iterator[None]:
     finally:
         logging.set_verbosity(level)
         logging.set_tqdm_hook(hook)
-
-
-def unsupported(source: str, model_type: str, reason: str = "") -> str:
-    """Return the error about a model that pagedlab does not run.
-
-    Its one line has the model's architecture, the supported ones, and a model to use instead.
-
-    Args:
-        source: the checkpoint.
-        model_type: its architecture, as its config names it.
-        reason: the part of the architecture that is not supported; "" for all of it.
-    """
-    found = f"{source!r} is a {model_type} model"
-    if reason:
-        found += f": {reason}"
-    return (
-        f"{found}; pagedlab runs models built like Qwen2, Qwen3 or Llama, with full attention. "
-        f"Name one of these, for instance {DEFAULT_MODEL}"
-    )
-
-
-def _why_unreadable(kind: str, source: str, error: Exception) -> str:
-    if error.args == ("pagedlab",):  # transformers looked our attention up in a table of a model
-        return unsupported(source, _model_type(source), "its attention cannot be replaced")
-    unknown = _unknown_type(source, error) if kind == "Config" else None
-    if unknown is not None:
-        return unsupported(source, unknown, "transformers does not have this architecture")
-    what = f"the {kind.partition('For')[0].lower()} of {source!r}"
-    return f"cannot load {what}, fetch it again or name another: {in_short(error)}"
-
-
-def _unknown_type(source: str, error: Exception) -> str | None:
-    """Return the architecture of a checkpoint if transformers does not have it, else None."""
-    from transformers import CONFIG_MAPPING  # slow to import: only loading needs it
-
-    if source.endswith(".gguf"):
-        named = re.search(r"architecture (\S+) is not supported", str(error))
-        return named[1] if named else None
-    model_type = _model_type(source)
-    return None if model_type in CONFIG_MAPPING else model_type
-
-
-def _model_type(source: str) -> str:
-    """Return the architecture that a checkpoint names in its config."""
-    file = Path(locate(source)["pretrained_model_name_or_path"], "config.json")
-    return str(json.loads(file.read_bytes()).get("model_type", "nameless"))
 
 
 def locate(source: str) -> dict[str, Any]:

@@ -22,21 +22,21 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
 from pagedlab.kv_cache import KVCache
-from pagedlab.load_trial import NEEDS_PAGES, NOT_FINITE, why_not_on_pages
 from pagedlab.loading import (
     DEFAULT_MODEL,
+    MODEL_TYPES,
     TINY_MODEL,
     choose_model,
     no_collections,
     read,
     read_config,
-    unsupported,
     where_to_run,
 )
 from pagedlab.validation import in_short, integer, one_of, shown, valid_text, visible
 
 __all__ = [
     "DEFAULT_MODEL",
+    "MODEL_TYPES",
     "TINY_MODEL",
     "Model",
     "Pages",
@@ -107,7 +107,9 @@ def paged_hook(
         ValueError: If an argument asks for an attention that is not computed here.
     """
     if pages is None:
-        raise ValueError(NEEDS_PAGES)
+        raise ValueError(
+            "this model attends through blocks: call it with pages=..., as pagedlab.LLM does"
+        )
     refuse_unknown(module, attention_mask, others)
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [T, heads, D]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
@@ -126,15 +128,15 @@ def refuse_unknown(
 ) -> None:
     """Raise `ValueError` if an argument asks for more than causal attention."""
     if attention_mask is not None:
-        raise ValueError("its attention has its own mask, and paged attention is causal")
+        raise ValueError("this model's attention has its own mask, and paged attention is causal")
     is_causal = others.get("is_causal")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if not is_causal:
-        raise ValueError("its attention is not causal, and paged attention is")
+        raise ValueError("this model's attention is not causal, and paged attention is")
     for name, value in others.items():
         if value is not None and name not in IGNORED and name != "is_causal":
-            raise ValueError(f"its attention takes {name}, which paged attention does not compute")
+            raise ValueError(f"this model's attention takes {name}, which is not computed here")
 
 
 @dataclass
@@ -371,7 +373,7 @@ def load_model(
     verbose: bool = True,
     prepare: Callable[[Any], None] | None = None,
 ) -> Model:
-    """Load a checkpoint whose architecture is like Qwen2, Qwen3 or Llama.
+    """Load a checkpoint whose model_type is in `MODEL_TYPES`.
 
     The weights are safetensors or GGUF. Nothing is downloaded, and no code from the hub is run.
 
@@ -380,12 +382,11 @@ def load_model(
         device: "auto" is the GPU if there is one, else the CPU.
         dtype: "auto" is bfloat16 on a GPU and float32 on a CPU.
         verbose: print which model runs on which device, and why.
-        prepare: changes the transformers module before it is moved to the device. Then there is no
-            trial on pages.
+        prepare: changes the transformers module before it is moved to the device.
 
     Raises:
-        ValueError: If there is no such checkpoint, or if it would give other tokens on pages. The
-            message has one line.
+        ValueError: If there is no such checkpoint, or if pagedlab does not run it. The message has
+            one line.
     """
     source, reason = choose_model(name)
     target, kind = where_to_run(device, dtype)
@@ -393,10 +394,7 @@ def load_model(
     import transformers  # slow to import: only loading needs it
 
     transformers.AttentionInterface.register("pagedlab", paged_hook)
-    config = read_config(source)
-    problem = why_not_built_alike(config)
-    if problem is not None:
-        raise ValueError(unsupported(source, config.model_type, problem))
+    read_config(source)  # raises ValueError if pagedlab does not run this model
     module, report = read(
         "ModelForCausalLM",
         source,
@@ -416,49 +414,10 @@ def load_model(
     if prepare:
         prepare(module)
     module.to(target).eval()
-    if not prepare:
-        problem = why_not_on_pages(model)
-        if problem == NOT_FINITE:
-            raise ValueError(
-                f"{source!r} gives no token in {str(kind).removeprefix('torch.')}, {problem}: try "
-                "bfloat16 or float32, or fetch config.json and weights again"
-            )
-        if problem is not None:
-            raise ValueError(unsupported(source, config.model_type, problem))
     if verbose:
         name = visible(model.name, kept="")
         print(f"model: {name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
-
-
-def why_not_built_alike(config: Any) -> str | None:
-    """Return what a config requires that paged attention does not compute.
-
-    Returns:
-        The reason, "" if the whole architecture is another one, or None if the config is supported.
-    """
-    kinds = getattr(config, "layer_types", None) or []
-    if not kinds and getattr(config, "sliding_window", None):
-        kinds = ["sliding_attention"]
-    others = [kind for kind in kinds if not kind.startswith("full")]
-    if any(kind.startswith("sliding") for kind in others):
-        return "it has layers with a sliding window, not full attention in every layer"
-    if others:
-        return f"it has layers of the kind {others[0]}, not full attention in every layer"
-    if getattr(config, "num_key_value_heads", None) is None:
-        return ""
-    if getattr(config, "kv_lora_rank", None):
-        return "it has multi-head latent attention, not plain keys and values"
-    if _rope_type(config) == "longrope":
-        return "its longrope position embeddings depend on the longest prompt in a batch"
-    if getattr(config, "attn_temperature_tuning", None):
-        return "it scales attention by the position in the row, and a row has many sequences"
-    return None
-
-
-def _rope_type(config: Any) -> str:
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return str(rope.get("rope_type", rope.get("type", "default")))
 
 
 def _damage(model: Model, report: dict[str, Any]) -> str | None:

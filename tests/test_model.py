@@ -1,4 +1,4 @@
-"""Finding, loading and refusing checkpoints, and other architectures than the shipped one on the same pages."""
+"""Finding, loading and refusing checkpoints, and the same logits and tokens on pages as in transformers."""
 
 import gc
 import io
@@ -19,7 +19,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from huggingface_hub import constants as hub_constants
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
@@ -31,8 +30,9 @@ from pagedlab.command_line import program_name
 from pagedlab.hub import download
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model, read_config
 from pagedlab.model import Model, load_model
+from pagedlab.outputs import NOT_FINITE
 from support.checkpoints import random_checkpoint
-from support.engines import exactly, ids_of, output_of
+from support.engines import exactly, ids_of, output_of, paged_logits, plain_logits
 from support.refused import refused
 from support.waiting import until
 
@@ -487,9 +487,11 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         (with_file("config.json", "[1]"), "has a damaged config.json, fetch it again: "),
         (
             with_config(model_type="frobnicator", architectures=None),
-            "is a frobnicator model: transformers does not have this architecture; pagedlab runs models built",
+            "is a frobnicator model; pagedlab runs llama, mistral, qwen2, qwen3 and others",
         ),
-        (with_code_of_its_own, "is a frobnicator model: transformers does not have this architecture"),
+        (with_config(model_type=None), "is a nameless model; pagedlab runs llama"),
+        (with_config(model_type=["qwen2"]), r"is a \['qwen2'\] model; pagedlab runs llama"),
+        (with_code_of_its_own, "is a frobnicator model; pagedlab runs llama"),
         (with_file("config.json", DEEP), "has a damaged config.json, fetch it again: "),
         (with_file("generation_config.json", DEEP), "has a damaged generation_config.json, fetch it again: "),
         (with_file("tokenizer_config.json", DEEP), "has a damaged tokenizer_config.json, fetch it again: "),
@@ -498,7 +500,7 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         (with_pipe("extra_config.json"), "has a damaged extra_config.json, fetch it again: it is a pipe, not a file"),
         (
             with_config(use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None),
-            "is a qwen2 model: it has layers with a sliding window, not full attention in every layer; pagedlab",
+            "has layers with sliding_attention; pagedlab runs models with full attention in every layer",
         ),
         (
             with_file("generation_config.json", '{"eos'),
@@ -525,12 +527,12 @@ def test_folders_that_are_no_model(spoilt, spoil, said, capfd):
 
 @pytest.mark.parametrize("architecture", ["frobnicator", "qwen2"])
 def test_code_in_a_folder_is_never_run(spoilt, architecture, monkeypatch):
-    """Nobody is asked whether to run it, and an architecture that transformers has loads without it."""
+    """Nobody is asked whether to run it, and a type that pagedlab runs loads without it."""
     with_code_of_its_own(spoilt)
     edit(spoilt, model_type=architecture)
     monkeypatch.setenv("FROBNICATOR", "did not run")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    refusal = refused("is a frobnicator model: transformers does not have this architecture")
+    refusal = refused("is a frobnicator model; pagedlab runs llama")
     with nullcontext() if architecture == "qwen2" else refusal:
         load(spoilt)
     assert os.environ["FROBNICATOR"] == "did not run"
@@ -572,21 +574,8 @@ def test_weights_that_are_no_numbers(spoilt, value, dtype):
 )
 def test_a_config_without_finite_logits(spoilt, changes):
     edit(spoilt, **changes)
-    with refused("spoilt' gives no token in float32, its logits are not finite: try bfloat16 or float32, or fetch"):
-        load(spoilt)
-
-
-def test_half_precision_may_overflow_in_some_rows(spoilt, monkeypatch):
-    """These rows end their own request. The trial compares the others."""
-    forward = transformers.Qwen2ForCausalLM.forward
-
-    def overflowing(self, input_ids, **options):
-        out = forward(self, input_ids, **options)
-        out.logits[input_ids == 8] = torch.inf  # the second token of the trial
-        return out
-
-    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "forward", overflowing)
-    load(spoilt, dtype="float16")
+    output = output_of(LLM(load(spoilt), num_blocks=8, verbose=False), [7, 8, 9], exactly(3))
+    assert (output.finish_reason, output.error) == ("error", NOT_FINITE)
 
 
 def test_weights_whose_sum_is_too_large_for_float16(spoilt):
@@ -597,7 +586,7 @@ def test_weights_whose_sum_is_too_large_for_float16(spoilt):
 def test_a_config_alone(spoilt):
     assert read_config(str(spoilt)).num_hidden_layers == 5
     edit(spoilt, model_type="frobnicator")
-    with refused("spoilt' is a frobnicator model: transformers does not have"):
+    with refused("spoilt' is a frobnicator model; pagedlab runs llama"):
         read_config(str(spoilt))
 
 
@@ -612,37 +601,6 @@ def test_pickles_are_never_opened(name, tmp_path, monkeypatch):
         load(folder)
 
 
-def test_the_trial_leaves_nothing_behind(monkeypatch):
-    """Three forward passes, and then the module attends through pages as before."""
-    passes = []
-    forward = transformers.Qwen2ForCausalLM.forward
-
-    def counted(self, input_ids, **options):
-        passes.append((self.config._attn_implementation, input_ids.numel()))
-        return forward(self, input_ids, **options)
-
-    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "forward", counted)
-    state = torch.random.get_rng_state()
-    model = load(TINY_MODEL)
-    assert passes == [("eager", 12), ("pagedlab", 9), ("pagedlab", 1)]
-    assert model.module.config._attn_implementation == "pagedlab"
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(weight.grad is None for weight in model.module.parameters())
-
-
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_a_model_that_computes_something_else_on_pages_is_refused(dtype, monkeypatch):
-    load(TINY_MODEL, dtype=dtype)
-    hook = model_module.paged_hook
-
-    def reversed_values(module, query, key, value, *arguments, **options):
-        return hook(module, query, key, value.flip(-1), *arguments, **options)
-
-    monkeypatch.setattr(model_module, "paged_hook", reversed_values)
-    with refused(r"is a qwen2 model: its logits on pages are off by \d"):
-        load(TINY_MODEL, dtype=dtype)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -651,6 +609,7 @@ def test_a_model_that_computes_something_else_on_pages_is_refused(dtype, monkeyp
         ({"s_aux": torch.zeros(4)}, "takes s_aux"),
         ({"is_causal": False}, "is not causal"),
         ({"attention_mask": torch.ones(1, 1, 2, 2)}, "its own mask"),
+        ({"position_bias": torch.zeros(1, 4, 2, 2)}, "takes position_bias"),
         ({"something_new": 0}, "takes something_new"),
     ],
 )
@@ -675,7 +634,7 @@ def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with refused(r"is a frobnicator model: .*; pagedlab runs models built like Qwen2"):
+    with refused(r"cannot load the config of .*strange\.gguf.*frobnicator is not supported"):
         load(tmp_path / "strange.gguf")
 
 
@@ -817,7 +776,25 @@ def test_stock_attention_ends_with_its_block(tiny):
         tiny.module(torch.tensor([[1, 2]]))
 
 
-# Other architectures, small and random -----------------------------------------------------------------------------
+# The same logits and tokens as transformers --------------------------------------------------------------------------
+
+
+def error_on_pages(model):
+    """The relative error of the logits on pages."""
+    rows = [list(range(20, 37)), [7, 8, 9], [11] * 8]
+    expected = [plain_logits(model, row) for row in rows]
+    difference = torch.cat(paged_logits(model, rows)) - torch.cat(expected)
+    return float(difference.norm() / torch.cat(expected).norm())
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-10), ("float32", 1e-5), ("bfloat16", 0.05)])
+def test_the_same_logits_on_pages(dtype, bound):
+    assert error_on_pages(load(TINY_MODEL, dtype=dtype)) < bound
+
+
+@pytest.mark.qwen
+def test_real_qwens_logits_on_pages(qwen):
+    assert error_on_pages(qwen) < 1e-5
 
 
 @pytest.mark.parametrize(
