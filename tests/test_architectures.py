@@ -117,8 +117,9 @@ def test_it_writes_transformers_tokens(kind, more, tmp_path):
         new = completion.outputs[0].token_ids
         with torch.inference_mode():
             logits = module(input_ids=torch.tensor([prompt + new]), use_cache=False).logits[0].float()
-from pagedlab.model import MODEL_TYPES, TINY_MODEL, load_model
-from pagedlab.recipes.logprobs import score
+        own = logits.argmax(dim=1)[len(prompt) - 1 : -1].tolist()
+        assert new == own, "other tokens than transformers"
+        reported = [one.logprob for one in score(llm, prompt)[1:]]
         logprobs = torch.log_softmax(logits, dim=1)
         expected = [float(logprobs[i, token]) for i, token in enumerate(prompt[1:])]
         assert reported == pytest.approx(expected, abs=2e-3)

@@ -65,7 +65,7 @@ def test_control_characters_of_a_model_reach_a_file_and_no_terminal(is_terminal,
 
 
 def test_control_characters_of_a_prompt_and_of_its_text_are_shown(monkeypatch, capsys):
-    output = SimpleNamespace(text=f"b{ESCAPES}c")
+    output = SimpleNamespace(text=f"b{ESCAPES}c", error=None)
     monkeypatch.setattr(pagedlab.LLM, "generate", lambda *_: [SimpleNamespace(outputs=[output])] * 2)
     assert main(["generate", f"a{ESCAPES}", "Once", "--model", str(TINY_MODEL)]) == 0
     out, err = capsys.readouterr()

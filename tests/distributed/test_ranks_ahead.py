@@ -121,10 +121,10 @@ def test_all_shapes_are_played_on_all_ranks(two, monkeypatch):
 
 
 def test_a_killed_rank_is_noticed():
-    """Within seconds, at every later step too, and nothing is left behind. test_distributed.py silences one."""
+    """Within seconds, at every later request too, and nothing is left behind. test_distributed.py silences one."""
     llm = ahead(LLM(TINY_MODEL, device="cpu", num_blocks=64, tensor_parallel=2, verbose=False))
     rank = other_rank(llm.model)
-    request = llm.add([1, 2, 3], exactly(400))
+    llm.add([1, 2, 3], exactly(400))
     llm.step()
     assert llm.run_ahead.in_flight == 1
     rank.send_signal(signal.SIGKILL)
@@ -134,8 +134,7 @@ def test_a_killed_rank_is_noticed():
     assert time.monotonic() - began < 5
     for _ in range(2):
         with pytest.raises(RankLost, match="make a new LLM"):
-            llm.step()
-    llm.abort(request)
+            llm.generate([[1, 2, 3]])
     assert llm.pool.num_free == llm.pool.num_blocks
     assert not rank.is_running()
 
