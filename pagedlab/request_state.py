@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
 
 from pagedlab.blocks import BlockTable
 from pagedlab.detokenizer import Detokenizer, TextAfter
@@ -17,9 +14,6 @@ from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.sequence import Request, Sequence
 from pagedlab.validation import integer
-
-if TYPE_CHECKING:
-    from pagedlab.beam import BeamSearch
 
 
 @dataclass
@@ -34,7 +28,6 @@ class RequestState:
     params: SamplingParams
     completion: Completion
     model: Model
-    beams: BeamSearch | None = None
     is_dropped: bool = False
 
     def __post_init__(self) -> None:
@@ -50,16 +43,6 @@ class RequestState:
         if params.prompt_logprobs is not None:
             self.completion.prompt_logprobs = [None]  # nothing predicts the first token
             self.request.sequences[0].score_from = 0
-        if params.beam_width:
-            from pagedlab.beam import BeamSearch  # a wing: only beam search needs it
-
-            self.beams = BeamSearch(
-                params.beam_width,
-                self.request.max_tokens,
-                self.end_tokens,
-                params.length_penalty,
-                params.early_stopping,
-            )
 
     def add_output(self, sequence: Sequence, stream: bool = False) -> None:
         """Add the sequence's output to the completion.
@@ -78,7 +61,6 @@ class RequestState:
                 sequence.output_ids,
                 sequence.finish_reason,
                 sequence.cumulative_logprob,
-                sequence.score,
                 logprobs,
                 self.text_after,
                 detokenizer,
@@ -187,25 +169,3 @@ class RequestState:
             if detokenizer.stopped:
                 sequence.finish_reason = "stop"
         sequence.table.free()
-
-    def advance_beams(self, logprobs: torch.Tensor, now: float) -> int:
-        """Advance the beam search by one token.
-
-        Its outputs are then the beams that continue, or at its end the best finished ones.
-
-        Args:
-            logprobs: the log-probabilities of the next tokens, [beams, V].
-            now: the time that the completion records, in seconds.
-
-        Returns:
-            How many outputs there are.
-        """
-        assert self.beams is not None
-        self.beams.advance_texts(self.request, logprobs)
-        self.completion.outputs.clear()
-        for sequence in self.request.sequences:
-            self.add_output(sequence)
-        if self.request.sequences[0].finish_reason == "error":
-            return 0
-        self.completion.times.append(now)
-        return len(self.request.sequences)

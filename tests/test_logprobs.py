@@ -142,5 +142,3 @@ def test_what_cannot_be_told(name):
     for bad in (-1, 1.5, True, "3"):
         with refused(name):
             SamplingParams(**{name: bad})
-    with refused("logprobs or penalties"):
-        SamplingParams(beam_width=2, **{name: 1})

@@ -14,7 +14,6 @@ import torch
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.__main__ import main
-from pagedlab.beam import BeamSearch
 from pagedlab.cli.chat import converse
 from pagedlab.cli.conversation import Conversation
 from pagedlab.cli.screen import PlainScreen
@@ -138,19 +137,6 @@ def test_of_n_samples_the_others_go_on(tiny, breaking, prompts, place):
         assert output.token_ids == plain.token_ids[:end]
         assert output.finish_reason == ("length" if end == NEW else "error")
     assert reasons == {"length", "error"}
-
-
-def test_beams_end_with_their_request(breaking, prompts, answers):
-    llm = engine(breaking)
-    (done,), (other,) = (llm.generate([prompt], SamplingParams(NEW, beam_width=3)) for prompt in prompts[:2])
-    assert {output.finish_reason for output in done.outputs} == {"error"}
-    assert all(math.isfinite(output.cumulative_logprob) for output in done.outputs)
-    assert len({len(output.token_ids) for output in done.outputs}) == 1
-    assert not any(output.error for output in other.outputs)
-    assert len(done.times) == len(done.outputs[0].token_ids)
-    assert_idle(llm)
-    with pytest.raises(FloatingPointError, match="NaN"):
-        BeamSearch(2, 3, frozenset()).advance(torch.tensor([[0.0, torch.nan, -1.0]]))
 
 
 @pytest.mark.parametrize("chunk", [512, 8])

@@ -1,0 +1,1 @@
+"""Recipes: ways to write texts that are programs over the parts of an engine."""
