@@ -2,7 +2,7 @@
 
 python benchmarks/soak.py [--minutes 10] [--model FOLDER] [--interrupts] [--seed 0] [--json FILE]
 
-Requests arrive at random, greedy ones, samples and beams, on a pool that is too small for them, so that some are
+Requests arrive at random, greedy ones and samples, on a pool that is too small for them, so that some are
 preempted, by recompute and by swap in turns of one minute each; a tenth is aborted. Every answer is compared with that
 of an engine with enough blocks, in float64, where rounding is no excuse. In float32, which the Triton kernels take, one
 answer in a hundred may differ. Once a minute the engine is drained: then every block must be free or cached.
@@ -45,7 +45,6 @@ def load_kinds(model: Model, rng: random.Random, count: int) -> list[Kind]:
             [
                 SamplingParams(max_tokens=rng.randint(1, 2 * NEW), ignore_eos=True),
                 SamplingParams(max_tokens=NEW, temperature=0.8, n=rng.choice([1, 2, 4]), seed=i, ignore_eos=True),
-                SamplingParams(max_tokens=NEW // 2, beam_width=rng.choice([2, 4])),
             ]
         )
         alone = LLM(model, num_blocks=512, block_size=BLOCK, prefix_caching=False, verbose=False)

@@ -57,6 +57,7 @@ class Engine:
     ) -> None:
         self.model = model
         self.cache = cache
+        self.new_table = new_table
         self.seed = seed
         self.pool, self.prefix_cache, self.scheduler = new_parts()
         self.stats = Stats(self.pool.num_blocks, cache.bytes_per_block)
@@ -64,7 +65,6 @@ class Engine:
         self.drafts: list[Any] = []  # the drafts that the latest step checked
         self.params: dict[int, SamplingParams] = {}  # of each unfinished request, by request id
         self._new_parts = new_parts
-        self._new_table = new_table
         self._ids = itertools.count()
         self._inbox = deque[Callable[[], None]]()  # what is called when no step runs
         self._states: dict[int, RequestState] = {}  # of each request that was started, by its id
@@ -106,6 +106,7 @@ class Engine:
             while self._inbox:
                 self._inbox.popleft()()
             yield
+            self.stats.blocks_used = self._num_used()
             self._is_torn = False
         finally:
             self._is_stepping = False
@@ -128,10 +129,9 @@ class Engine:
         self.pool = pool
         self.runner.reset(self.scheduler)
         for state in self._states.values():
-            state.drop(partial(self._new_table, pool))
+            state.drop(partial(self.new_table, pool))
         self._states.clear()
         self.params.clear()
-        self.stats.blocks_used = 0
 
     def soon(self, function: Callable[[], None]) -> None:
         """Call a function that changes pool, tables or scheduler: at once, or when the step ends.
@@ -188,7 +188,6 @@ class Engine:
             if completion.finished:
                 self._retire(completion.request_id)
         self.stats.record(result, new_tokens, time.perf_counter() - began)
-        self.stats.blocks_used = self._num_used()
         return completions
 
     def _register_blocks(self, plan: Schedule) -> None:
@@ -231,8 +230,6 @@ class Engine:
         new_tokens = 0
         for sequence, sampled in zip(sequences, result.sampled, strict=True):
             new_tokens += self._states[sampled.request.request_id].extend(sequence, sampled, now)
-        for request, logprobs in result.beam_rows:
-            new_tokens += self._states[request.request_id].advance_beams(logprobs, now)
         return new_tokens
 
     def _call_back(self) -> None:
@@ -261,8 +258,8 @@ class Engine:
         request_id = next(self._ids)
         max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
         seed = request_seed(self.seed, request_id) if params.seed is None else params.seed
-        first = Sequence(f"r{request_id}", self._new_table(self.pool), ids, seed, len(ids))
-        request = Request(request_id, [first], params.num_sequences, max_tokens, salt)
+        first = Sequence(f"r{request_id}", self.new_table(self.pool), ids, seed, len(ids))
+        request = Request(request_id, [first], params.n, max_tokens, salt)
         completion = Completion(request_id, ids[:], [], time.perf_counter())
         state = RequestState(request, params, completion, self.model, self._forget)
         state.add_output(first, stream)
@@ -292,7 +289,7 @@ class Engine:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
         self._states[request.request_id] = state
         self.params[request.request_id] = state.params
-        request.sequences[0].table = self._new_table(self.pool)
+        request.sequences[0].table = self.new_table(self.pool)
         self.scheduler.add(request)
 
     def _end(self, request_id: int) -> None:
@@ -300,7 +297,6 @@ class Engine:
         if request_id in self._states:
             self._states[request_id].end("abort")
             self._retire(request_id)
-            self.stats.blocks_used = self._num_used()
 
     def _retire(self, request_id: int) -> None:
         """Remove a request from the scheduler, which frees its blocks."""

@@ -102,6 +102,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         model: the `Model`; `model.tokenizer` is its tokenizer.
         cache: the `KVCache`.
         pool: the block pool.
+        new_table: the class of the block tables.
         prefix_cache: the `PrefixCache`; None if prefix caching is off.
         scheduler: the scheduler, with its queues `waiting`, `running` and `swapped`.
         runner: runs the forward passes that the scheduler has planned.
@@ -349,7 +350,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
         Returns:
             A `Completion` for each prompt. Its `.outputs[0].text` is the new text, without the
-            prompt; with n or beam_width above 1, `.outputs` has an entry for each sequence.
+            prompt; with n above 1, `.outputs` has an entry for each sequence.
 
         Raises:
             ValueError: If a prompt cannot be served. The message names the first such prompt, and
@@ -411,10 +412,9 @@ class LLM(Engine, AbstractContextManager["LLM"]):
             ValueError: If the prompt cannot be served, or if several sequences are requested.
         """
         params = one_each(sampling, 1)[0]
-        if params.num_sequences > 1 or params.beam_width:
+        if params.n > 1:
             raise ValueError(
-                "stream yields one text that grows, not several, nor beams: use generate, or add "
-                "and step"
+                "stream yields one text that grows, not several: use generate, or add and step"
             )
         return self._pieces(self._checked(prompt, params, stream=True, salt=salt))
 
@@ -465,8 +465,6 @@ class LLM(Engine, AbstractContextManager["LLM"]):
     ) -> RequestState:
         """Return a request for a prompt that can be served; raise `ValueError` if it cannot."""
         salt = valid_text("salt", salt)
-        if self.speculation:
-            self.speculation.refuse(params)
         return self._new_request(self.model.checked_ids(prompt), params, stream=stream, salt=salt)
 
     # ------------------------------------------------------------------ start and end

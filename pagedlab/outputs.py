@@ -22,22 +22,21 @@ class Output:
             ended it. "length": it reached max_tokens or the model's longest context. "abort": the
             request was aborted. "error": see `error`.
         cumulative_logprob: the sum of the new tokens' log-probabilities (natural logarithm).
-        score: the score of a beam that has ended: `cumulative_logprob` over a power of its length.
-            The exponent is `SamplingParams.length_penalty`.
         logprobs: the log-probability of each new token; None if `SamplingParams.logprobs` is None.
         text_after: returns the text of token ids behind the prompt.
         detokenizer: yields the text in pieces; None without a stream and without stop strings.
         error: why it has the finish_reason "error", in one line.
+        score: the score that a recipe gives it; None without one.
     """
 
     token_ids: list[int]
     finish_reason: str | None
     cumulative_logprob: float
-    score: float | None
-    logprobs: list[TokenLogprob] | None
-    text_after: TextAfter | None = field(compare=False)
-    detokenizer: Detokenizer | None = field(compare=False)
+    logprobs: list[TokenLogprob] | None = None
+    text_after: TextAfter | None = field(default=None, compare=False)
+    detokenizer: Detokenizer | None = field(default=None, compare=False)
     error: str | None = None
+    score: float | None = None
     _copied_text: str = field(default="", compare=False)  # of a copy, which has neither of the two
 
     @property
@@ -61,7 +60,7 @@ class Output:
 
 @dataclass
 class Completion:
-    """The outputs of one prompt: n samples, or beams with the best one first.
+    """The outputs of one prompt: n samples.
 
     Args:
         request_id: the id that `LLM.add` returned.

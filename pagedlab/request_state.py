@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
 
 from pagedlab.blocks import BlockTable
 from pagedlab.detokenizer import Detokenizer, TextAfter
@@ -17,9 +14,6 @@ from pagedlab.sampling import NO_TOKEN
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.sequence import Request, Sequence
 from pagedlab.validation import integer
-
-if TYPE_CHECKING:
-    from pagedlab.beam import BeamSearch
 
 
 @dataclass
@@ -35,7 +29,6 @@ class RequestState:
     completion: Completion
     model: Model
     forget: Callable[[BlockTable], None]  # has the prefix cache forget a table's blocks
-    beams: BeamSearch | None = None
     is_dropped: bool = False
 
     def __post_init__(self) -> None:
@@ -48,16 +41,6 @@ class RequestState:
             integer("a token id in logit_bias", token, 0, self.model.vocab_size - 1)
         for token in params.stop_token_ids:
             integer("a token id in stop_token_ids", token, 0, self.model.vocab_size - 1)
-        if params.beam_width:
-            from pagedlab.beam import BeamSearch  # a wing: only beam search needs it
-
-            self.beams = BeamSearch(
-                params.beam_width,
-                self.request.max_tokens,
-                self.end_tokens,
-                params.length_penalty,
-                params.early_stopping,
-            )
 
     def add_output(self, sequence: Sequence, stream: bool = False) -> None:
         """Add the sequence's output to the completion.
@@ -76,7 +59,6 @@ class RequestState:
                 sequence.output_ids,
                 sequence.finish_reason,
                 sequence.cumulative_logprob,
-                sequence.score,
                 logprobs,
                 self.text_after,
                 detokenizer,
@@ -180,27 +162,3 @@ class RequestState:
         if sequence.finish_reason == "error":
             self.forget(sequence.table)
         sequence.table.free()
-
-    def advance_beams(self, logprobs: torch.Tensor, now: float) -> int:
-        """Advance the beam search by one token.
-
-        Its outputs are then the beams that continue, or at its end the best finished ones.
-
-        Args:
-            logprobs: the log-probabilities of the next tokens, [beams, V].
-            now: the time that the completion records, in seconds.
-
-        Returns:
-            How many outputs there are.
-        """
-        assert self.beams is not None
-        self.beams.advance_texts(self.request, logprobs)
-        self.completion.outputs.clear()
-        for sequence in self.request.sequences:
-            self.add_output(sequence)
-        if self.request.sequences[0].finish_reason == "error":
-            for sequence in self.request.sequences:
-                self._end(sequence, None)
-            return 0
-        self.completion.times.append(now)
-        return len(self.request.sequences)

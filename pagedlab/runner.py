@@ -23,7 +23,7 @@ from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
 from pagedlab.sampler import CheckDraft, SampledTokens, sample_step
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Request, Schedule, Scheduler
+from pagedlab.scheduler import Schedule, Scheduler
 
 Forward = Callable[..., Tensor]
 # Called after a forward pass, with the step's plan and its logits [R, V].
@@ -37,13 +37,11 @@ class StepResult:
     Args:
         plan: the plan of the step, without sequences that have ended since.
         sampled: the next tokens of each sequence.
-        beam_rows: for each beam search, the log-probabilities [beams, V] of the next tokens.
         drafts: the drafts that were checked in the step.
     """
 
     plan: Schedule
     sampled: list[SampledTokens] = field(default_factory=list)
-    beam_rows: list[tuple[Request, Tensor]] = field(default_factory=list)
     drafts: list[Any] = field(default_factory=list)
 
 
@@ -130,7 +128,7 @@ class EagerRunner:
         for callback in tuple(self.callbacks):
             call_back("the forward pass", callback, plan, logits)
         chunks = [chunk for chunk in plan.chunks if chunk.num_rows]
-        result = StepResult(plan, *sample_step(logits, chunks, self._params, check))
+        result = StepResult(plan, sample_step(logits, chunks, self._params, check))
         self._plan = None
         return result
 

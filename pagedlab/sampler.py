@@ -1,8 +1,7 @@
 """The sampler: from a step's logits to the next tokens of its sequences.
 
-A sequence gets one token, or several if a draft is checked. A beam search gets its rows of
-log-probabilities. Sampling itself is in sampling.py. Penalties and log-probabilities are in
-logits/, and run only for requests that ask for them.
+A sequence gets one token, or several if a draft is checked. Sampling itself is in sampling.py.
+Penalties and log-probabilities are in logits/, and run only for requests that ask for them.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def sample_step(
     chunks: Iterable[Chunk],
     params: Mapping[int, SamplingParams],
     check: CheckDraft | None = None,
-) -> tuple[list[SampledTokens], list[tuple[Request, Tensor]]]:
+) -> list[SampledTokens]:
     """Sample the next tokens of a step.
 
     No request or sequence is changed.
@@ -105,18 +104,10 @@ def sample_step(
         chunks: the chunks that have rows.
         params: the parameters of each request, by request id.
         check: checks drafted tokens; required if a sequence has some.
-
-    Returns:
-        The sampled tokens, and for each beam search the log-probabilities [beams, V] of the next
-        tokens.
     """
-    groups, beam_rows = _group_rows(chunks, params)
-    searches = [
-        (request, torch.log_softmax(logits[rows].float(), dim=1))
-        for request, rows in beam_rows.items()
-    ]
+    groups = _group_rows(chunks, params)
     if not groups:
-        return [], searches
+        return []
     sampled = _sample(logits, groups)
     for group, one in zip(groups, sampled, strict=True):
         if len(group.rows) > 1:
@@ -128,30 +119,24 @@ def sample_step(
         from pagedlab.logits import report_logprobs  # a wing: only these requests need it
 
         report_logprobs(logits, groups, sampled)
-    return sampled, searches
+    return sampled
 
 
-def _group_rows(
-    chunks: Iterable[Chunk], params: Mapping[int, SamplingParams]
-) -> tuple[list[RowGroup], dict[Request, list[int]]]:
-    """Assign the rows of logits to sequences and to beam searches.
+def _group_rows(chunks: Iterable[Chunk], params: Mapping[int, SamplingParams]) -> list[RowGroup]:
+    """Assign the rows of logits to sequences.
 
     If a prompt is to have n sequences, its last row belongs to n groups.
     """
     groups = list[RowGroup]()
-    beam_rows = dict[Request, list[int]]()
     end = 0
     for chunk in chunks:
         request, sequence = chunk.request, chunk.sequence
         asked = params[request.request_id]
         rows = range(end, end + chunk.num_rows)
         end = rows.stop
-        if asked.beam_width:
-            beam_rows.setdefault(request, []).extend(rows)
-            continue
         for nth in range(1 + request.num_to_fork):
             groups.append(RowGroup(request, sequence, asked, rows, nth))
-    return groups, beam_rows
+    return groups
 
 
 def _sample(logits: Tensor, groups: Seq[RowGroup]) -> list[SampledTokens]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pagedlab.validation import (
     counted,
@@ -36,8 +36,6 @@ ON_DEVICE = frozenset(
         "seed",
         "ignore_eos",
         "stop",
-        "length_penalty",
-        "early_stopping",
     }
 )
 
@@ -74,12 +72,9 @@ class SamplingParams:
         top_k: sample from the k likeliest tokens; 0 for all.
         top_p: sample from the likeliest tokens whose probabilities reach this sum.
         n: sequences to sample. They share the blocks of the prompt. Sequence i has seed + i.
-        beam_width: above 0, search for that many likeliest sequences, and do not sample.
         stop: strings that end the text. They are not part of it. () or None for none.
         ignore_eos: continue to max_tokens, even after an end-of-text token.
         seed: makes samples repeatable; None derives one from the engine's seed and the request id.
-        length_penalty: exponent of the length in a beam's score, see `pagedlab.beam`.
-        early_stopping: when a beam search ends, see `pagedlab.beam`.
         logprobs: report each new token's log-probability and those of the k likeliest tokens at
             its position, before temperature and penalties; None for no report.
         min_p: sample from tokens with at least this fraction of the largest probability. Of top_k,
@@ -96,7 +91,7 @@ class SamplingParams:
 
     Examples:
         >>> from pagedlab import SamplingParams
-        >>> SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1).num_sequences
+        >>> SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1).n
         1
         >>> SamplingParams(n=4)
         Traceback (most recent call last):
@@ -108,12 +103,9 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     n: int = 1
-    beam_width: int = 0
     stop: tuple[str, ...] | str = ()
     ignore_eos: bool = False
     seed: int | None = None
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
     logprobs: int | None = None
     min_p: float = 0.0
     repetition_penalty: float = 1.0
@@ -125,11 +117,6 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, value in self._checked().items():
             object.__setattr__(self, name, value)
-        samples = self.n != 1 or self.temperature != 0
-        changes = self.adjusts or self.min_p
-        if self.beam_width and (samples or self.stop or changes or self.reports_logprobs):
-            takes = "n=1, temperature=0, no stop strings, logprobs or penalties"
-            raise ValueError(f"beam search looks for the likeliest texts: it takes {takes}")
         if self.temperature == 0 and self.n > 1:
             raise ValueError(
                 f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 "
@@ -145,12 +132,9 @@ class SamplingParams:
             "top_k": integer("top_k", self.top_k),
             "top_p": real("top_p", self.top_p, 0, 1, above=True),
             "n": integer("n", self.n, 1),
-            "beam_width": integer("beam_width", self.beam_width),
             "stop": _texts("stop", self.stop),
             "ignore_eos": one_of("ignore_eos", self.ignore_eos, (False, True)),
             "seed": optional_integer("seed", self.seed),
-            "length_penalty": real("length_penalty", self.length_penalty, -10, 10),
-            "early_stopping": one_of("early_stopping", self.early_stopping, (False, True, "never")),
             "logprobs": optional_integer("logprobs", self.logprobs),
             "min_p": real("min_p", self.min_p, 0, 1),
             "repetition_penalty": repetition_penalty,
@@ -164,11 +148,6 @@ class SamplingParams:
         names = [each.name for each in fields(self) if each.name != "logit_bias"]
         values = [getattr(self, name) for name in names]
         return hash((*values, frozenset(self.logit_bias.items())))
-
-    @property
-    def num_sequences(self) -> int:
-        """Sequences of one prompt: n samples, or the width of the beam search."""
-        return self.beam_width or self.n
 
     @cached_property
     def adjusts(self) -> bool:

@@ -472,17 +472,7 @@ class Scheduler:
         # and one for the copy of its last block.
         if sum(n // size + 2 for _, n in counts) <= free:
             return True
-        need = 0
-        writers = Counter[int]()  # by block: sequences that append to this partly filled block
-        for sequence, n in counts:
-            table = sequence.table
-            need += blocks_for(table.num_tokens + n, size) - len(table.block_ids)
-            if table.num_tokens % size:
-                writers[table.block_ids[-1]] += 1
-        for block_id, count in writers.items():
-            # Two owners of a block that both write need one copy: the second is alone by then.
-            need += count - 1 if self.pool.refcount(block_id) == count else count
-        return need <= free
+        return blocks_to_append(self.pool, counts) <= free
 
     def _register(self, chunks: Iterable[Chunk]) -> None:
         """Register the blocks that these chunks fill, before they are computed.
@@ -657,6 +647,27 @@ class Scheduler:
         if self._num_shared_blocks is None:
             return 0
         return self._num_shared_blocks(first.token_ids, leave=1, salt=request.salt)
+
+
+def blocks_to_append(pool: Pool, counts: list[tuple[Sequence, int]]) -> int:
+    """Return how many free blocks it takes to append these tokens, with copies on write.
+
+    Args:
+        pool: the block pool.
+        counts: pairs of a sequence and its number of further tokens.
+    """
+    size = pool.block_size
+    need = 0
+    writers = Counter[int]()  # by block: sequences that append to this partly filled block
+    for sequence, n in counts:
+        table = sequence.table
+        need += blocks_for(table.num_tokens + n, size) - len(table.block_ids)
+        if table.num_tokens % size:
+            writers[table.block_ids[-1]] += 1
+    for block_id, count in writers.items():
+        # Two owners of a block that both write need one copy: the second is alone by then.
+        need += count - 1 if pool.refcount(block_id) == count else count
+    return need
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> list[int]:

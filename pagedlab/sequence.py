@@ -18,7 +18,6 @@ class Sequence:
         num_prompt_tokens: tokens of the prompt.
         finish_reason: "stop", "length", "abort" or "error"; None while the sequence is unfinished.
         cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
-        score: the score of a beam that has ended.
         num_draft: drafted tokens at the end of `token_ids`, see speculative/; 0 between steps.
         num_ahead: tokens after the end that the device samples now, see accelerate/run_ahead.py.
     """
@@ -30,7 +29,6 @@ class Sequence:
     num_prompt_tokens: int
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
-    score: float | None = None
     num_draft: int = 0
     num_ahead: int = 0
 

@@ -10,10 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab import SamplingParams, blocks_for
-from pagedlab.beam import BeamSearch
-from support.engines import assert_idle, drain, exactly
+from pagedlab import BlockPool, BlockTable, OutOfBlocks, SamplingParams, blocks_for
+from pagedlab.outputs import NOT_FINITE
+from pagedlab.recipes.beam import BeamSearch, beam_search, beams
+from pagedlab.sequence import Request, Sequence
+from pagedlab.speculative import PromptLookup
+from support.engines import assert_idle, breaking_at, drain, exactly, finished, ids_of
 from support.engines import engine as poisoned
+from support.faults import Fault, raising_at
 from support.refused import refused
 
 TEXT = "Once upon a time there was a little girl who lived in a house near the sea. Every morning she walked to the "
@@ -29,35 +33,35 @@ def prompt_of(model, length, offset=0):
     return ids[offset : offset + length]
 
 
-def hugging_face_beams(model, prompt, params):
+def hugging_face_beams(model, prompt, width, max_tokens, length_penalty=1.0, early_stopping=False):
     """(new tokens, score) of each beam of `generate`, best first; padding behind an ended text cut off."""
     ids = torch.tensor([prompt])
     with model.stock_attention() as module:
         out = module.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            max_new_tokens=params.max_tokens,
-            num_beams=params.beam_width,
-            num_return_sequences=params.beam_width,
-            length_penalty=params.length_penalty,
-            early_stopping=params.early_stopping,
+            max_new_tokens=max_tokens,
+            num_beams=width,
+            num_return_sequences=width,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
             do_sample=False,
             repetition_penalty=1.0,
             pad_token_id=0,
             return_dict_in_generate=True,
             output_scores=True,
         )
-    beams = []
+    found = []
     for row, score in zip(out.sequences[:, len(prompt) :].tolist(), out.sequences_scores.tolist(), strict=True):
         ends = [i for i, token in enumerate(row) if token in model.eos_token_ids]
-        beams.append((row[: ends[0] + 1] if ends else row, score))
-    return beams
+        found.append((row[: ends[0] + 1] if ends else row, score))
+    return found
 
 
-def assert_same_beams(completion, expected, tolerance=1e-4):
-    assert [output.token_ids for output in completion.outputs] == [ids for ids, _ in expected]
+def assert_same_beams(outputs, expected, tolerance=1e-4):
+    assert [output.token_ids for output in outputs] == [ids for ids, _ in expected]
     scores = [score for _, score in expected]
-    assert [output.score for output in completion.outputs] == pytest.approx(scores, rel=1e-6, abs=tolerance)
+    assert [output.score for output in outputs] == pytest.approx(scores, rel=1e-6, abs=tolerance)
 
 
 # As transformers -----------------------------------------------------------------------------------------------------
@@ -65,8 +69,8 @@ def assert_same_beams(completion, expected, tolerance=1e-4):
 
 def ending_tokens(model, prompt, width, count):
     """Tokens that beams of this prompt write, rare and common ones: as ends of text they end some of the beams."""
-    (completion,) = engine(model).generate(prompt, exactly(12, beam_width=width))
-    tokens = [token for output in completion.outputs for token in output.token_ids[2:]]
+    outputs = beam_search(engine(model), prompt, width=width, max_tokens=12, ignore_eos=True)
+    tokens = [token for output in outputs for token in output.token_ids[2:]]
     ranked = sorted(set(tokens), key=tokens.count)
     return [ranked[i * len(ranked) // count] for i in range(count)]
 
@@ -82,38 +86,36 @@ def test_beams_that_end_are_those_of_generate(tiny, width, early_stopping, lengt
     for length, ends in ((8, 1), (13, 3)) if length_penalty == 1 else ((13, 3),):
         prompt = prompt_of(tiny, length, offset=length)
         monkeypatch.setattr(tiny.module.generation_config, "eos_token_id", ending_tokens(tiny, prompt, width, ends))
-        params = SamplingParams(
-            max_tokens=12, beam_width=width, early_stopping=early_stopping, length_penalty=length_penalty
-        )
-        (completion,) = llm.generate(prompt, params)
-        assert_same_beams(completion, hugging_face_beams(tiny, prompt, params))
+        options = {"width": width, "max_tokens": 12, "early_stopping": early_stopping, "length_penalty": length_penalty}
+        outputs = beam_search(llm, prompt, **options)
+        assert_same_beams(outputs, hugging_face_beams(tiny, prompt, **options))
         # A penalty above 0 favours long texts, so that none of those that ended may be left in the end.
-        assert length_penalty > 0 or any(output.finish_reason == "stop" for output in completion.outputs)
+        assert length_penalty > 0 or any(output.finish_reason == "stop" for output in outputs)
     assert_idle(llm)
 
 
 @pytest.mark.parametrize("width", [2, 4, 8])
 def test_beams_that_run_to_the_end_are_those_of_generate(tiny, width):
-    """Side by side in one ragged batch, with a negative penalty too, which favours short texts."""
-    params = [
-        SamplingParams(max_tokens=20, beam_width=width, length_penalty=penalty, early_stopping=stopping)
-        for penalty, stopping in ((1.0, False), (-1.0, "never"), (0.5, True))
-    ]
-    prompts = [prompt_of(tiny, length) for length in (1, 16, 21)]
-    llm = engine(tiny, 512)
-    for prompt, p, completion in zip(prompts, params, llm.generate(prompts, params), strict=True):
+    """With a negative penalty too, which favours short texts; prompts in chunks, and found in the prefix cache."""
+    llm = engine(tiny, max_batch_tokens=9)
+    for length, penalty, stopping in ((1, 1.0, False), (16, -1.0, "never"), (21, 0.5, True)):
+        prompt = prompt_of(tiny, length)
+        options = {"width": width, "max_tokens": 20, "length_penalty": penalty, "early_stopping": stopping}
         # A score is the sum over length ** penalty, so below 0 the penalty multiplies the error of the sum.
-        tolerance = 1e-4 * max(1, p.max_tokens**-p.length_penalty)
-        assert_same_beams(completion, hugging_face_beams(tiny, prompt, p), tolerance)
-    assert_idle(llm)
+        expected, tolerance = hugging_face_beams(tiny, prompt, **options), 1e-4 * max(1, 20**-penalty)
+        for found in (16 if length == 21 else 0, (length - 1) // 4 * 4):
+            before = llm.prefix_cache.stats.hit_tokens
+            assert_same_beams(beam_search(llm, prompt, **options), expected, tolerance)
+            assert llm.prefix_cache.stats.hit_tokens - before == found
+            assert_idle(llm)
 
 
 def test_a_beam_of_one_is_greedy(tiny):
     prompt = prompt_of(tiny, 9)
     llm = engine(tiny)
-    (beam,) = llm.generate(prompt, SamplingParams(max_tokens=15, beam_width=1, length_penalty=2.0))[0].outputs
+    (beam,) = beam_search(llm, prompt, width=1, max_tokens=15, length_penalty=2.0)
     (greedy,) = llm.generate(prompt, SamplingParams(max_tokens=15))[0].outputs
-    assert beam.token_ids == greedy.token_ids
+    assert (beam.token_ids, beam.text) == (greedy.token_ids, greedy.text)
     assert beam.finish_reason == greedy.finish_reason
     assert beam.score == pytest.approx(greedy.cumulative_logprob / len(greedy.token_ids) ** 2, abs=1e-4)
 
@@ -121,10 +123,9 @@ def test_a_beam_of_one_is_greedy(tiny):
 @pytest.mark.qwen
 def test_beams_of_real_qwen(qwen):
     prompt = qwen.encode("The three largest cities of Italy are")
-    params = SamplingParams(max_tokens=8, beam_width=4)
     llm = engine(qwen, 64, 16)
-    (completion,) = llm.generate(prompt, params)
-    assert_same_beams(completion, hugging_face_beams(qwen, prompt, params))
+    outputs = beam_search(llm, prompt, width=4, max_tokens=8)
+    assert_same_beams(outputs, hugging_face_beams(qwen, prompt, 4, 8))
     assert_idle(llm)
 
 
@@ -136,10 +137,9 @@ def test_a_beam_wide_enough_finds_the_best_of_all_texts(data):
     logprobs = torch.randn(vocabulary + 1, vocabulary, generator=chance).log_softmax(1)  # by the token before
     ends = frozenset(data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=2), label="ends"))
     penalty = data.draw(st.sampled_from([-1.0, 0.0, 0.7, 1.0, 2.0]), label="length penalty")
-    search = BeamSearch(vocabulary**max_tokens, max_tokens, ends, penalty, "never")
-    while search.advance(
-        torch.stack([logprobs[beam.token_ids[-1] if beam.token_ids else -1] for beam in search.running])
-    ):
+    first = Sequence("beam 0", BlockTable(BlockPool(1, 1)), [vocabulary], 0, 1)
+    search = BeamSearch(Request(0, [first], vocabulary**max_tokens, max_tokens), ends, penalty, "never")
+    while search.advance(search.candidates(logprobs[[beam.token_ids[-1] for beam in search.request.sequences]])):
         pass
     expected = {}
     for length in range(1, max_tokens + 1):
@@ -147,16 +147,17 @@ def test_a_beam_wide_enough_finds_the_best_of_all_texts(data):
             if not ends & set(text[:-1]) and (length == max_tokens or text[-1] in ends):
                 total = sum(float(logprobs[before, token]) for before, token in zip((-1, *text), text, strict=False))
                 expected[text] = total / length**penalty
-    assert {beam.token_ids: pytest.approx(beam.score, abs=1e-5) for beam in search.ended} == expected
-    assert [beam.score for beam in search.ended] == sorted((beam.score for beam in search.ended), reverse=True)
+    scores = [score for score, _ in search.ended]
+    assert {tuple(output.token_ids): pytest.approx(output.score, abs=1e-5) for _, output in search.ended} == expected
+    assert scores == sorted(scores, reverse=True) == [output.score for _, output in search.ended]
 
 
 # Blocks, counted in the pool -----------------------------------------------------------------------------------------
 
 
-def keep_beams_apart(llm, width, monkeypatch):
+def keep_beams_apart(llm, width):
     """Logits by which the beams part at the first token and none is ever dropped. KV is computed as usual."""
-    forward = llm.model.forward
+    forward = llm.forward
     first = llm.model.encode("a b c d e f g h")[:width]
 
     def apart(*arguments):
@@ -165,31 +166,30 @@ def keep_beams_apart(llm, width, monkeypatch):
         logits[:, tokens] = 0.0
         return logits
 
-    monkeypatch.setattr(llm.model, "forward", apart)
+    llm.forward = apart
 
 
 @pytest.mark.parametrize(("prompt_tokens", "shared"), [(64, 4 + 4 * 1), (60, 3 + 4 * 2), (61, 3 + 4 * 2), (1, 4 * 1)])
-def test_beams_that_stay_apart_take_the_blocks_that_they_write(tiny, prompt_tokens, shared, monkeypatch):
-    """The first two are the specified cases; with a copy for each beam both take 4 x 5 = 20."""
-    llm = engine(tiny, 64, 16, prefix_caching=False)
-    keep_beams_apart(llm, 4, monkeypatch)
-    # The eleventh token makes ten that are fed back and need a slot.
-    llm.add(prompt_of(tiny, prompt_tokens), exactly(11, beam_width=4))
+def test_beams_that_stay_apart_take_the_blocks_that_they_write(tiny, prompt_tokens, shared):
+    """The first two are the specified cases; with a copy for each beam both take 4 x 5 = 20. No block is to spare."""
+    llm = engine(tiny, shared, 16, prefix_caching=False)
+    keep_beams_apart(llm, 4)
     used, copied = [], []
-    llm.on_step(lambda: used.append(llm.pool.num_blocks - llm.pool.num_free))
-    llm.on_step(lambda: copied.append(sum(len(s.table.block_ids) for s in llm.sequences())))
-    drain(llm)
-    assert max(used) == shared
-    assert max(copied) == 4 * blocks_for(prompt_tokens + 10, 16)
-    assert llm.stats.blocks_peak == shared
+    # The eleventh token makes ten that are fed back and need a slot.
+    for running in beams(llm, prompt_of(tiny, prompt_tokens), width=4, max_tokens=11, ignore_eos=True):
+        used.append(llm.pool.num_used)
+        copied.append(sum(len(beam.table.block_ids) for beam in running))
+    assert len(used) == 10
+    assert max(used) <= shared
+    assert max(copied) == 4 * blocks_for(prompt_tokens + 9, 16)
     assert_idle(llm)
 
 
 def test_ten_steps_of_real_beams_hold_eight_blocks(tiny):
     """Behind the edge of a block, beams that come and go take as many as beams that stay apart: each writes its own."""
     llm = engine(tiny, 64, 16, prefix_caching=False)
-    llm.generate(prompt_of(tiny, 64), exactly(11, beam_width=4))
-    assert llm.stats.blocks_peak == 8
+    used = [llm.pool.num_used for _ in beams(llm, prompt_of(tiny, 64), width=4, max_tokens=11, ignore_eos=True)]
+    assert max(used) == 8
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
@@ -199,20 +199,154 @@ def test_every_step_of_beams_balances(tiny, width, block_size, prefix_caching, r
     llm = engine(tiny, 512, block_size, prefix_caching=prefix_caching)
     copies = []
     llm.pool.subscribe(lambda event: copies.append(event.block_id) if event.kind == "copy" else None)
-
-    def balance():
-        tables = [sequence.table for sequence in llm.sequences()]
-        llm.pool.check(tables)
-        used = {block_id for table in tables for block_id in table.block_ids}
-        assert len(used) == llm.pool.num_used == llm.stats.blocks_used
-        assert len(copies) < max(2, width)  # the last writer of a block stays where it is
-        copies.clear()
-
-    llm.on_step(balance)
     for _ in range(2):
         prompt = prompt_of(tiny, rng.randint(1, 40), rng.randint(0, 40))
-        llm.generate(prompt, SamplingParams(max_tokens=rng.randint(1, 24), beam_width=width))
+        logprobs = []
+        for step, running in enumerate(beams(llm, prompt, width=width, max_tokens=rng.randint(1, 24)), 1):
+            tables = [beam.table for beam in running]
+            llm.pool.check(tables)
+            assert len({block_id for table in tables for block_id in table.block_ids}) == llm.pool.num_used
+            assert len(copies) < max(2, width)  # the last writer of a block stays where it is
+            copies.clear()
+            assert all(len(beam.output_ids) == step for beam in running)
+            logprobs = [beam.cumulative_logprob for beam in running]
+            assert logprobs == sorted(logprobs, reverse=True)
         assert_idle(llm)
+
+
+# With other requests, and what goes wrong ---------------------------------------------------------------------------
+
+
+def test_the_engine_serves_others_between_the_steps(tiny):
+    """Two searches at once, in an engine that drafts."""
+    prompts = [prompt_of(tiny, 20, offset) for offset in range(4)]
+    wanted = [ids_of([done]) for done in engine(tiny).generate(prompts, exactly(12))]
+    options = {"width": 3, "max_tokens": 10, "ignore_eos": True}
+    expected = [[beam.output_ids for beam in running] for running in beams(engine(tiny), prompts[0], **options)]
+    llm = engine(tiny, 64, prefix_caching=False, speculative=PromptLookup(k=2))
+    added = [llm.add(prompt, exactly(12)) for prompt in prompts]
+    done = {}
+    searches = [beams(llm, prompts[0], **options) for _ in range(2)]
+    for running in zip(*searches, expected, strict=True):
+        assert [[beam.output_ids for beam in each] for each in running[:2]] == [running[2]] * 2
+        done |= finished(llm.step())
+    done |= drain(llm)
+    assert [ids_of([done[request_id]]) for request_id in added] == wanted
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_search_that_is_dropped_leaves_no_block(tiny, steps):
+    llm = engine(tiny)
+    search = beams(llm, prompt_of(tiny, 30), width=4)
+    for _ in range(steps):
+        next(search)
+    assert (llm.pool.num_used > 0) == (steps > 0)
+    del search
+    assert_idle(llm)
+
+
+def test_a_search_that_is_dropped_within_a_step_is_freed_when_the_step_ends(tiny):
+    """The garbage collector may drop one at any line, and a step counts on the pool that it has seen."""
+    llm = engine(tiny)
+    held = [beams(llm, prompt_of(tiny, 30), width=3)]
+    next(held[0])
+    used = []
+
+    def drop(_):
+        if held:
+            before = llm.pool.num_used
+            held.clear()
+            used.extend([before, llm.pool.num_used])
+
+    stop = llm.pool.subscribe(drop)
+    llm.add([5, 6], exactly(2))
+    llm.step()
+    stop()
+    assert used[0] == used[1] > llm.pool.num_used == 1
+    llm.step()
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_step_that_fails_drops_everything_and_the_next_search_starts_clean(tiny, step):
+    """The prompt has two chunks, so the first two steps are its."""
+    prompt, options = prompt_of(tiny, 15), {"width": 3, "max_tokens": 5}
+    expected = [beam.token_ids for beam in beam_search(engine(tiny), prompt, **options)]
+    llm = engine(tiny, max_batch_tokens=8)
+    llm.forward = raising_at(step, llm.forward)
+    with pytest.raises(Fault):
+        beam_search(llm, prompt, **options)
+    assert_idle(llm)
+    assert [beam.token_ids for beam in beam_search(llm, prompt, **options)] == expected
+    assert_idle(llm)
+
+
+def test_a_search_does_not_outlive_a_reset(tiny):
+    llm = engine(tiny)
+    search = beams(llm, prompt_of(tiny, 9), width=2)
+    next(search)
+    llm.reset()
+    with pytest.raises(RuntimeError, match=r"^a step failed, and the engine was reset: ask again$"):
+        next(search)
+    assert_idle(llm)
+
+
+def test_blocks_that_others_hold(tiny):
+    """Every step that began is whole, and the engine's own requests are not touched."""
+    llm = engine(tiny, 12, prefix_caching=False)
+    search = beams(llm, prompt_of(tiny, 9), width=3, max_tokens=8)
+    next(search)
+    llm.add(prompt_of(tiny, 30), exactly(3))
+    llm.step()
+    with pytest.raises(OutOfBlocks, match=r"^a step of the beam search takes 2 blocks, and 1 of 12 are free: let"):
+        list(search)
+    llm.generate([5], exactly(3))
+    assert_idle(llm)
+
+
+def test_logits_that_are_not_finite_end_the_search(tiny):
+    """Its error is the search's alone: a request that runs beside it goes on."""
+    prompt = prompt_of(tiny, 12)
+    best = beam_search(engine(tiny), prompt, width=3, max_tokens=6)[0].token_ids
+    llm = engine(breaking_at(tiny, best[2]))
+    request_id = llm.add([5, 6], exactly(3))
+    llm.step()
+    with pytest.raises(FloatingPointError, match=f"^{NOT_FINITE}$"):
+        beam_search(llm, prompt, width=3, max_tokens=6)
+    done = drain(llm)
+    assert len(done[request_id].outputs[0].token_ids) == 3
+    assert_idle(llm)
+
+
+BAD = {
+    "width": (0, 1.5, True, None),
+    "max_tokens": (0, "4"),
+    "length_penalty": ("long", None, float("nan"), 11),
+    "early_stopping": ("always", None, 1),
+    "ignore_eos": (1, None),
+}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, values in BAD.items() for bad in values])
+def test_bad_arguments_are_named_before_anything_changes(tiny, name, bad):
+    llm = engine(tiny)
+    for call in (beams, beam_search):
+        with refused(name):
+            call(llm, [5, 6], **{"width": 2, name: bad})
+    assert_idle(llm)
+
+
+def test_searches_that_can_never_fit_say_so(tiny):
+    llm = engine(tiny, num_blocks=10, block_size=16, max_sequences=8)
+    for call in (beams, beam_search):
+        with refused(r"needs 11 blocks .* and the pool has 10"):
+            call(llm, prompt_of(tiny, 60), width=4, max_tokens=11)
+        with refused("9 sequences of one prompt run side by side and the engine takes 8"):
+            call(llm, [5], width=9, max_tokens=1)
+        with refused("the prompt is empty"):
+            call(llm, [], width=2)
+    assert_idle(llm)
 
 
 # Samples -------------------------------------------------------------------------------------------------------------
@@ -233,11 +367,4 @@ def test_n_samples_are_n_runs_with_the_next_seeds(tiny, data):
     for output, (expected,) in zip(completion.outputs, (each.outputs for each in alone), strict=True):
         assert (output.token_ids, output.text) == (expected.token_ids, expected.text)
         assert output.cumulative_logprob == pytest.approx(expected.cumulative_logprob, abs=1e-3)
-    assert_idle(llm)
-
-
-def test_a_pool_that_is_too_small_for_the_beams_says_so(tiny):
-    llm = engine(tiny, num_blocks=10, block_size=16)
-    with refused(r"needs 11 blocks .* and the pool has 10"):
-        llm.generate(prompt_of(tiny, 60), SamplingParams(max_tokens=11, beam_width=4))
     assert_idle(llm)

@@ -15,6 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.detokenizer import Detokenizer, TextAfter
+from pagedlab.recipes.beam import beam_search
 from pagedlab.serving.app import create_app
 from pagedlab.serving.background import BackgroundServer
 from support.sentencepiece import whole_words
@@ -256,8 +257,7 @@ def test_the_engine_keeps_the_first_space(llama, stop, text):
     assert output.text == text
     assert "".join(llm.stream("the old mill", params)) == text
     assert output.finish_reason == ("length" if text == " a a a" else "stop")
-    beams = llm.generate("the old mill", SamplingParams(3, beam_width=2, ignore_eos=True))[0].outputs
-    for beam in beams:
+    for beam in beam_search(llm, "the old mill", width=2, max_tokens=3, ignore_eos=True):
         assert "the old mill" + beam.text == decode(LLAMAS, MILL + beam.token_ids)
 
 

@@ -114,8 +114,6 @@ def test_what_cannot_be_told():
     for bad in (-1, 1.5, True, "3"):
         with refused("logprobs"):
             SamplingParams(logprobs=bad)
-    with refused("logprobs or penalties"):
-        SamplingParams(beam_width=2, logprobs=1)
 
 
 # Texts that are scored ----------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import torch
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.__main__ import main
-from pagedlab.beam import BeamSearch
 from pagedlab.cli.chat import converse
 from pagedlab.cli.conversation import Conversation
 from pagedlab.cli.screen import PlainScreen
@@ -141,19 +140,6 @@ def test_of_n_samples_the_others_go_on(tiny, breaking, prompts, place):
     assert reasons == {"length", "error"}
 
 
-def test_beams_end_with_their_request(breaking, prompts, answers):
-    llm = engine(breaking)
-    (done,), (other,) = (llm.generate([prompt], SamplingParams(NEW, beam_width=3)) for prompt in prompts[:2])
-    assert {output.finish_reason for output in done.outputs} == {"error"}
-    assert all(math.isfinite(output.cumulative_logprob) for output in done.outputs)
-    assert len({len(output.token_ids) for output in done.outputs}) == 1
-    assert not any(output.error for output in other.outputs)
-    assert len(done.times) == len(done.outputs[0].token_ids)
-    assert_idle(llm)
-    with pytest.raises(FloatingPointError, match="NaN"):
-        BeamSearch(2, 3, frozenset()).advance(torch.tensor([[0.0, torch.nan, -1.0]]))
-
-
 def test_a_scored_prompt(breaking, prompts, answers, place):
     token = answers[0][place]
     llm = engine(breaking)
@@ -163,12 +149,11 @@ def test_a_scored_prompt(breaking, prompts, answers, place):
     assert_idle(llm)
 
 
-@pytest.mark.parametrize("params", [exactly(3), SamplingParams(3, beam_width=2)], ids=["greedy", "beams"])
-def test_the_prefix_cache_keeps_nothing_of_it(breaking, prompts, answers, place, params):
+def test_the_prefix_cache_keeps_nothing_of_it(breaking, prompts, answers, place):
     """In a step with the token, the rows before it break, too: so do their blocks."""
     token = answers[0][place]
     llm = engine(breaking)
-    (bad,) = llm.generate([[*prompts[1], token, *prompts[1]]], params)
+    (bad,) = llm.generate([[*prompts[1], token, *prompts[1]]], exactly(3))
     (good,) = llm.generate([prompts[1]], exactly(NEW))
     assert bad.outputs[0].finish_reason == "error"
     assert good.outputs[0].token_ids == answers[1]

@@ -151,21 +151,12 @@ def test_the_engine_finds_what_the_cache_alone_would(tiny):
     assert found == llm.prefix_cache.stats.hit_tokens > 1000
 
 
-# Forks, beams, salts ----------------------------------------------------------------------------------------------
+# Forks, salts -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        exactly(9, temperature=1.0, n=3, seed=7),
-        SamplingParams(max_tokens=9, beam_width=3),
-        SamplingParams(max_tokens=9, beam_width=4, early_stopping=True, length_penalty=0.6),
-    ],
-    ids=["n", "beams", "beams-early"],
-)
 @pytest.mark.parametrize("length", [4, 5, 19])
-def test_samples_and_beams(tiny, params, length):
-    prompt = part_of(tiny, length)
+def test_samples(tiny, length):
+    prompt, params = part_of(tiny, length), exactly(9, temperature=1.0, n=3, seed=7)
     (expected,) = Engine(tiny, 64, 4, prefix_caching=False).generate(prompt, params)
     llm = Engine(tiny, 64, 4)
     for found in (0, (length - 1) // 4 * 4):
@@ -213,16 +204,13 @@ def test_aborts_leave_only_what_was_computed(tiny, hugging_face, steps):
 
 
 def some_work(model, rng):
-    """A prompt that begins like others and parts from them somewhere, asked for in one of three ways."""
+    """A prompt that begins like others and parts from them somewhere, asked for in one of two ways."""
     parts = part_of(model, 40)
     prompt = [token for i in range(rng.randint(1, 5)) for token in parts[8 * i : 8 * i + rng.choice([8, 8, 8, 3])]]
     prompt += part_of(model, rng.randint(0, 3), rng.randint(60, 62))
-    kind = rng.randrange(4)
     max_tokens = rng.randint(1, 8)
-    if kind == 0:
+    if rng.random() < 0.4:
         params = SamplingParams(max_tokens=max_tokens, temperature=1.0, n=rng.randint(1, 3), seed=rng.randrange(4))
-    elif kind == 1:
-        params = SamplingParams(max_tokens=max_tokens, beam_width=rng.randint(2, 3))
     else:
         params = SamplingParams(max_tokens=max_tokens)
     return prompt, params, rng.choice([None, None, None, "a"])

@@ -45,19 +45,6 @@ class ToyPool(BlockPool):
         return block_id in self._cached
 
 
-def expected_beams(prompt, seed, width, max_tokens):
-    """A toy of a beam search: which beams go on, and with which token, is a checksum of all of them."""
-    beams = [tuple(prompt)]
-    for _ in range(max_tokens):
-        beams = next_beams(beams, seed, width)
-    return [list(beam[len(prompt) :]) for beam in beams]
-
-
-def next_beams(beams, seed, width):
-    parents = [beams[zlib.crc32(repr((beams, seed, i)).encode()) % len(beams)] for i in range(width)]
-    return [(*parent, next_token(parent, seed + i)) for i, parent in enumerate(parents)]
-
-
 class ToyEngine:
     """What LLM does around its scheduler, with the toy in the model's place."""
 
@@ -89,10 +76,9 @@ class ToyEngine:
         self.ids = itertools.count()
         self.live = []
         self.others = BlockTable(self.pool)  # somebody outside the engine, who takes blocks and gives them back
-        self.beams = set()
         self.counts = Counter()
 
-    def add(self, prompt, num_sequences, max_tokens, beams=False, seed=None):
+    def add(self, prompt, num_sequences, max_tokens, seed=None):
         number = next(self.ids)
         seed = 1000 * number if seed is None else seed
         first = Sequence(f"r{number}", BlockTable(self.pool), list(prompt), seed, len(prompt))
@@ -101,8 +87,6 @@ class ToyEngine:
         self.scheduler.check(request)
         self.scheduler.add(request)
         self.live.append(request)
-        if beams:
-            self.beams.add(request)
         return request
 
     # what moves KV
@@ -155,9 +139,6 @@ class ToyEngine:
         for request in dict.fromkeys(chunk.request for chunk in speaking):
             texts = [chunk.sequence for chunk in speaking if chunk.request is request]
             assert texts == request.unfinished, "texts of one request are not sampled together"
-            if request in self.beams:
-                self.replace_beams(request)
-                continue
             first = texts[0]
             forks = [
                 replace(first, table=first.table.fork(), token_ids=first.token_ids[:], seed=first.seed + nth)
@@ -174,21 +155,6 @@ class ToyEngine:
                 self.remove(request)
         self.poison()
         return plan.chunks
-
-    def replace_beams(self, request):
-        old = request.sequences
-        tokens = [tuple(text.token_ids) for text in old]
-        new = next_beams(tokens, old[0].seed, request.num_sequences)
-        request.sequences = [
-            Sequence("beam", old[tokens.index(b[:-1])].table.fork(), list(b), old[0].seed, old[0].num_prompt_tokens)
-            for b in new
-        ]
-        for text in old:
-            text.table.free()
-        if len(request.sequences[0].output_ids) >= request.max_tokens:
-            for text in request.sequences:
-                text.finish_reason = "done"
-                text.table.free()
 
     def take_all_but(self, num_free):
         """Somebody outside the engine takes blocks, and leaves this many."""
@@ -251,10 +217,7 @@ class ToyEngine:
         """The texts are those that the request has alone."""
         first = request.sequences[0]
         prompt, seed = first.token_ids[: first.num_prompt_tokens], first.seed
-        if request in self.beams:
-            expected = expected_beams(prompt, seed, request.num_sequences, request.max_tokens)
-        else:
-            expected = [expected_text(prompt, seed + nth, request.max_tokens) for nth in range(request.num_sequences)]
+        expected = [expected_text(prompt, seed + nth, request.max_tokens) for nth in range(request.num_sequences)]
         assert [text.output_ids for text in request.sequences] == expected
 
 
@@ -283,10 +246,10 @@ def fuzz(seed, num_requests, scheduler=Scheduler):
             if what < 0.25:
                 own = [rng.randrange(1, 50) for _ in range(rng.choice([0, 0, 1, 5, 8]))]
                 prompt = common[: rng.randint(1, 12)] + own
-                new, beams, seed = rng.randint(1, 40), rng.random() < 0.5, rng.choice([None, None, 7])
+                new, seed = rng.randint(1, 40), rng.choice([None, None, 7])
                 before = engine.pool.num_used, len(engine.scheduler.waiting)
                 try:
-                    added.append(engine.add(prompt, rng.choice([1, 1, 2, 4]), new, beams, seed))
+                    added.append(engine.add(prompt, rng.choice([1, 1, 2, 4]), new, seed))
                 except ValueError:
                     assert (engine.pool.num_used, len(engine.scheduler.waiting)) == before
             elif what < 0.29 and engine.live:

@@ -395,10 +395,6 @@ def test_what_cannot_speculate(tiny):
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
         LLM(tiny, num_blocks=8, speculative=DraftModel(other))
-    llm = engine(tiny, 64, speculative=PromptLookup(4))
-    with refused("beam search does not go with speculative decoding"):
-        llm.generate("Once", SamplingParams(beam_width=2))
-    assert_idle(llm)
 
 
 def test_real_qwen(qwen, hugging_face):

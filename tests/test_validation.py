@@ -128,7 +128,7 @@ def calls(tiny):
     each("block_table scheduler", "class", LLM, **model)
     each("fused cuda_graphs verbose", "flag", LLM, **model)
     each("max_tokens n", "count", SamplingParams)
-    each("top_k beam_width", "whole", SamplingParams)
+    each("top_k", "whole", SamplingParams)
     each("top_p", "share", SamplingParams)
     each("temperature", "number", SamplingParams)
     each("ignore_eos", "flag", SamplingParams)

@@ -244,7 +244,7 @@ class RowReader:
         self._without_row.clear()
 
     def _sequences(self, request: str) -> list[SequenceState]:
-        """Its sequences, without beams that were dropped."""
+        """Its sequences, without those that were dropped."""
         return _without_dropped(self._requests[request])
 
 

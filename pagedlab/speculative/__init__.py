@@ -95,14 +95,6 @@ class Speculation:
         """
         return max(1, num_blocks * bytes_per_block // (bytes_per_block + self.bytes_per_block))
 
-    def refuse(self, params: SamplingParams) -> None:
-        """Raise `ValueError` for parameters that do not go with drafts."""
-        if params.beam_width:
-            why = (
-                "its beams advance together, one token a step; use an engine without `speculative`"
-            )
-            raise ValueError(f"beam search does not go with speculative decoding: {why}")
-
     def propose(self, scheduler: Scheduler, params: Mapping[int, SamplingParams]) -> None:
         """Append a draft to the running sequences whose next step is a decode step.
 

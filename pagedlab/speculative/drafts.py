@@ -290,7 +290,7 @@ class DraftModel(Drafter):
     ) -> list[Chunk]:
         """Append a sampled token to each branch, and return the chunks of the next forward pass."""
         params = {b.ask.request.request_id: b.ask.params for b in branches.values()}
-        results, _ = sample_step(logits, [chunk for chunk in chunks if chunk.is_last], params)
+        results = sample_step(logits, [chunk for chunk in chunks if chunk.is_last], params)
         extended = {  # by the row; a draft ends where this model's logits are not finite
             row: branches[result.sequence]
             for row, result in enumerate(results)

@@ -141,7 +141,7 @@ class Replay:
             self.sequences[name] = before.changed(change)
 
     def of_request(self, request: str) -> list[SequenceState]:
-        """The sequences of a request, without beams that were dropped."""
+        """The sequences of a request, without those that were dropped."""
         return [
             sequence
             for name, sequence in self.sequences.items()

@@ -106,7 +106,7 @@ class SequenceLog:
         return change
 
     def _dropped(self, name: str) -> dict[str, Any]:
-        """The change of a sequence that is gone without having ended: of a beam, say."""
+        """The change of a sequence that is gone without having ended."""
         change: dict[str, Any] = {}
         known = self._recorded[name]
         self._note_state(known, change, "dropped")

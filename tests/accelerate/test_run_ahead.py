@@ -146,12 +146,11 @@ MIXED = [
     SamplingParams(max_tokens=12, temperature=0.7, seed=6, top_k=5),
     SamplingParams(max_tokens=11, temperature=1.2, seed=7, top_p=0.8),
     SamplingParams(max_tokens=10, temperature=0.7, seed=8, min_p=0.1),
-    SamplingParams(max_tokens=9, beam_width=3),
     SamplingParams(max_tokens=20, repetition_penalty=1.4),
     SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.8, seed=9, presence_penalty=1.0, frequency_penalty=0.4),
     SamplingParams(max_tokens=9, temperature=0.9, seed=10, n=2, repetition_penalty=1.2, top_k=9, top_p=0.9),
 ]
-MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 20, 18, 3, 6]
+MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 18, 3, 6]
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +171,7 @@ def mixed_texts(tiny):
     ],
 )
 def test_windows_give_the_same_texts(tiny, mixed_texts, num_blocks, options):
-    """Samples, beams, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
+    """Samples, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
     llm = ahead_engine(tiny, num_blocks, **options)
     got = llm.generate(prompts_of(tiny, MIXED_LENGTHS), MIXED)
     assert texts_of(got) == texts_of(mixed_texts)
@@ -563,7 +562,7 @@ def test_windows_among_arrivals_prefixes_and_those_who_want_the_host(tiny, preem
     count = 14
     prompts = [shared[: rng.choice([8, 16, 24, 40])] + [100 + i] * rng.randint(0, 12) for i in range(count)]
     penalised = [{"repetition_penalty": 1.3}, {"presence_penalty": 1.0, "frequency_penalty": 0.5}]
-    kinds = [{}, {}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}, {"beam_width": 2}, *penalised]
+    kinds = [{}, {}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}, *penalised]
     params = [SamplingParams(max_tokens=rng.randint(1, 20), **rng.choice(kinds)) for _ in range(count)]
     expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
     llm = ahead_engine(

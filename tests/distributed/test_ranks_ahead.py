@@ -32,7 +32,6 @@ MIXED = [
     SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.7, seed=5),
     SamplingParams(max_tokens=9, temperature=0.7, seed=6, top_k=5, top_p=0.9),
     SamplingParams(max_tokens=8, temperature=0.7, seed=7, min_p=0.1),
-    SamplingParams(max_tokens=6, beam_width=2),
     SamplingParams(max_tokens=12, repetition_penalty=1.4),
 ]
 

@@ -13,7 +13,7 @@ from support.paths import ROOT
 from support.warm import processes
 
 WINGS = ("accelerate", "distributed", "serving", "widgets", "checks", "lessons")
-WINGS += ("speculative", "beam", "eviction", "hub", "logits", "trace")
+WINGS += ("speculative", "recipes", "eviction", "hub", "logits", "trace")
 CORE = """
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import load_model
@@ -32,8 +32,8 @@ ALSO = {  # what else must run without a wing
     "distributed": "from pagedlab.speculative import PromptLookup; LLM(model, speculative=PromptLookup())",
     "widgets": "from pagedlab.serving.app import create_app; create_app(llm)",
     "serving": "from pagedlab.checks import check; from pagedlab.widgets import BlockPoolWidget; BlockPoolWidget()",
-    "beam": "assert len(llm.generate('a', SamplingParams(max_tokens=4, n=2, temperature=1.0))[0].outputs) == 2",
-    "eviction": "from pagedlab.beam import BeamSearch",
+    "recipes": "assert len(llm.generate('a', SamplingParams(max_tokens=4, n=2, temperature=1.0))[0].outputs) == 2",
+    "eviction": "from pagedlab.recipes.beam import BeamSearch",
     "lessons": "from pagedlab.serving.app import create_app",
     "speculative": "from pagedlab.widgets import BlockPoolWidget",
     "trace": "from pagedlab.serving.app import create_app; create_app(llm); from pagedlab.checks import check",

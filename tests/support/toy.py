@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HOME = Path(pagedlab.__file__).parent
 BOOKKEEPING = """
-    accelerate/run_ahead accelerate/runner batch beam/__init__ blocks engine eviction/__init__ kv_cache llm
+    accelerate/run_ahead accelerate/runner batch blocks engine eviction/__init__ kv_cache llm
     outputs prefix request_state runner sampler scheduler sequence speculative/__init__ speculative/drafts
 """
 BOOKS = {str(HOME / f"{name}.py") for name in BOOKKEEPING.split()}

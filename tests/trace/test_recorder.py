@@ -27,7 +27,6 @@ PROMPTS = [
 ]
 PLAIN = {}
 SAMPLES = {"n": 3, "temperature": 1.0, "seed": 1}
-BEAMS = {"beam_width": 2}
 
 
 def state_of(llm):
@@ -90,7 +89,7 @@ def recorded_plan(step):
     }
 
 
-ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([PLAIN, SAMPLES, BEAMS]))
+ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([PLAIN, SAMPLES]))
 STEP = st.tuples(st.just("step"))
 ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
 
@@ -104,7 +103,7 @@ ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
     actions=st.lists(st.one_of(ADD, STEP, STEP, STEP, ABORT), min_size=5, max_size=40),
 )
 def test_a_replay_after_any_step_is_the_engine_after_it(tiny, preemption, num_blocks, prefix_caching, drafts, actions):
-    """Samples, beams, drafts, chunks, a cache, too few blocks, requests that are aborted."""
+    """Samples, drafts, chunks, a cache, too few blocks, requests that are aborted."""
     llm = LLM(
         tiny,
         num_blocks=num_blocks,
@@ -127,8 +126,7 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, preemption, num_bl
         stop = llm.on_step(look)
         for verb, *arguments in actions:
             if verb == "add":
-                prompt, most, kind = arguments
-                options = PLAIN if drafts and kind is BEAMS else kind
+                prompt, most, options = arguments
                 live.append(llm.add(prompt, exactly(most, **options)))
             elif verb == "abort" and live:
                 llm.abort(live.pop(arguments[0] % len(live)))

@@ -80,7 +80,7 @@ def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny, preem
     llm = LLM(tiny, num_blocks=16, block_size=4, preemption=preemption, verbose=False)
     llm.generate(PROMPTS[0], exactly(8))  # the cache keeps its blocks
     with Recorder(llm) as recorder:
-        llm.add(PROMPTS[0], SamplingParams(max_tokens=6, beam_width=2))
+        llm.add(PROMPTS[0], SamplingParams(max_tokens=6, n=2, temperature=1.0))
         for i in range(6):
             llm.add(f"{i} {PROMPTS[i % 3]}", exactly(24))
         while llm.num_unfinished:

@@ -41,21 +41,6 @@ def test_pieces_of_text_are_what_each_token_adds(tiny):
             assert pieces(tiny.decode, ids, start) == words[start:]
 
 
-def test_a_beam_search_writes_its_texts_anew_and_frees_them(tiny):
-    llm = LLM(tiny, num_blocks=64, block_size=4, verbose=False)
-    with Stage(llm) as stage:
-        (done,) = llm.generate("The old mill", SamplingParams(max_tokens=8, beam_width=3))
-    last = stage.replay(len(stage.recorded["steps"]) - 1)
-    assert last.counts == [0] * 64
-    written = {"".join(s.new_words) for s in last.sequences.values() if s.state in ("stop", "length")}
-    assert {output.text for output in done.outputs} == written
-    with Stage(llm) as short:  # ended in their first step
-        llm.generate("The old mill", SamplingParams(max_tokens=1, beam_width=3))
-    assert [s.state for s in short.replay(1).sequences.values()] == ["length"] * 3
-    assert any("copies" in step for step in stage.recorded["steps"])
-    assert "copies" in stage.replay().now, "the picture is of a step with a copy"
-
-
 def test_samples_share_and_copy():
     engine = FakeEngine()
     with Stage(engine) as stage:

@@ -1,0 +1,312 @@
+"""Beam search: keep the `width` likeliest texts, the beams, step by step.
+
+It is a program over an engine's parts: block tables, `build_batch`, `LLM.forward` and `topk`. A
+beam that is continued is a fork of its parent's table, and a beam that is dropped frees its table.
+No KV is moved. Between two steps the engine may serve other requests.
+
+The rules are those of transformers' `generate(num_beams=width)`, so that tokens and scores are
+equal. A beam that ends is scored by its summed log-probability over its length to the power of
+`length_penalty`. The `width` best ended beams are kept. A beam may end only while it is among the
+`width` best candidates of its step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pagedlab.batch import build_batch
+from pagedlab.blocks import OutOfBlocks
+from pagedlab.detokenizer import TextAfter
+from pagedlab.llm import LLM, Prompt
+from pagedlab.outputs import NOT_FINITE, WAS_RESET, Output
+from pagedlab.scheduler import Chunk, blocks_to_append
+from pagedlab.sequence import Request, Sequence
+from pagedlab.validation import counted, integer, one_of, real
+
+EarlyStopping = bool | Literal["never"]
+
+
+def beam_search(
+    llm: LLM,
+    prompt: Prompt,
+    *,
+    width: int,
+    max_tokens: int = 64,
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    ignore_eos: bool = False,
+) -> list[Output]:
+    """Return the likeliest texts after a prompt, best first. Each has its `score`.
+
+    Args:
+        llm: the engine.
+        prompt: a text, a list of token ids, or a list of chat messages.
+        width: number of beams, and of texts.
+        max_tokens: new tokens of a text, at most.
+        length_penalty: exponent of the length in a score.
+        early_stopping: True ends the search as soon as `width` beams have ended. False ends it once
+            the best running beam, scored at its present length, cannot beat the worst ended one.
+            "never" scores the running beam at its best possible length.
+        ignore_eos: continue to max_tokens, even after an end-of-text token.
+
+    Raises:
+        ValueError: If an argument is out of range, or if the search can never fit the engine.
+        OutOfBlocks: If too few blocks are free for a step. The beams are dropped then.
+        FloatingPointError: If logits are not finite.
+        RuntimeError: If the engine was reset between two steps.
+
+    Examples:
+        >>> from pagedlab import LLM
+        >>> from pagedlab.recipes.beam import beam_search
+        >>> best, second = beam_search(LLM(verbose=False), "The old mill", width=2, max_tokens=4)
+        >>> best.score >= second.score
+        True
+    """
+    search = _start(llm, prompt, width, max_tokens, length_penalty, early_stopping, ignore_eos)
+    for _ in _steps(llm, search):
+        pass
+    return [output for _, output in search.ended]
+
+
+def beams(
+    llm: LLM,
+    prompt: Prompt,
+    *,
+    width: int,
+    max_tokens: int = 64,
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    ignore_eos: bool = False,
+) -> Iterator[list[Sequence]]:
+    """Return an iterator over the running beams after each step, best first.
+
+    Each beam has `output_ids`, `cumulative_logprob` and `table`, which the next step frees. If the
+    loop over them ends early, their blocks are freed. The arguments are those of `beam_search`.
+    """
+    search = _start(llm, prompt, width, max_tokens, length_penalty, early_stopping, ignore_eos)
+    return _steps(llm, search)
+
+
+# The rules ----------------------------------------------------------------------------------------
+
+
+class Candidate(NamedTuple):
+    """A continuation of a beam by one token.
+
+    Args:
+        logprob: the summed log-probability of its new tokens.
+        parent: the index of the beam.
+        token: the token.
+    """
+
+    logprob: float
+    parent: int
+    token: int
+
+
+@dataclass(eq=False)
+class BeamSearch:
+    """One search.
+
+    Args:
+        request: its sequences are the running beams, best first. The scheduler never sees it.
+        end_tokens: tokens that end a beam.
+        length_penalty, early_stopping: as of `beam_search`.
+        text_after: returns the text of token ids behind the prompt.
+        ended: the scores and outputs of the beams that have ended, best first.
+    """
+
+    request: Request
+    end_tokens: frozenset[int]
+    length_penalty: float
+    early_stopping: EarlyStopping
+    text_after: TextAfter | None = None
+    ended: list[tuple[float, Output]] = field(default_factory=list)
+
+    def candidates(self, logprobs: Tensor) -> list[Candidate]:
+        """Return the likeliest continuations of the running beams, best first.
+
+        Args:
+            logprobs: fp32 [beams, V], the log-probabilities of their next tokens.
+
+        Raises:
+            FloatingPointError: If a log-probability is NaN.
+        """
+        beams = self.request.sequences
+        # Enough that `width` remain even if all others are end-of-text tokens.
+        count = max(2, 1 + len(self.end_tokens)) * self.request.num_sequences
+        sums = torch.tensor([[beam.cumulative_logprob] for beam in beams], device=logprobs.device)
+        totals = (logprobs + sums).flatten()
+        top, places = totals.topk(min(count, totals.numel()))
+        best = top.tolist()
+        if math.isnan(best[0]):  # `topk` takes NaN for the largest number
+            raise FloatingPointError(NOT_FINITE)
+        vocabulary = logprobs.shape[1]
+        found = zip(best, places.tolist(), strict=True)
+        return [Candidate(logprob, *divmod(place, vocabulary)) for logprob, place in found]
+
+    def advance(self, candidates: list[Candidate]) -> bool:
+        """Replace the running beams by their likeliest continuations, with forks of their tables.
+
+        Returns:
+            Whether the search goes on.
+        """
+        parents = self.request.sequences
+        width = self.request.num_sequences
+        length = parents[0].num_outputs + 1
+        children: list[Sequence] = []
+        for rank, (logprob, index, token) in enumerate(candidates):
+            parent = parents[index]
+            if length == self.request.max_tokens or token in self.end_tokens:
+                if rank < width:
+                    self._end([*parent.output_ids, token], logprob)
+            elif len(children) < width:
+                child = replace(parent, name=f"beam {len(children)}", table=parent.table.fork())
+                child.token_ids = [*parent.token_ids, token]
+                child.cumulative_logprob = logprob
+                children.append(child)
+        for parent in parents:
+            parent.table.free()
+        self.request.sequences = children
+        # The sort is stable: the older beam wins a tie.
+        self.ended = sorted(self.ended, key=itemgetter(0), reverse=True)[:width]
+        return bool(children) and not self._is_over(children[0].cumulative_logprob, length)
+
+    def _end(self, token_ids: list[int], logprob: float) -> None:
+        score = logprob / len(token_ids) ** self.length_penalty
+        reason = "stop" if token_ids[-1] in self.end_tokens else "length"
+        output = Output(token_ids, reason, logprob, text_after=self.text_after, score=score)
+        self.ended.append((score, output))
+
+    def _is_over(self, best: float, length: int) -> bool:
+        """Whether no running beam can be among the results.
+
+        Args:
+            best: the summed log-probability of the best running beam.
+            length: how many new tokens it has.
+        """
+        if len(self.ended) < self.request.num_sequences:
+            return False
+        if self.early_stopping is True:
+            return True
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            length = self.request.max_tokens
+        worst, _ = self.ended[-1]
+        return best / length**self.length_penalty <= worst
+
+
+# The steps ----------------------------------------------------------------------------------------
+
+
+def _start(
+    llm: LLM,
+    prompt: Prompt,
+    width: int,
+    max_tokens: int,
+    length_penalty: float,
+    early_stopping: EarlyStopping,
+    ignore_eos: bool,
+) -> BeamSearch:
+    """Check the arguments, and return a search that has no blocks yet."""
+    width = integer("width", width, 1)
+    max_tokens = integer("max_tokens", max_tokens, 1)
+    length_penalty = real("length_penalty", length_penalty, -10, 10)
+    one_of("early_stopping", early_stopping, (False, True, "never"))
+    one_of("ignore_eos", ignore_eos, (False, True))
+    ids = llm.model.checked_ids(prompt)
+    max_tokens = min(max_tokens, llm.model.max_length - len(ids))
+    first = Sequence("beam 0", llm.new_table(llm.pool), ids, 0, len(ids))
+    request = Request(0, [first], width, max_tokens)
+    llm.scheduler.check(request)
+    end_tokens = frozenset[int]() if ignore_eos else llm.model.eos_token_ids
+    text_after = TextAfter(llm.model.tokenizer, ids)
+    return BeamSearch(request, end_tokens, length_penalty, early_stopping, text_after)
+
+
+def _steps(llm: LLM, search: BeamSearch) -> Iterator[list[Sequence]]:
+    """Run a search, and yield its running beams after each step."""
+    request = search.request
+    try:
+        logprobs = _compute_prompt(llm, request)
+        while True:
+            candidates = search.candidates(logprobs)
+            with llm.whole():
+                goes_on = search.advance(candidates)
+            if not goes_on:
+                return
+            yield request.sequences
+            logprobs = _compute(llm, request, 1)
+    finally:
+        # The garbage collector may end an abandoned search while a step runs.
+        llm.soon(partial(_free, llm, request))
+
+
+def _compute_prompt(llm: LLM, request: Request) -> Tensor:
+    """Compute what the prefix cache does not have of the prompt.
+
+    Returns:
+        The log-probabilities [1, V] of the first new token.
+    """
+    [first] = request.sequences
+    with llm.whole():
+        if llm.prefix_cache is None:
+            first.table = llm.new_table(llm.pool)
+        else:
+            first.table = llm.prefix_cache.match(first.token_ids, leave=1, salt=None)
+    while True:
+        num_tokens = min(first.num_uncomputed, llm.scheduler.max_batch_tokens)
+        logprobs = _compute(llm, request, num_tokens)
+        if llm.prefix_cache is not None:
+            with llm.whole():
+                computed = first.token_ids[: first.table.num_tokens]
+                llm.prefix_cache.insert(first.table, computed, salt=None)
+        if not first.num_uncomputed:
+            return logprobs
+
+
+def _compute(llm: LLM, request: Request, num_tokens: int) -> Tensor:
+    """Compute the next tokens of each beam.
+
+    Returns:
+        The log-probabilities [beams, V] after the last known token, or [0, V] before that.
+
+    Raises:
+        RuntimeError: If a reset has made another pool.
+        OutOfBlocks: If too few blocks are free.
+    """
+    with llm.whole():  # resets an engine whose last step failed, and does what was to be done soon
+        pool = llm.pool
+    beams = request.sequences
+    if beams[0].table.pool is not pool:
+        raise RuntimeError(WAS_RESET)
+    need = blocks_to_append(pool, [(beam, num_tokens) for beam in beams])
+    if need > pool.num_free:
+        raise OutOfBlocks(
+            f"a step of the beam search takes {counted(need, 'block')}, and {pool.num_free} of "
+            f"{pool.num_blocks} are free: let other requests end, or raise num_blocks"
+        )
+    with llm.whole():
+        chunks = []
+        copies = []
+        for beam in beams:
+            start = beam.table.num_tokens
+            copies += beam.table.append(num_tokens)
+            chunks.append(Chunk(request, beam, start, start + num_tokens))
+        llm.cache.copy_blocks(copies)
+        logits = llm.forward(build_batch(chunks, llm.model.device), llm.cache, llm.attend)
+    return torch.log_softmax(logits.float(), dim=1)
+
+
+def _free(llm: LLM, request: Request) -> None:
+    """Free the blocks of the beams, unless a reset has made another pool."""
+    for beam in request.sequences:
+        if beam.table.pool is llm.pool:
+            beam.table.free()
