@@ -201,9 +201,8 @@ class Engine:
         size = self.pool.block_size
         for request, sequence, start, stop in plan.chunks:
             fills_a_block = stop // size > start // size
-            is_computed = (
-                sequence.table.num_tokens >= stop
-            )  # not if a draft was rejected in the step
+            # It has fewer if a draft was rejected in the step.
+            is_computed = sequence.table.num_tokens >= stop
             if fills_a_block and is_computed:
                 computed = sequence.token_ids[:stop]
                 self.prefix_cache.insert(sequence.table, computed, salt=request.salt)
@@ -244,7 +243,7 @@ class Engine:
     def _new_request(
         self, ids: list[int], params: SamplingParams, *, stream: bool, salt: str | None
     ) -> RequestState:
-        """Return a request for a prompt. It is not in the inbox yet.
+        """Return a request for a prompt. It is not queued yet.
 
         Args:
             ids: the token ids of the prompt.
