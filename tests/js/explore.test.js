@@ -158,7 +158,8 @@ test("a click sets a number above 999 and a switch, as Python writes their value
     { name: "on", kind: "switch", options: [] },
   ];
   const part = (setting) => `<text data-set="${setting}">1</text>`;
-  const drawing = `<svg>${["step=1000", "step=a, b", "step=1", "on=True"].map(part).join("")}</svg>`;
+  const parts = ["step=1000", "step=a, b", "step=1", "on=True"].map(part);
+  const drawing = `<svg>${parts.join("")}</svg>`;
   remove();
   host.replaceChildren();
   model = new Model({
