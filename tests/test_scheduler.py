@@ -76,6 +76,7 @@ class ToyEngine:
         self.ids = itertools.count()
         self.live = []
         self.others = BlockTable(self.pool)  # somebody outside the engine, who takes blocks and gives them back
+        self.has_failed = False  # whether a step found too few blocks; LLM then begins with a new scheduler
         self.counts = Counter()
 
     def add(self, prompt, num_sequences, max_tokens, seed=None):
@@ -109,6 +110,7 @@ class ToyEngine:
         except OutOfBlocks:
             if not self.others.block_ids:
                 raise
+            self.has_failed = True
             return []
 
     def schedule(self):
@@ -260,7 +262,10 @@ def fuzz(seed, num_requests, scheduler=Scheduler):
                 if rng.random() < 0.1:
                     engine.others.append(rng.randint(0, engine.pool.num_free) * engine.pool.block_size)
                 engine.step()
-        engine.finish(*(request for request in added if request not in aborted))
+                if engine.has_failed:
+                    break
+        else:
+            engine.finish(*(request for request in added if request not in aborted))
         counts += engine.counts + Counter(requests=len(added), aborted=len(aborted))
     return counts
 

@@ -31,6 +31,7 @@ from pagedlab.accelerate.window import RowPlan
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
+from pagedlab.recipes.beam import beams
 from pagedlab.scheduler import Chunk, Request, Sequence
 from pagedlab.serving.engine_thread import EngineThread, Ticket
 from support.drafters import Recalls
@@ -38,8 +39,10 @@ from support.engines import (
     assert_idle,
     breaking_at,
     come_and_go,
+    drain,
     engine,
     exactly,
+    finished,
     ids_of,
     prompt_of,
     prompts_of,
@@ -179,6 +182,24 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, num_blocks, options):
     if num_blocks == 30:
         assert llm.stats.preemptions > 0
     assert [len(c.times) for c in got] == [len(c.times) for c in mixed_texts]
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_beams_advance_between_windows(tiny, halves):
+    """A window is in flight while their tables are forked and freed."""
+    prompts = prompts_of(tiny, [16, 5, 30])
+    alone, wanted = engine(tiny), engine(tiny).generate(prompts[:2], exactly(40))
+    options = {"width": 3, "max_tokens": 9, "ignore_eos": True}
+    expected = [[beam.output_ids for beam in running] for running in beams(alone, prompts[2], **options)]
+    llm = ahead_engine(tiny, halves=halves, block_size=4)
+    added = [llm.add(prompt, exactly(40)) for prompt in prompts[:2]]
+    done = finished(llm.step())
+    for running, ids in zip(beams(llm, prompts[2], **options), expected, strict=True):
+        assert [beam.output_ids for beam in running] == ids
+        done |= finished(llm.step())
+    done |= drain(llm)
+    assert texts_of([done[request_id] for request_id in added]) == texts_of(wanted)
     assert_idle(llm)
 
 

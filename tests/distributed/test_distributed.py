@@ -31,6 +31,7 @@ from pagedlab.distributed.ranks import Ranks
 from pagedlab.distributed.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.distributed.workers import Workers
 from pagedlab.model import TINY_MODEL
+from pagedlab.recipes.beam import beam_search
 from support.engines import (
     LENGTHS,
     NEW,
@@ -63,6 +64,14 @@ def test_tokens_are_those_of_generate(two, tiny, hugging_face):
         expected = greedy_ids(hugging_face, tiny, prompts, NEW)
         assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
         assert_idle(llm)
+
+
+def test_beams(two, tiny):
+    """Forks and copies on write reach every rank."""
+    (prompt,) = prompts_of(tiny, [14])
+    found = [beam_search(llm, prompt, width=3, max_tokens=8) for llm in (poisoned(two, 64, 4), engine(tiny, 64, 4))]
+    ours, expected = ([output.token_ids for output in outputs] for outputs in found)
+    assert ours == expected
 
 
 def test_a_whole_day(two, tiny, seed):
