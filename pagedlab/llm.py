@@ -366,16 +366,17 @@ class LLM(Engine, AbstractContextManager["LLM"]):
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
-        requests = []
-        for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
-            try:
-                requests.append(self._checked(prompt, asked, salt=salt))
-            except ValueError as error:
-                where = f"prompt {number}: " if len(batch) > 1 else ""
-                raise ValueError(f"{where}{error}") from None
-        for state in requests:
-            state.request.streaming = False
-        return self._run(requests)
+        with full_collections_postponed():
+            requests = []
+            for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
+                try:
+                    requests.append(self._checked(prompt, asked, salt=salt))
+                except ValueError as error:
+                    where = f"prompt {number}: " if len(batch) > 1 else ""
+                    raise ValueError(f"{where}{error}") from None
+            for state in requests:
+                state.request.streaming = False
+            return self._run(requests)
 
     def _run(self, requests: list[RequestState]) -> list[Completion]:
         """Run steps until these requests are finished. If that fails, they are aborted."""
@@ -385,12 +386,11 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 self._start(state)
 
         try:
-            with full_collections_postponed():
-                self.soon(start)
-                for state in requests:
-                    while not state.completion.finished:
-                        self.step()
-                    state.raise_if_dropped()
+            self.soon(start)
+            for state in requests:
+                while not state.completion.finished:
+                    self.step()
+                state.raise_if_dropped()
         finally:
             for state in requests:
                 self.abort(state.request.request_id)
