@@ -158,8 +158,8 @@ test("a click sets a number above 999 and a switch, as Python writes their value
     { name: "on", kind: "switch", options: [] },
   ];
   const part = (setting) => `<text data-set="${setting}">1</text>`;
-  const parts = ["step=1000", "step=a, b", "step=1", "on=True"].map(part);
-  const drawing = `<svg>${parts.join("")}</svg>`;
+  const drawn = ["step=1000", "step=a, b", "step=1", "on=True"].map(part);
+  const drawing = `<svg>${drawn.join("")}</svg>`;
   remove();
   host.replaceChildren();
   model = new Model({
