@@ -69,8 +69,10 @@ class Engine:
         self._inbox = deque[Callable[[], None]]()  # what is called when no step runs
         self._states: dict[int, RequestState] = {}  # of each request that was started, by its id
         self._callbacks: list[Callable[[], None]] = []
-        self._is_torn = False  # whether a step began and did not end
-        self._is_stepping = False
+        self._dropped: list[Completion] = []  # by a reset; the next step returns them
+        self._is_torn = False  # whether a `whole` block began and did not end, or runs now
+        self._is_inside = False  # whether one runs now
+        self._block = object()  # the one that began last
 
     # ------------------------------------------------------------------ a step
 
@@ -78,27 +80,32 @@ class Engine:
         """Run one step and return the completions of the requests that it computed.
 
         `Completion.finished` tells which of them are done. If the step fails, or Ctrl-C interrupts
-        it, all requests are dropped: their outputs end with the reason "error".
+        it, the next call drops all requests: their outputs end with the reason "error", and the
+        next step returns them, too.
         """
         began = time.perf_counter()
         with self.whole():
             result = self._compute()
             completions = self._update(result, began) if result else []
         if self._inbox:
-            with self.whole():
-                pass
+            self.catch_up()
         if result:
             self._call_back()
-        return completions
+        dropped, self._dropped = self._dropped, []
+        return dropped + completions
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Within this block, pool, tables and scheduler may change. It is done whole or not at all.
+        """Within this block, pool, tables and scheduler may change.
 
-        What was to be called `soon` is called first. A block that fails or is interrupted leaves a
-        torn engine. The next block resets it.
+        What was to be called `soon` is called first. If the block fails or is interrupted, the next
+        one begins with new parts and no requests.
+
+        Raises:
+            RuntimeError: If another such block ran inside this one.
         """
-        self._is_stepping = True
+        self._is_inside = True
+        block = self._block = object()
         try:
             if self._is_torn:
                 self._renew()
@@ -106,16 +113,22 @@ class Engine:
             while self._inbox:
                 self._inbox.popleft()()
             yield
+            if self._block is not block:
+                raise RuntimeError("a step is running: call step, generate and score between steps")
             self.stats.blocks_used = self._num_used()
             self._is_torn = False
         finally:
-            self._is_stepping = False
+            self._is_torn = self._is_torn or self._block is not block
+            self._is_inside = False
+
+    def catch_up(self) -> None:
+        """Do what waits for the end of a step: a reset after a failure, and calls of `soon`."""
+        with self.whole():
+            pass
 
     def reset(self) -> None:
         """Drop all requests and all cached blocks. Outputs that are open end with "error"."""
-        self._is_torn = True
-        with self.whole():
-            pass
+        self.soon(self._renew)
 
     def _renew(self) -> None:
         """Plan with new parts, in which nothing is left of a step that failed.
@@ -125,11 +138,12 @@ class Engine:
         """
         pool, self.prefix_cache, self.scheduler = self._new_parts()
         if isinstance(pool, BlockPool) and isinstance(self.pool, BlockPool):
-            pool.callbacks = self.pool.callbacks
+            pool.callbacks, self.pool.callbacks = self.pool.callbacks, []
         self.pool = pool
         self.runner.reset(self.scheduler)
         for state in self._states.values():
             state.drop(partial(self.new_table, pool))
+            self._dropped.append(state.completion)
         self._states.clear()
         self.params.clear()
 
@@ -139,9 +153,8 @@ class Engine:
         The garbage collector may end a stream at any line. So this may be called at any line.
         """
         self._inbox.append(function)
-        if not self._is_stepping:
-            with self.whole():
-                pass
+        if not self._is_inside:
+            self.catch_up()
 
     def _compute(self) -> StepResult | None:
         """Schedule, run the forward pass and sample.
@@ -152,10 +165,19 @@ class Engine:
         while True:  # again only if all sequences of the oldest step have ended meanwhile
             self._submit_plans()
             if self.runner.is_idle:
+                self._check_idle()
                 return None
             result = self.runner.collect()
             if result is not None:
                 return result
+
+    def _check_idle(self) -> None:
+        """Raise `RuntimeError` if there are requests for which the scheduler planned nothing."""
+        if self._states:
+            name = type(self.scheduler).__name__
+            raise RuntimeError(
+                f"{name}.schedule planned nothing, and {len(self._states)} requests are unfinished"
+            )
 
     def _submit_plans(self) -> None:
         """Schedule steps and submit them to the runner while it has room.
@@ -288,6 +310,7 @@ class Engine:
             self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
         self._states[request.request_id] = state
         self.params[request.request_id] = state.params
+        # A reset may have made another pool since.
         request.sequences[0].table = self.new_table(self.pool)
         self.scheduler.add(request)
 

@@ -288,6 +288,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
     @run_ahead.setter
     def run_ahead(self, run_ahead: RunAhead | None) -> None:
+        if self.num_unfinished:
+            raise ValueError(f"{self.num_unfinished} requests are unfinished: set run_ahead later")
         before = self._eager
         parts = self.model, self.cache, before.attend, self.params
         if run_ahead is None:
@@ -297,6 +299,7 @@ class LLM(Engine, AbstractContextManager["LLM"]):
 
             launches = self.speculation is None  # a drafter needs to know the tokens before
             eager = RunAheadRunner(*parts, run_ahead, launches)
+        eager.reset(self.scheduler)
         eager.forward = before.forward
         eager.callbacks = before.callbacks
         self.runner = eager

@@ -13,9 +13,10 @@ int32. It is fast, but collisions can be constructed. So each hit is verified: t
 equal, and the parent must be the entry that was matched before. Either check alone would not be
 enough, and a prompt could get the KV of another. With "sha256" the name is trusted.
 
-A block is registered in the step that computes its KV, and forgotten if the step fails. A block
-without references is one of the pool's cached blocks, until a table writes to it or the pool evicts
-it. The least recently used block is evicted first. eviction/ has other policies.
+A block is registered in the step that computes its KV. After a step that fails, the engine makes
+another pool and another prefix cache. A block without references is one of the pool's cached
+blocks, until a table writes to it or the pool evicts it. The least recently used block is evicted
+first. eviction/ has other policies.
 """
 
 from __future__ import annotations
@@ -414,8 +415,8 @@ class PrefixCache:
         """Register full blocks before their KV is computed. Return the ids of the new entries.
 
         Requests in the same step can then share them, because each layer writes KV before it reads.
-        If the step fails, the caller must call the pool's `forget` for them. Registration stops at
-        the first block whose contents are registered already: `insert` exchanges it later.
+        If the step fails, neither pool nor cache may be used any more. Registration stops at the
+        first block whose contents are registered already: `insert` exchanges it later.
 
         The arguments are those of `insert`.
         """

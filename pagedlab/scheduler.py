@@ -13,7 +13,7 @@ memory (swap).
        +----------------+   +------------ swapped
                         +------swap----------^
 
-Every request finishes. `add` refuses a request that does not fit alone. A preempted request returns
+Every request finishes. `check` refuses one that does not fit alone. A preempted request returns
 before a new one is admitted. The oldest request is preempted only if blocks are held outside the
 engine, so it advances in every step.
 """

@@ -305,6 +305,25 @@ def test_blocks_that_others_hold(tiny):
     assert_idle(llm)
 
 
+def test_the_prefix_cache_keeps_nothing_of_a_search_whose_logits_are_not_finite(tiny):
+    llm = engine(tiny, 64, 4)
+    prompt = prompt_of(tiny, 12)
+    expected = ids_of(engine(tiny).generate([prompt], exactly(4)))
+    forward = llm.forward
+
+    def breaks(batch, cache, attend):
+        logits = forward(batch, cache, attend)
+        cache.keys.flatten(1, 2)[:, batch.slots] = torch.nan
+        return logits * torch.nan
+
+    llm.forward = breaks
+    with pytest.raises(FloatingPointError, match="not finite"):
+        beam_search(llm, prompt, width=2, max_tokens=4)
+    llm.forward = forward
+    assert ids_of(llm.generate([prompt], exactly(4))) == expected
+    assert_idle(llm)
+
+
 def test_logits_that_are_not_finite_end_the_search(tiny):
     """Its error is the search's alone: a request that runs beside it goes on."""
     prompt = prompt_of(tiny, 12)

@@ -8,6 +8,7 @@ PAGEDLAB_OPERATIONS=20000 tries that many faults; `make test` tries a few hundre
 """
 
 import gc
+import warnings
 from collections import Counter
 from contextlib import suppress
 
@@ -15,7 +16,9 @@ import pytest
 
 from pagedlab import LLM, BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
-from pagedlab.scheduler import Scheduler
+from pagedlab.recipes.beam import beams
+from pagedlab.recipes.logprobs import score
+from pagedlab.scheduler import Schedule, Scheduler
 from pagedlab.speculative import PromptLookup
 from support.engines import all_ids_of, exactly, finished
 from support.operations import LONG_RUN, OPERATIONS
@@ -242,7 +245,8 @@ def test_a_failed_step_ends_all_requests_and_watchers_go_on(tiny):
     old = llm.pool
     second = llm.add([3, 4], PLAIN)
     events.clear()
-    [other] = llm.step()
+    [dropped, other] = llm.step()
+    assert dropped is completion
     assert completion.outputs[0].finish_reason == "error"
     assert completion.finished
     assert (first, second) == (completion.request_id, other.request_id)
@@ -259,6 +263,64 @@ def test_who_waits_for_a_request_that_was_dropped_hears_it(tiny):
     with pytest.raises(RuntimeError, match="was reset"):
         next(stream)
     assert_starts_clean(llm, answers(toy(tiny)), "reset")
+
+
+def test_a_step_inside_a_step_is_an_error_and_the_next_call_starts_clean(tiny):
+    expected = answers(toy(tiny))
+    for call in (lambda llm: llm.generate([[8, 9]], PLAIN), lambda llm: llm.step(), lambda llm: score(llm, [8, 9])):
+        llm = toy(tiny)
+        once = [1]
+        llm.pool.subscribe(lambda event, llm=llm, once=once, call=call: once and once.pop() and call(llm))
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            answers(llm)
+        assert not once
+        assert_starts_clean(llm, expected, "nested")
+
+
+def test_a_scheduler_that_plans_nothing_is_named(tiny):
+    class Idle(Scheduler):
+        def schedule(self):
+            return Schedule()
+
+    llm = toy(tiny, scheduler=Idle)
+    with pytest.raises(RuntimeError, match=r"Idle\.schedule planned nothing, and 1 requests"):
+        llm.generate([PROMPT], PLAIN)
+    assert llm.num_unfinished == 0
+
+
+def test_a_text_is_scored_after_a_failure(tiny):
+    """The pool of the step that failed is full, the next one is not."""
+    llm = toy(tiny, num_blocks=9)
+    llm.forward = lambda *_: fail()
+    with pytest.raises(Fault):
+        score(llm, [5] * 30)
+    llm.forward = checksum
+    assert len(score(llm, [5] * 30)) == 30
+
+
+@pytest.mark.parametrize("then", ["abort", "share", "beams"])
+def test_blocks_of_a_step_that_needs_the_host_are_never_found_before_they_are_computed(tiny, then):
+    """It is not planned while windows are in flight: it would wait for them with blocks that are registered."""
+    prompt = list(range(5, 17))
+    host = exactly(6, logprobs=0)
+    expected = all_ids_of(toy(tiny).generate([prompt], host))[0]
+    llm = toy_ahead(tiny, max_batch_tokens=64)
+    llm.add([40, 41, 42], exactly(40))
+    llm.step()
+    asked = llm.add(prompt, host)
+    second = llm.add(prompt, host) if then == "share" else None
+    llm.step()
+    if then == "beams":
+        assert next(beams(llm, prompt, width=1, max_tokens=5, ignore_eos=True))[0].output_ids == expected[0][:1]
+        return
+    llm.abort(asked)
+    done = {}
+    if then == "share":
+        while second not in done:
+            done |= finished(llm.step())
+        assert all_ids_of([done[second]])[0] == expected
+    assert all_ids_of(llm.generate([prompt], exactly(6)))[0] == expected
 
 
 def test_an_abort_inside_a_step_waits_for_the_next(tiny):

@@ -5,7 +5,7 @@ tokens of the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import compress
+from itertools import chain
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from pagedlab.scheduler import Schedule, Scheduler
 
 class RunAheadRunner(EagerRunner):
     """Launches windows for requests that the device can sample for, and runs the steps of others
-    when they are collected, after all windows.
+    when they are collected.
 
     Args:
         model, cache, attend, params: as of `EagerRunner`.
@@ -50,7 +50,11 @@ class RunAheadRunner(EagerRunner):
             return True
         if self.run_ahead.in_flight >= self.run_ahead.max_in_flight:
             return False
-        return self.run_ahead.supports(self.run_ahead.scheduler.running, self._params)
+        # A step that the host samples for is planned only when no window is in flight. It would
+        # have to wait for them, with blocks that are registered and not computed.
+        scheduler = self.run_ahead.scheduler
+        requests = chain(scheduler.running, scheduler.swapped, scheduler.waiting)
+        return self.run_ahead.supports(requests, self._params)
 
     @property
     def is_idle(self) -> bool:
@@ -64,16 +68,9 @@ class RunAheadRunner(EagerRunner):
             super().submit(plan)
 
     def collect(self, check: CheckDraft | None = None) -> StepResult | None:
-        if self.run_ahead.in_flight:
-            return self.run_ahead.collect()
-        assert self._plan is not None, "no step was submitted"
-        # A text may have ended in a window that was in flight when this step was planned.
-        is_running = [chunk.sequence.finish_reason is None for chunk in self._plan.chunks]
-        self._plan.chunks = list(compress(self._plan.chunks, is_running))
-        if self._plan.chunks:
+        if self._plan is not None:
             return super().collect(check)
-        self._plan = None
-        return None
+        return self.run_ahead.collect()
 
     def reset(self, scheduler: Scheduler) -> None:
         super().reset(scheduler)

@@ -235,15 +235,15 @@ def _steps(llm: LLM, search: BeamSearch) -> Iterator[list[Sequence]]:
     """Run a search, and yield its running beams after each step."""
     request = search.request
     try:
-        logprobs = _compute_prompt(llm, request)
+        candidates = search.candidates(_compute_prompt(llm, request))
+        _cache_prompt(llm, request)
         while True:
-            candidates = search.candidates(logprobs)
             with llm.whole():
                 goes_on = search.advance(candidates)
             if not goes_on:
                 return
             yield request.sequences
-            logprobs = _compute(llm, request, 1)
+            candidates = search.candidates(_compute(llm, request, 1))
     finally:
         # The garbage collector may end an abandoned search while a step runs.
         llm.soon(partial(_free, llm, request))
@@ -264,12 +264,16 @@ def _compute_prompt(llm: LLM, request: Request) -> Tensor:
     while True:
         num_tokens = min(first.num_uncomputed, llm.scheduler.max_batch_tokens)
         logprobs = _compute(llm, request, num_tokens)
-        if llm.prefix_cache is not None:
-            with llm.whole():
-                computed = first.token_ids[: first.table.num_tokens]
-                llm.prefix_cache.insert(first.table, computed, salt=None)
         if not first.num_uncomputed:
             return logprobs
+
+
+def _cache_prompt(llm: LLM, request: Request) -> None:
+    """Register the prompt's blocks in the prefix cache. Its logits are known to be finite."""
+    [first] = request.sequences
+    if llm.prefix_cache is not None:
+        with llm.whole():
+            llm.prefix_cache.insert(first.table, first.token_ids, salt=None)
 
 
 def _compute(llm: LLM, request: Request, num_tokens: int) -> Tensor:
@@ -282,8 +286,8 @@ def _compute(llm: LLM, request: Request, num_tokens: int) -> Tensor:
         RuntimeError: If a reset has made another pool.
         OutOfBlocks: If too few blocks are free.
     """
-    with llm.whole():  # resets an engine whose last step failed, and does what was to be done soon
-        pool = llm.pool
+    llm.catch_up()
+    pool = llm.pool
     beams = request.sequences
     if beams[0].table.pool is not pool:
         raise RuntimeError(WAS_RESET)

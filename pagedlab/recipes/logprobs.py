@@ -43,6 +43,7 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
     """
     top = integer("top", top)
     ids = llm.model.checked_ids(prompt)
+    llm.catch_up()
     need = blocks_for(len(ids), llm.pool.block_size)
     if need > llm.pool.num_blocks:
         raise ValueError(

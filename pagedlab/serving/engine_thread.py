@@ -27,7 +27,7 @@ from weakref import WeakSet
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.garbage import allow_full_collections, postpone_full_collections
 from pagedlab.llm import LLM, Prompt
-from pagedlab.outputs import Completion, Output
+from pagedlab.outputs import WAS_RESET, Completion, Output
 from pagedlab.recipes.logprobs import score
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import RequestTooLarge
@@ -431,7 +431,8 @@ class EngineThread:
         error = next((output.error for output in completion.outputs if output.error), None)
         if error is not None:
             self.drop(ticket)
-            items.append((ticket, not_finite(error)))
+            failure = EngineError(error) if error == WAS_RESET else not_finite(error)
+            items.append((ticket, failure))
         elif completion.finished:
             self._observe("ended", ticket, completion)
             ticket.completions.append(completion)
@@ -461,10 +462,17 @@ class EngineThread:
         return pieces
 
     def _fail(self, error: EngineError) -> None:
+        """Tell all clients of an error, and abort their requests, even if that fails as well."""
         tickets = set(self._tickets.values())
-        for ticket in tickets:
-            self.drop(ticket)
+        request_ids = list(self._tickets)
+        for request_id in request_ids:
+            self._forget(request_id)
         self._send([(ticket, error) for ticket in tickets])
+        for request_id in request_ids:
+            try:
+                self._llm.abort(request_id)
+            except Exception:
+                LOG.exception("a request could not be aborted")
 
     def _send(self, items: Sequence[tuple[Ticket, Item]]) -> None:
         """Put items into the mail, and wake up each event loop that has not been woken up yet."""

@@ -44,6 +44,9 @@ class PoolLog:
         """The fields of a step for what happened since the last call."""
         is_new = self._llm.pool is not self._pool
         self._pool = self._llm.pool
+        if is_new:  # what is noted since may be of the old one
+            self._changed = {}
+            self._events = {}
         if self._subscribe is None or is_new:
             self._count_references()
         if is_new and hasattr(self._pool, "keeps"):

@@ -25,12 +25,13 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from pydantic import ValidationError
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import LLM, BlockPool, SamplingParams
 from pagedlab.model import TINY_MODEL
+from pagedlab.recipes.logprobs import score
 from pagedlab.serving.__main__ import is_loopback, main
 from pagedlab.serving.app import create_app, salt_for
 from pagedlab.serving.background import BackgroundServer
-from pagedlab.serving.engine_thread import SWITCH, EngineThread, Ticket, run_loop
+from pagedlab.serving.engine_thread import SWITCH, EngineError, EngineThread, Ticket, run_loop
 from pagedlab.serving.gate import LARGE, PER_SECOND, Gate
 from pagedlab.serving.openai_api import ApiError, ChatRequest, CompletionRequest
 from pagedlab.serving.prompts import Encoder, Room
@@ -792,6 +793,89 @@ async def submitted(engine, params):
     ticket = Ticket(engine, params, stream=True)
     await engine.submit(ticket, await engine.encode([STORY], Room()), None)
     return ticket
+
+
+async def read(ticket):
+    """What ends the pieces of a ticket, "ok" or the error."""
+    try:
+        async for _ in ticket:
+            pass
+    except EngineError as error:
+        return str(error)
+    return "ok"
+
+
+def test_who_waits_hears_of_a_failure_between_two_steps(tiny):
+    """A prompt that is scored fails, and the next client's request is added before a step could say so."""
+    llm = LLM(tiny, num_blocks=200)
+    forward = llm.forward
+
+    def fail(*_):
+        raise RuntimeError("no memory")
+
+    def score_in_vain(llm):
+        llm.forward = fail
+        try:
+            score(llm, [5] * 50)
+        finally:
+            llm.forward = forward
+
+    async def run():
+        engine = EngineThread(llm)
+        engine.start()
+        first = asyncio.create_task(read(await submitted(engine, SamplingParams(max_tokens=400, ignore_eos=True))))
+        await asyncio.sleep(0.05)
+        second = Ticket(engine, SamplingParams(max_tokens=300, ignore_eos=True), True)
+        failed, _ = await asyncio.gather(
+            engine.call(score_in_vain), engine.submit(second, [[8, 9]], None), return_exceptions=True
+        )
+        said = await asyncio.wait_for(first, 30), await asyncio.wait_for(read(second), 30)
+        engine.stop()
+        return failed, said
+
+    failed, (first, second) = asyncio.run(run())
+    assert isinstance(failed, RuntimeError)
+    assert "was reset" in first
+    assert second == "ok"
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_pool_that_cannot_be_made_again_leaves_nobody_waiting(tiny, times):
+    left = [0]
+
+    class Fails(BlockPool):
+        def __init__(self, *arguments):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise MemoryError("no pool")
+            super().__init__(*arguments)
+
+    llm = LLM(tiny, num_blocks=200, block_pool=Fails)
+    forward = llm.forward
+
+    def fail(*_):
+        llm.forward, left[0] = forward, times
+        raise RuntimeError("no memory")
+
+    async def run():
+        engine = EngineThread(llm)
+        engine.start()
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        reads = [asyncio.create_task(read(await submitted(engine, params))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        llm.forward = fail
+        said = [await asyncio.wait_for(each, 30) for each in reads]
+        left[0] = 0
+        again = await submitted(engine, SamplingParams(max_tokens=3))
+        said.append(await asyncio.wait_for(read(again), 30))
+        engine.stop()
+        return said
+
+    first, second, again = asyncio.run(run())
+    assert "no memory" in first
+    assert "no memory" in second
+    assert again == "ok"
 
 
 def test_stopping_ends_streams_uncleanly_and_hands_the_engine_back(tiny):
