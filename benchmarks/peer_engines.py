@@ -100,7 +100,8 @@ class PagedLab:
             self.thread.start()
         params = self.params(max_tokens=request.length, ignore_eos=True, **how_to_sample(TEMPERATURE))
         ticket = self.new_ticket(self.thread, params, True)
-        await self.thread.submit(ticket, [request.prompt], None, self.new_room(request.length))
+        ids = await self.thread.encode([request.prompt], self.new_room(request.length))
+        await self.thread.submit(ticket, ids, None)
         came = []
         async for _ in ticket:
             came.append(time.perf_counter())

@@ -76,14 +76,14 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
 @in_browser
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 600), (390, 664), (360, 560)])
 def test_the_first_screen_says_what_this_is(address, width, height):
-    """Without a scroll: a free course, of how many notebooks, and an engine. So is the way to its begin."""
+    """Without a scroll: a free course, of how many notebooks, and what one builds. So is the way to its begin."""
     with open_page(viewport={"width": width, "height": height}) as page:
         page.goto(address)
         for element in (page.locator("#course"), page.locator("#start")):
             box = element.bounding_box()
             assert box["y"] + box["height"] <= height
         said = page.locator("#course").inner_text()
-    assert f"a free course of {len(build_front.THUMBNAILS)} notebooks, and an engine" in said
+    assert f"a free course of {len(build_front.THUMBNAILS)} notebooks you build PagedAttention" in said
 
 
 @in_browser
