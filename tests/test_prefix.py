@@ -586,21 +586,6 @@ def test_in_use_counts_what_somebody_holds_and_looks_no_further_than_match():
     assert cache.stats.lookups == lookups
 
 
-def test_a_match_that_fails_midway_holds_nothing():
-    class Failing(BlockPool):
-        def share(self, block_id):
-            if block_id == 1:
-                raise RuntimeError("the second share fails")
-            return super().share(block_id)
-
-    pool = Failing(16, 4)
-    cache = PrefixCache(pool)
-    serve(cache, range(12)).free()
-    with pytest.raises(RuntimeError, match="second share"):
-        cache.match(range(12))
-    assert (pool.num_used, pool.num_cached) == (0, 3)
-
-
 def test_clear_forgets_everything_and_frees_nothing_in_use():
     pool = BlockPool(16, 4)
     cache = PrefixCache(pool)

@@ -225,7 +225,8 @@ def test_an_answer_that_sleeps_or_swallows_everything_is_stopped(monkeypatch):
     for answer in (sleeps, swallows):
         result = check.slot(answer)
         assert result.status == "failed"
-        assert "it is still running after 0.5 seconds" in result.got
+        # A quick machine has counted a million steps by then.
+        assert re.search("it is still running after (0.5 seconds|1,000,000 steps)", result.got)
         assert signal.getsignal(signal.SIGALRM) is before
 
 
