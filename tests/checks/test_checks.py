@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import pydoc
+import re
 import signal
 import subprocess
 import sys
