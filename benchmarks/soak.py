@@ -151,6 +151,8 @@ def soak_minute(load: Load, interrupts: Interrupter, seconds: float) -> None:
             load.step(is_over)
         except KeyboardInterrupt:
             counts["interrupts"] += 1
+            counts["dropped"] += len(load.expected)
+            load.expected.clear()  # the next step drops these requests
         interrupts.armed = False
     while llm.num_unfinished:  # requests whose id an interrupt has lost
         llm.step()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -216,6 +216,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.plan = Schedule()  # the latest plan
+        # Whether a queued request may run now, if there is room. A runner sets it.
+        self.accepts: Callable[[Request], bool] = lambda request: True
         self._budget = Budget(0, 0)
         self._promised: int | None = None  # blocks, while requests are admitted, else None
         self._prefill_ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
@@ -308,6 +310,13 @@ class Scheduler:
         if not (self.running or self.waiting or self.swapped):
             self._prefill_ramp = 1  # the next step is a first step
 
+    def has_room_for_next(self) -> bool:
+        """Whether the next swapped or waiting request may run now."""
+        candidates = self.swapped[:1]
+        if self.waiting:
+            candidates = [*candidates, self.next_waiting()]
+        return any(self._has_room_for(request) for request in candidates)
+
     def reserve_ahead(self, chunks: Seq[Chunk], num_tokens: int) -> list[Chunk] | None:
         """Give slots to further tokens of each sequence while its chunk is still being computed.
 
@@ -319,10 +328,7 @@ class Scheduler:
             A chunk for each sequence that continues. None, with nothing changed, if blocks are
             short or if a queued request fits. Then `schedule` must plan the next step.
         """
-        candidates = self.swapped[:1]
-        if self.waiting:
-            candidates = [*candidates, self.next_waiting()]
-        if any(self._has_room_for(request) for request in candidates):
+        if self.has_room_for_next():
             return None
         further = []
         for request, sequence, _, stop in chunks:
@@ -367,7 +373,7 @@ class Scheduler:
             request = self.swapped[0]
             if self.waiting and self.order(self.waiting[0]) < self.order(request):
                 return  # an older request was preempted by recompute and returns first
-            if not self._has_room_for(request):
+            if not self.accepts(request) or not self._has_room_for(request):
                 return
             self._resume(request)
             self._start(request)
@@ -392,7 +398,7 @@ class Scheduler:
             request = self.next_waiting()
             if self.swapped and self.order(self.swapped[0]) < self.order(request):
                 return
-            if not self._has_room_for(request):
+            if not self.accepts(request) or not self._has_room_for(request):
                 return
             self._admit(request)
             self._start(request)

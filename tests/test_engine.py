@@ -704,6 +704,7 @@ def test_a_pool_that_cannot_release_does_not_keep_requests_alive(tiny):
         llm.generate([[5], [6, 7], [8]], exactly(3))
     assert not llm.scheduler.running
     assert not llm.scheduler.waiting
+    assert {completion.outputs[0].finish_reason for completion in llm.step()} == {"error"}
     assert llm.step() == []
 
 

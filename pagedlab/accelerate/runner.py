@@ -16,7 +16,7 @@ from pagedlab.model import Model
 from pagedlab.runner import EagerRunner, StepResult
 from pagedlab.sampler import CheckDraft
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Schedule, Scheduler
+from pagedlab.scheduler import Request, Schedule, Scheduler
 
 
 class RunAheadRunner(EagerRunner):
@@ -53,17 +53,29 @@ class RunAheadRunner(EagerRunner):
         # A step that the host samples for is planned only when no window is in flight. It would
         # have to wait for them, with blocks that are registered and not computed.
         scheduler = self.run_ahead.scheduler
-        requests = chain(scheduler.running, scheduler.swapped, scheduler.waiting)
-        return self.run_ahead.supports(requests, self._params)
+        if not self.run_ahead.supports(scheduler.running, self._params):
+            return False
+        queued = chain(scheduler.swapped, scheduler.waiting)
+        return self.run_ahead.supports(queued, self._params) or not scheduler.has_room_for_next()
 
     @property
     def is_idle(self) -> bool:
         return self._plan is None and self.run_ahead.in_flight == 0
 
+    def prepare(self) -> None:
+        """Have no request admitted that needs the host while a window is in flight."""
+        in_flight = self.run_ahead.in_flight > 0
+        self.run_ahead.scheduler.accepts = lambda request: not in_flight or self._supports(request)
+
+    def _supports(self, request: Request) -> bool:
+        return self.run_ahead.supports([request], self._params)
+
     def submit(self, plan: Schedule) -> None:
         requests = [chunk.request for chunk in plan.chunks]
         if self._launches and self.run_ahead.supports(requests, self._params):
             self.run_ahead.launch(plan, self._params)
+        elif self.run_ahead.in_flight:
+            raise RuntimeError("the scheduler has no `accepts`, or does not ask it")
         else:
             super().submit(plan)
 
