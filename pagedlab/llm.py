@@ -396,7 +396,8 @@ class LLM(Engine, AbstractContextManager["LLM"]):
                 state.raise_if_dropped()
         finally:
             for state in requests:
-                self.abort(state.request.request_id)
+                if not state.completion.finished:
+                    self.abort(state.request.request_id)
         return [state.completion for state in requests]
 
     def stream(

@@ -23,7 +23,7 @@ class Output:
             request was aborted. "error": see `error`.
         cumulative_logprob: the sum of the new tokens' log-probabilities (natural logarithm).
         logprobs: the log-probability of each new token; None if `SamplingParams.logprobs` is None.
-        text_after: returns the text of token ids behind the prompt.
+        text_after: returns the text of token ids that follow the prompt.
         detokenizer: yields the text in pieces; None without a stream and without stop strings.
         error: why it has the finish_reason "error", in one line.
         score: the score that a recipe gives it; None without one.

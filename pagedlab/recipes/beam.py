@@ -120,7 +120,7 @@ class BeamSearch:
         request: its sequences are the running beams, best first. The scheduler never sees it.
         end_tokens: tokens that end a beam.
         length_penalty, early_stopping: as of `beam_search`.
-        text_after: returns the text of token ids behind the prompt.
+        text_after: returns the text of token ids that follow the prompt.
         ended: the scores and outputs of the beams that have ended, best first.
     """
 
